@@ -1,0 +1,1 @@
+"""Flower integration; it has no public names in this release."""

@@ -1,0 +1,88 @@
+"""The privacy blanket of a randomizer, reduced to the few numbers that accounting needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+_MASS_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blanket:
+    r"""Law of one report's two weights under the privacy blanket, at the corners of :math:`[1, e^{ε_0}]^2`.
+
+    Let :math:`ω(y) = \inf_x R_x(y)`. A report drawn from ω weighs :math:`r_0 = R_{x_1}(y)/ω(y)` for the
+    differing client's record and :math:`r_1 = R_{x_1'}(y)/ω(y)` for its replacement. Both lie in
+    :math:`[1, e^{ε_0}]` and have mean one under ω. What matters for accounting is how often the pair is at
+    each corner; the rest of a report's mass is outside the blanket and carries no weight.
+
+    Attributes:
+        local_epsilon: ε0 of the randomizer, in nats.
+        differing: mass of :math:`(e^{ε_0}, 1)`, equal to the mass of :math:`(1, e^{ε_0})`.
+        low: mass of :math:`(1, 1)`.
+        high: mass of :math:`(e^{ε_0}, e^{ε_0})`.
+
+    Raises:
+        ValueError: if a mass is negative or the weights do not have mean one.
+    """
+
+    local_epsilon: float
+    differing: float
+    low: float = 0.0
+    high: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.local_epsilon) and self.local_epsilon > 0):
+            raise ValueError(f"local_epsilon must be a positive finite number, got {self.local_epsilon!r}")
+        if min(self.differing, self.low, self.high) < 0:
+            raise ValueError("blanket masses must not be negative")
+        e = math.exp(self.local_epsilon)
+        mean_weight = (e + 1) * self.differing + self.low + e * self.high
+        if abs(mean_weight - 1) > _MASS_TOLERANCE:
+            raise ValueError(
+                f"blanket weights must have mean 1, got {mean_weight!r}: check that the atoms are "
+                "(R_x1/ω, R_x1'/ω, ω) and that none is missing"
+            )
+
+    @classmethod
+    def generic(cls, local_epsilon: float) -> Self:
+        """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs)."""
+        return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0))
+
+    @classmethod
+    def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:
+        """Reduce any blanket law to corner masses.
+
+        A pair of weights inside the square is split over the four corners at equal mean. That is a
+        mean-preserving spread, so accounting with the result is a valid upper bound; it is exact when every
+        atom is a corner already.
+
+        Args:
+            local_epsilon: ε0 in nats.
+            atoms: triples (r0, r1, mass) with both weights in [1, e^ε0].
+
+        Raises:
+            ValueError: if a weight is outside [1, e^ε0], or the masses do not belong to one randomizer.
+        """
+        e = math.exp(local_epsilon)
+        differing = mirrored = low = high = 0.0
+        for r0, r1, mass in atoms:
+            x, y = ((r - 1.0) / (e - 1.0) for r in (r0, r1))
+            if not (-1e-9 <= x <= 1 + 1e-9 and -1e-9 <= y <= 1 + 1e-9) or mass < 0:
+                raise ValueError(f"atom ({r0}, {r1}, {mass}) is not a blanket atom at ε0={local_epsilon}")
+            x, y = min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)
+            differing += mass * x * (1 - y)
+            mirrored += mass * (1 - x) * y
+            low += mass * (1 - x) * (1 - y)
+            high += mass * x * y
+        if abs(differing - mirrored) > _MASS_TOLERANCE:
+            raise ValueError("the two records' weights must have equal mean: atoms are incomplete")
+        return cls(local_epsilon=local_epsilon, differing=max(differing, mirrored), low=low, high=high)
+
+    @property
+    def mass(self) -> float:
+        """Total mass of the blanket, at most one."""
+        return 2 * self.differing + self.low + self.high
