@@ -1,0 +1,97 @@
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant as reference
+
+from shuffle_plugins.accounting.conversion import delta_from_rdp, epsilon_from_rdp
+
+ORDERS = np.concatenate([np.linspace(1.1, 10, 90), np.geomspace(10.5, 2000, 60)])
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-8])
+def test_epsilon_agrees_with_an_independent_implementation(sigma: float, delta: float) -> None:
+    rdp = ORDERS / (2 * sigma**2)
+    expected, order = reference.compute_epsilon(ORDERS, rdp, delta)
+    epsilon, best = epsilon_from_rdp(orders=ORDERS, rdp=rdp, delta=delta)
+    assert expected <= epsilon <= expected * (1 + 1e-12)
+    assert best == order
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+def test_delta_agrees_with_an_independent_implementation(epsilon: float) -> None:
+    rdp = ORDERS / 2
+    # the reference may also use other inequalities, so it can only be smaller
+    expected, _ = reference.compute_delta(ORDERS, rdp, epsilon)
+    delta, order = delta_from_rdp(orders=ORDERS, rdp=rdp, epsilon=epsilon)
+    alpha = ORDERS[np.argmin(np.abs(ORDERS - order))]
+    formula = math.exp((alpha - 1) * (alpha / 2 - epsilon)) * (1 - 1 / alpha) ** alpha / (alpha - 1)
+    assert delta == pytest.approx(min(1.0, formula), rel=1e-12)
+    assert expected <= delta
+
+
+def test_both_conversions_are_upper_bounds_for_the_gaussian_mechanism() -> None:
+    def gaussian_delta(epsilon: float, sigma: float) -> float:
+        upper = 0.5 * math.erfc((epsilon * sigma - 0.5 / sigma) / math.sqrt(2))
+        lower = 0.5 * math.erfc((epsilon * sigma + 0.5 / sigma) / math.sqrt(2))
+        return upper - math.exp(epsilon) * lower
+
+    for sigma in (0.7, 2.0):
+        rdp = ORDERS / (2 * sigma**2)
+        for epsilon in (0.3, 1.0, 3.0):
+            delta, _ = delta_from_rdp(orders=ORDERS, rdp=rdp, epsilon=epsilon)
+            assert delta >= gaussian_delta(epsilon, sigma)
+        epsilon, _ = epsilon_from_rdp(orders=ORDERS, rdp=rdp, delta=1e-5)
+        assert gaussian_delta(epsilon, sigma) <= 1e-5
+
+
+def test_the_two_conversions_invert_each_other() -> None:
+    rdp = 0.03 * ORDERS
+    epsilon, _ = epsilon_from_rdp(orders=ORDERS, rdp=rdp, delta=1e-6)
+    delta, _ = delta_from_rdp(orders=ORDERS, rdp=rdp, epsilon=epsilon)
+    assert delta == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_epsilon_is_clamped_at_zero() -> None:
+    assert epsilon_from_rdp(orders=[2.0], rdp=[0.0], delta=0.9)[0] == 0.0
+
+
+def test_infinite_divergences() -> None:
+    epsilon, order = epsilon_from_rdp(orders=[2.0, 3.0], rdp=[math.inf, 1.0], delta=1e-5)
+    assert math.isfinite(epsilon)
+    assert order == 3.0
+    assert epsilon_from_rdp(orders=[2.0, 3.0], rdp=[math.inf, math.inf], delta=1e-5)[0] == math.inf
+    assert delta_from_rdp(orders=[2.0, 3.0], rdp=[math.inf, math.inf], epsilon=1.0)[0] == 1.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 1.5, math.nan])
+def test_delta_out_of_range_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="delta must be in"):
+        epsilon_from_rdp(orders=[2.0], rdp=[1.0], delta=delta)
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, math.inf, math.nan])
+def test_epsilon_out_of_range_is_refused(epsilon: float) -> None:
+    with pytest.raises(ValueError, match="epsilon must be finite"):
+        delta_from_rdp(orders=[2.0], rdp=[1.0], epsilon=epsilon)
+
+
+@pytest.mark.parametrize(
+    ("orders", "rdp", "message"),
+    [
+        ([1.0, 2.0], [1.0, 1.0], "above 1"),
+        ([math.inf], [1.0], "above 1"),
+        ([math.nan], [1.0], "above 1"),
+        ([2.0], [math.nan], "divergence"),
+        ([2.0], [-1e-3], "divergence"),
+        ([2.0, 3.0], [1.0], "one length"),
+        ([], [], "one length"),
+        ([[2.0]], [[1.0]], "one length"),
+    ],
+)
+def test_a_bad_curve_is_refused(orders: list[float], rdp: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        epsilon_from_rdp(orders=orders, rdp=rdp, delta=1e-5)
+    with pytest.raises(ValueError, match=message):
+        delta_from_rdp(orders=orders, rdp=rdp, epsilon=1.0)

@@ -1,0 +1,203 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.accounting.published.binomial import log_probability
+
+REFERENCE = [
+    (1_000_000, 1_000, 2.0, 100_000, 1e-8, 1.0402),
+    (1_000_000, 1_000, 1.0, 100_000, 1e-8, 0.2538),
+    (60_000, 10_000, 1.5, 1_200, 1e-5, 3.0859),
+]
+SETTINGS = [  # order, ε0, n, k
+    (2, 2.0, 1_000, 100),
+    (3, 0.5, 1_000_000, 50),
+    (40, 1.0, 500, 200),
+    (300, 3.0, 300, 300),
+    (5, 1e-3, 100_000, 100),
+    (64, 1.0, 20, 1),
+    (7, 6.0, 1, 1),
+]
+
+
+def exact_ratio_moment(order: int, epsilon: float, population: int, cohort: int) -> Fraction:
+    """E[(dM(D')/dM(D))^λ] of binary RR with everybody else at 0, summed in exact arithmetic."""
+    e = Fraction(math.exp(epsilon))
+    p = 1 / (e + 1)
+    gamma = Fraction(cohort, population)
+    return sum(
+        math.comb(cohort, h)
+        * p**h
+        * (1 - p) ** (cohort - h)
+        * ((1 - gamma) + gamma * (e * h + (cohort - h) / e) / cohort) ** order
+        for h in range(cohort + 1)
+    )
+
+
+def log1p_of_fraction(x: Fraction) -> float:
+    return math.log1p(x.numerator / x.denominator)
+
+
+@pytest.mark.parametrize(("n", "k", "e0", "rounds", "delta", "expected"), REFERENCE)
+def test_reference_epsilons(n: int, k: int, e0: float, rounds: int, delta: float, expected: float) -> None:
+    epsilon = subsampled_rdp.epsilon(local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta)
+    assert epsilon == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize(("n", "k", "e0", "rounds", "delta", "expected"), REFERENCE)
+def test_the_order_grid_finds_the_best_whole_order(
+    n: int, k: int, e0: float, rounds: int, delta: float, expected: float
+) -> None:
+    orders = np.arange(2, 600)
+    rdp = rounds * subsampled_rdp.upper_bound(orders=orders, local_epsilon=e0, population=n, cohort=k)
+    best, order = epsilon_from_rdp(orders=orders, rdp=rdp, delta=delta)
+    assert order < 599
+    epsilon = subsampled_rdp.epsilon(local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta)
+    assert epsilon == pytest.approx(best, rel=1e-12)
+
+
+def test_the_order_grid_grows_until_the_optimum_is_inside() -> None:
+    question = {"local_epsilon": 0.2, "population": 10**6, "cohort": 10**5}
+    epsilon = subsampled_rdp.epsilon(**question, num_steps=1, delta=1e-10)
+    orders = np.unique(np.geomspace(2, 100_000, 400).round())
+    rdp = subsampled_rdp.upper_bound(orders=orders, **question)
+    best, order = epsilon_from_rdp(orders=orders, rdp=rdp, delta=1e-10)
+    assert 500 < order < 100_000
+    assert epsilon <= best
+
+
+def test_epsilon_never_exceeds_pure_composition() -> None:
+    question = {"local_epsilon": 3.0, "population": 10, "cohort": 5, "delta": 1e-6}
+    assert subsampled_rdp.epsilon(**question, num_steps=1) == 3.0
+    assert subsampled_rdp.epsilon(**question, num_steps=4) == 12.0
+
+
+@pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
+def test_theorem_2_is_the_exact_divergence_of_binary_rr(order: int, e0: float, n: int, k: int) -> None:
+    exact = log1p_of_fraction(exact_ratio_moment(order, e0, n, k) - 1) / (order - 1)
+    value = subsampled_rdp.lower_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
+    assert value == pytest.approx(exact, rel=1e-8)
+    assert value <= exact
+
+
+def test_theorem_2_at_order_2_has_a_closed_form_at_any_size() -> None:
+    for k in (10**3, 10**6, 10**9):
+        value = subsampled_rdp.lower_bound(orders=[2], local_epsilon=1.0, population=10 * k, cohort=k)[0]
+        exact = math.log1p(0.01 * (math.e - 1) ** 2 / (k * math.e))
+        assert value == pytest.approx(exact, rel=5e-9)
+
+
+@pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
+def test_theorem_1_as_printed(order: int, e0: float, n: int, k: int) -> None:
+    def log_sum(terms: list[float]) -> float:
+        return float(np.logaddexp.reduce(terms))
+
+    e, gamma = math.exp(e0), k / n
+    clones = math.floor((k - 1) / (2 * e)) + 1
+
+    def choose(j: int) -> float:
+        return math.log(math.comb(order, j))
+
+    terms = [0.0, math.log(4) + choose(2) + 2 * math.log(gamma) + math.log((e - 1) ** 2 / (clones * e))]
+    for j in range(3, order + 1):
+        scale = 2 * (e**2 - 1) ** 2 / (clones * e**2)
+        terms.append(
+            choose(j) + j * math.log(gamma) + math.log(j) + math.lgamma(j / 2) + j / 2 * math.log(scale)
+        )
+    x = Fraction(gamma) * (Fraction(e) ** 2 - 1) / Fraction(e)
+    remainder = (1 + x) ** order - 1 - order * x
+    terms.append(math.log(remainder.numerator) - math.log(remainder.denominator) - (k - 1) / (8 * e))
+    expected = log_sum(terms) / (order - 1)
+    value = subsampled_rdp.upper_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
+    assert value == pytest.approx(expected, rel=2e-8)
+
+
+def test_the_upper_bound_lies_above_the_lower_one() -> None:
+    orders = np.array([2, 3, 5, 10, 50, 200])
+    for e0 in (0.01, 0.5, 2.0, 5.0):
+        for n, k in [(10, 10), (1_000, 10), (10**6, 10**3), (10**6, 10**6)]:
+            question = {"orders": orders, "local_epsilon": e0, "population": n, "cohort": k}
+            assert np.all(subsampled_rdp.upper_bound(**question) > subsampled_rdp.lower_bound(**question))
+
+
+def test_theorem_4_covers_the_ternary_divergence_of_binary_rr() -> None:
+    e0, k = 1.2, 9
+    p = 1 / (math.exp(e0) + 1)
+    h = np.arange(k + 1)
+
+    def law(ones: int) -> np.ndarray:
+        return np.convolve(stats.binom.pmf(np.arange(ones + 1), ones, 1 - p),
+                           stats.binom.pmf(np.arange(k - ones + 1), k - ones, p))  # fmt: skip
+
+    for ones in range(k):
+        base, moved = law(ones), law(ones + 1)
+        for alpha in (2, 2.5, 3, 6):
+            divergence = max(np.sum(r[h] * np.abs((moved - base)[h] / r[h]) ** alpha) for r in (base, moved))
+            bound = subsampled_rdp.log_ternary_chi(orders=[alpha], local_epsilon=e0, cohort=k)[0]
+            assert math.log(divergence) <= bound
+
+
+def test_large_orders_and_large_local_epsilon_do_not_overflow() -> None:
+    orders = np.array([2, 100, 10_000])
+    for e0 in (1e-4, 8.0):
+        for n, k in [(1_000, 10), (10**9, 10**8)]:
+            question = {"orders": orders, "local_epsilon": e0, "population": n, "cohort": k}
+            assert np.all(np.isfinite(subsampled_rdp.upper_bound(**question)))
+            exact = subsampled_rdp.lower_bound(**question)
+            assert np.all(np.diff(exact) > 0)
+            assert exact[-1] <= e0
+
+
+def test_binomial_log_probabilities_are_accurate_at_any_size() -> None:
+    p = 0.3
+    for k in (1, 5, 60):
+        h = np.arange(k + 1.0)
+        exact = [
+            math.log(Fraction(math.comb(k, int(i))) * Fraction(p) ** int(i) * (1 - Fraction(p)) ** int(k - i))
+            for i in h
+        ]
+        np.testing.assert_allclose(log_probability(successes=h, trials=k, success=p), exact, rtol=1e-12)
+    k = 10**9
+    h = np.round(k * p + np.linspace(-8, 8, 9) * math.sqrt(k * p * (1 - p)))
+    reference = np.log(stats.binom.pmf(h, k, p))
+    np.testing.assert_allclose(log_probability(successes=h, trials=k, success=p), reference, rtol=1e-9)
+
+
+@pytest.mark.parametrize("orders", [[1], [2.5], [0], [-3], [math.nan], [math.inf], []])
+def test_orders_other_than_whole_ones_from_2_are_refused(orders: list[float]) -> None:
+    for bound in (subsampled_rdp.upper_bound, subsampled_rdp.lower_bound):
+        with pytest.raises(ValueError, match="order"):
+            bound(orders=orders, local_epsilon=1.0, population=10, cohort=5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"local_epsilon": 0.0}, "local_epsilon"),
+        ({"local_epsilon": math.nan}, "local_epsilon"),
+        ({"local_epsilon": math.inf}, "local_epsilon"),
+        ({"cohort": 0}, "cohort"),
+        ({"cohort": 11}, "cohort"),
+        ({"num_steps": 0}, "num_steps"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+    ],
+)
+def test_bad_questions_are_refused(change: dict[str, float], message: str) -> None:
+    question = {"local_epsilon": 1.0, "population": 10, "cohort": 5, "num_steps": 3, "delta": 1e-5}
+    with pytest.raises(ValueError, match=message):
+        subsampled_rdp.epsilon(**(question | change))
+
+
+def test_lemma_2_refuses_a_short_curve_and_a_bad_rate() -> None:
+    with pytest.raises(ValueError, match="largest one"):
+        subsampled_rdp.subsample_ternary_chi(orders=[5], log_chi=[0.0], sampling_rate=0.5)
+    with pytest.raises(ValueError, match="sampling_rate"):
+        subsampled_rdp.subsample_ternary_chi(orders=[2], log_chi=[0.0], sampling_rate=0.0)
+    with pytest.raises(ValueError, match="from 2 on"):
+        subsampled_rdp.log_ternary_chi(orders=[1.5], local_epsilon=1.0, cohort=5)
