@@ -24,6 +24,8 @@ class Blanket:
         differing: mass of :math:`(e^{ε_0}, 1)`, equal to the mass of :math:`(1, e^{ε_0})`.
         low: mass of :math:`(1, 1)`.
         high: mass of :math:`(e^{ε_0}, e^{ε_0})`.
+        exact: whether two records of the mechanism really have these atoms. Only then does the blanket also
+            give a lower bound on what the mechanism leaks.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -33,6 +35,7 @@ class Blanket:
     differing: float
     low: float = 0.0
     high: float = 0.0
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.local_epsilon) and self.local_epsilon > 0):
@@ -69,20 +72,35 @@ class Blanket:
         """
         e = math.exp(local_epsilon)
         differing = mirrored = low = high = 0.0
+        corners_only = True
         for r0, r1, mass in atoms:
             x, y = ((r - 1.0) / (e - 1.0) for r in (r0, r1))
             if not (-1e-9 <= x <= 1 + 1e-9 and -1e-9 <= y <= 1 + 1e-9) or mass < 0:
                 raise ValueError(f"atom ({r0}, {r1}, {mass}) is not a blanket atom at ε0={local_epsilon}")
-            x, y = min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0)
+            x, y = _snap(x), _snap(y)
+            corners_only = corners_only and {x, y} <= {0.0, 1.0}
             differing += mass * x * (1 - y)
             mirrored += mass * (1 - x) * y
             low += mass * (1 - x) * (1 - y)
             high += mass * x * y
         if abs(differing - mirrored) > _MASS_TOLERANCE:
             raise ValueError("the two records' weights must have equal mean: atoms are incomplete")
-        return cls(local_epsilon=local_epsilon, differing=max(differing, mirrored), low=low, high=high)
+        return cls(
+            local_epsilon=local_epsilon,
+            differing=max(differing, mirrored),
+            low=low,
+            high=high,
+            exact=corners_only,
+        )
 
     @property
     def mass(self) -> float:
         """Total mass of the blanket, at most one."""
         return 2 * self.differing + self.low + self.high
+
+
+def _snap(fraction: float) -> float:
+    """A corner coordinate, freed of rounding."""
+    if fraction < 1e-9:
+        return 0.0
+    return 1.0 if fraction > 1 - 1e-9 else fraction

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.blanket import Blanket
 
 NEIGHBOURING_RELATION = "replace-one"
 
-RoundState = tuple[str, str, float, int, float, str, tuple[float, float, float]]
+RoundState = tuple[str, str, float, int, float, str, tuple[float, float, float, bool]]
 
 
 class Sampling(StrEnum):
@@ -111,7 +111,7 @@ class ShuffleRound:
             self.population,
             self.cohort,
             self.mechanism,
-            (blanket.differing, blanket.low, blanket.high),
+            (blanket.differing, blanket.low, blanket.high, blanket.exact),
         )
 
     @classmethod
@@ -123,14 +123,16 @@ class ShuffleRound:
         """
         try:
             sampling, adversary, local_epsilon, population, cohort, mechanism, masses = state
-            differing, low, high = masses
+            differing, low, high, exact = masses
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a ShuffleRound: {state!r}") from error
         if not isinstance(mechanism, str):
             raise ValueError(f"not the state of a ShuffleRound: {state!r}")
         blanket = None
         if mechanism != "generic":
-            blanket = Blanket(local_epsilon=local_epsilon, differing=differing, low=low, high=high)
+            blanket = Blanket(
+                local_epsilon=local_epsilon, differing=differing, low=low, high=high, exact=exact
+            )
         return cls(
             sampling=Sampling(sampling),
             adversary=Adversary(adversary),

@@ -1,0 +1,438 @@
+"""The accountant: a history of rounds, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from shuffle_plugins.accounting.losses import Kind, LossLaw, loss_law
+from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
+from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.renyi import RenyiComposition
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRound
+
+Method = Literal["pld", "rdp"]
+
+_STATE_VERSION = 1
+_FINE, _COARSE = 5e-4, 4e-3
+_MOST_FINE_ROUNDS = 8
+_UPPER_NAMES: dict[Method, str] = {"pld": "blanket pair, PLD", "rdp": "blanket pair, RDP"}
+_SOURCE = "shuffle_plugins, docs/accounting.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonInterval:
+    """What ε is known to be at ``delta``.
+
+    Attributes:
+        lower: ε that a real mechanism and adversary attain, rounded down. With the generic blanket it bounds
+            the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
+        upper: certified ε, rounded up. This is the guarantee.
+        delta: δ both are for.
+        neighbouring_relation: always ``"replace-one"``.
+        adversary: against whom the rounds were measured.
+        upper_bound: name of the bound behind ``upper``.
+        lower_bound: name of the bound behind ``lower``.
+    """
+
+    lower: float
+    upper: float
+    delta: float
+    neighbouring_relation: str
+    adversary: str
+    upper_bound: str
+    lower_bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaInterval:
+    """What δ is known to be at ``epsilon``; fields as in :class:`EpsilonInterval`."""
+
+    lower: float
+    upper: float
+    epsilon: float
+    neighbouring_relation: str
+    adversary: str
+    upper_bound: str
+    lower_bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBound:
+    """One bound on ε: its name, whether it bounds from above or below, its value and where it comes from."""
+
+    name: str
+    kind: Kind
+    epsilon: float
+    source: str
+
+
+@lru_cache(maxsize=8192)
+def _upper_law(shuffle_round: ShuffleRound, tolerance: float, kind: Kind) -> LossLaw:
+    return loss_law(upper_mixture(shuffle_round), kind=kind, tolerance=tolerance)
+
+
+@lru_cache(maxsize=8192)
+def _lower_laws(shuffle_round: ShuffleRound, tolerance: float) -> dict[str, LossLaw]:
+    return {
+        name: loss_law(mixture, kind="lower", tolerance=tolerance)
+        for name, mixture in lower_mixtures(shuffle_round).items()
+    }
+
+
+class ShuffleAccountant:
+    """Adds up shuffled rounds and says what they cost together.
+
+    Neighbouring relation: replace-one at public, fixed population. Rounds may follow adaptively on each other
+    and may differ in every field but the adversary.
+
+    Args:
+        method: how upper bounds compose: ``"pld"`` (tightest) or ``"rdp"`` (Rényi divergences at real orders,
+            typically 5–15 % looser).
+
+    Raises:
+        ValueError: if ``method`` is unknown.
+
+    Example:
+        >>> accountant = ShuffleAccountant()
+        >>> accountant.step(ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000), num_steps=1200)
+        >>> round(accountant.epsilon(1e-5).upper, 2)
+        0.42
+    """
+
+    def __init__(self, *, method: Method = "pld") -> None:
+        if method not in get_args(Method):
+            raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
+        self._method: Method = method
+        self._rounds: list[ShuffleRound] = []
+        self._steps: list[int] = []
+        self._epsilons: dict[float, EpsilonInterval] = {}
+        self._allowed: dict[tuple[ShuffleRound, float, float, int], int] = {}
+
+    # -- recording --------------------------------------------------------------------------------------
+
+    def step(self, shuffle_round: ShuffleRound, *, num_steps: int = 1) -> None:
+        """Record ``num_steps`` rounds. Call it before the rounds' output is released.
+
+        Raises:
+            TypeError: if ``shuffle_round`` is not a :class:`ShuffleRound`.
+            ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
+                adversary than the history.
+        """
+        if type(num_steps) is not int or num_steps < 1:
+            raise ValueError(f"num_steps must be a positive int, got {num_steps!r}")
+        rounds = self._rounds
+        if rounds and (rounds[-1] is shuffle_round or rounds[-1] == shuffle_round):
+            self._steps[-1] += num_steps
+        else:
+            self._check_joins(shuffle_round)
+            rounds.append(shuffle_round)
+            self._steps.append(num_steps)
+        if self._epsilons:
+            self._epsilons = {}
+
+    def _check_joins(self, shuffle_round: ShuffleRound) -> None:
+        if not isinstance(shuffle_round, ShuffleRound):
+            raise TypeError(f"step takes a ShuffleRound, got {type(shuffle_round).__name__}")
+        if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
+            raise ValueError(
+                f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
+                f"against the {shuffle_round.adversary} in an accountant of their own"
+            )
+
+    @property
+    def method(self) -> Method:
+        """How upper bounds compose."""
+        return self._method
+
+    @property
+    def history(self) -> tuple[tuple[ShuffleRound, int], ...]:
+        """Rounds in the order they were recorded, with their numbers of steps."""
+        return tuple(zip(self._rounds, self._steps, strict=True))
+
+    @property
+    def num_steps(self) -> int:
+        """How many rounds were recorded."""
+        return sum(self._steps)
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> EpsilonInterval:
+        """ε at δ. An empty history costs nothing.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        _check_delta(delta)
+        found = self._epsilons.get(delta)
+        if found is None:
+            lower, lower_name = self._lower_epsilon(delta)
+            upper, upper_name = self._upper_epsilon(delta)
+            found = EpsilonInterval(
+                lower=min(lower, upper),
+                upper=upper,
+                delta=delta,
+                neighbouring_relation=NEIGHBOURING_RELATION,
+                adversary=self._adversary(),
+                upper_bound=upper_name,
+                lower_bound=lower_name,
+            )
+            self._epsilons[delta] = found
+        return found
+
+    def delta(self, epsilon: float) -> DeltaInterval:
+        """δ at ε ≥ 0.
+
+        Raises:
+            ValueError: if ``epsilon`` is negative or not finite.
+        """
+        if not (math.isfinite(epsilon) and epsilon >= 0):
+            raise ValueError(f"epsilon must be a finite number, at least 0, got {epsilon!r}")
+        upper = lower = 0.0
+        upper_name, lower_name = _UPPER_NAMES[self._method], "none"
+        if self._rounds:
+            laws, steps = self._upper_laws("upper")
+            composition = self._compose(laws, steps)
+            upper = 0.0 if epsilon >= self._pure_epsilon() else composition.delta(epsilon)
+            for name, laws in self._lower_candidates():
+                value = LossComposition(laws, steps).delta(epsilon)
+                if value >= lower:
+                    lower, lower_name = value, name
+        return DeltaInterval(
+            lower=min(lower, upper),
+            upper=upper,
+            epsilon=epsilon,
+            neighbouring_relation=NEIGHBOURING_RELATION,
+            adversary=self._adversary(),
+            upper_bound=upper_name,
+            lower_bound=lower_name,
+        )
+
+    def would_exceed(
+        self, shuffle_round: ShuffleRound, *, num_steps: int = 1, target_epsilon: float, delta: float
+    ) -> bool:
+        """Whether recording these rounds would take the certified ε at ``delta`` over ``target_epsilon``.
+
+        Costs a few bisection steps the first time it is asked for a kind of round and next to nothing while
+        that kind goes on.
+
+        Raises:
+            ValueError: as :meth:`step` and :meth:`epsilon`.
+        """
+        _check_delta(delta)
+        if type(num_steps) is not int or num_steps < 1:
+            raise ValueError(f"num_steps must be a positive int, got {num_steps!r}")
+        self._check_joins(shuffle_round)
+        goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
+        before = len(self._rounds) - goes_on
+        taken = self._steps[-1] if goes_on else 0
+        key = (shuffle_round, target_epsilon, delta, before)
+        allowed = self._allowed.get(key)
+        if allowed is None or taken + num_steps > allowed:
+            probe = self._probe(before)
+            probe.step(shuffle_round, num_steps=taken + num_steps)
+            if probe.upper_epsilon(delta) > target_epsilon:
+                return True
+            allowed = self._allowed_steps(shuffle_round, taken + num_steps, target_epsilon, delta, before)
+            self._allowed = {key: allowed}
+        return False
+
+    def _allowed_steps(
+        self, shuffle_round: ShuffleRound, known_good: int, target_epsilon: float, delta: float, before: int
+    ) -> int:
+        """A number of steps, at least ``known_good``, that was checked to stay within the target."""
+
+        def fits(steps: int) -> bool:
+            probe = self._probe(before)
+            probe.step(shuffle_round, num_steps=steps)
+            return probe.upper_epsilon(delta) <= target_epsilon
+
+        good, step = known_good, max(known_good, 16)
+        for _ in range(8):
+            if not fits(good + step):
+                break
+            good, step = good + step, step * 2
+        while step > max(good // 64, 1):
+            step //= 2
+            if fits(good + step):
+                good += step
+        return good
+
+    def _probe(self, entries: int) -> ShuffleAccountant:
+        probe = ShuffleAccountant(method=self._method)
+        probe._rounds, probe._steps = self._rounds[:entries], self._steps[:entries]
+        return probe
+
+    def upper_epsilon(self, delta: float) -> float:
+        """The certified ε alone: what :meth:`epsilon` reports as ``upper``, without its lower bound.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        _check_delta(delta)
+        return self._upper_epsilon(delta)[0]
+
+    def numerical_interval(self, delta: float) -> tuple[float, float]:
+        """Between which values the exact ε of the dominating pair lies: the error of the numerics alone.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        _check_delta(delta)
+        if not self._rounds:
+            return 0.0, 0.0
+        bounds = []
+        for kind in get_args(Kind):
+            laws, steps = self._upper_laws(kind)
+            bounds.append(LossComposition(laws, steps).epsilon(delta))
+        upper, lower = bounds
+        cap = self._pure_epsilon()
+        return min(lower, cap), min(upper, cap)
+
+    def bounds(self, delta: float) -> tuple[NamedBound, ...]:
+        """Every bound this package has of its own on ε at δ.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        _check_delta(delta)
+        if not self._rounds:
+            return ()
+        cap = self._pure_epsilon()
+        laws, steps = self._upper_laws("upper")
+        found = [
+            NamedBound(
+                name=_UPPER_NAMES["pld"],
+                kind="upper",
+                epsilon=min(cap, LossComposition(laws, steps).epsilon(delta)),
+                source=_SOURCE,
+            ),
+            NamedBound(
+                name=_UPPER_NAMES["rdp"],
+                kind="upper",
+                epsilon=min(cap, RenyiComposition(laws, steps).epsilon(delta)),
+                source=_SOURCE,
+            ),
+            NamedBound(
+                name="local epsilon, no amplification",
+                kind="upper",
+                epsilon=cap,
+                source="basic composition of ε0-LDP",
+            ),
+        ]
+        best: dict[str, float] = {}
+        for name, candidate in self._lower_candidates(every_family=True):
+            value = LossComposition(candidate, steps).epsilon(delta)
+            best[name] = max(best.get(name, 0.0), value)
+        found.extend(
+            NamedBound(name=name, kind="lower", epsilon=min(value, found[0].epsilon), source=_SOURCE)
+            for name, value in best.items()
+        )
+        return tuple(found)
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history in plain dict, tuple, str, int, float and bool."""
+        return {
+            "version": _STATE_VERSION,
+            "method": self._method,
+            "neighbouring_relation": NEIGHBOURING_RELATION,
+            "history": tuple((r.state(), steps) for r, steps in self.history),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the history by a saved one. On any error this accountant stays as it was.
+
+        Raises:
+            ValueError: if the state is damaged, of another version or of another method.
+        """
+        if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
+            raise ValueError("not a state of ShuffleAccountant, or of a version this release cannot read")
+        if state.get("method") != self._method:
+            raise ValueError(
+                f"the state was saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
+            )
+        if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
+            raise ValueError("the state is for another neighbouring relation")
+        loaded = ShuffleAccountant(method=self._method)
+        try:
+            entries = [
+                (ShuffleRound.from_state(round_state), steps) for round_state, steps in state["history"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the saved history is damaged: {error}") from error
+        for shuffle_round, steps in entries:
+            loaded.step(shuffle_round, num_steps=steps)
+        self._rounds, self._steps = loaded._rounds, loaded._steps
+        self._epsilons, self._allowed = {}, {}
+
+    # -- composing --------------------------------------------------------------------------------------
+
+    def _adversary(self) -> str:
+        return self._rounds[0].adversary.value if self._rounds else "any"
+
+    def _pure_epsilon(self) -> float:
+        return math.fsum(r.local_epsilon * steps for r, steps in self.history)
+
+    def _distinct(self) -> dict[ShuffleRound, int]:
+        distinct: dict[ShuffleRound, int] = {}
+        for shuffle_round, steps in self.history:
+            distinct[shuffle_round] = distinct.get(shuffle_round, 0) + steps
+        return distinct
+
+    def _tolerance(self, distinct: Mapping[ShuffleRound, int]) -> float:
+        return _FINE if len(distinct) <= _MOST_FINE_ROUNDS else _COARSE
+
+    def _upper_laws(self, kind: Kind) -> tuple[list[LossLaw], list[int]]:
+        distinct = self._distinct()
+        tolerance = self._tolerance(distinct)
+        return [_upper_law(r, tolerance, kind) for r in distinct], list(distinct.values())
+
+    def _compose(self, laws: list[LossLaw], steps: list[int]) -> LossComposition | RenyiComposition:
+        return LossComposition(laws, steps) if self._method == "pld" else RenyiComposition(laws, steps)
+
+    def _upper_epsilon(self, delta: float) -> tuple[float, str]:
+        name = _UPPER_NAMES[self._method]
+        if not self._rounds:
+            return 0.0, name
+        composed = self._compose(*self._upper_laws("upper")).epsilon(delta)
+        pure = self._pure_epsilon()
+        return (composed, name) if composed <= pure else (pure, "local epsilon, no amplification")
+
+    def _lower_epsilon(self, delta: float) -> tuple[float, str]:
+        best, best_name = 0.0, "none"
+        steps = list(self._distinct().values())
+        for name, laws in self._lower_candidates():
+            value = LossComposition(laws, steps).epsilon(delta)
+            if value > best:
+                best, best_name = value, name
+        return best, best_name
+
+    def _lower_candidates(self, *, every_family: bool = False) -> list[tuple[str, list[LossLaw]]]:
+        """Instances to compose: for each round the most telling family, in both directions.
+
+        A record's meaning may differ from round to round, so families mix freely; the direction may not.
+        """
+        distinct = self._distinct()
+        tolerance = self._tolerance(distinct)
+        families = [_lower_laws(r, tolerance) for r in distinct]
+        if not families or not all(families):
+            return []
+        chosen: list[tuple[str, list[LossLaw]]]
+        names = set.intersection(*(set(f) for f in families))
+        if every_family and names:
+            chosen = [(name, [f[name] for f in families]) for name in sorted(names)]
+        else:
+            picks = [max(f.items(), key=lambda item: item[1].deviation) for f in families]
+            used = sorted({name for name, _ in picks})
+            chosen = [(", ".join(used), [law for _, law in picks])]
+        return chosen + [(name, [law.reversed() for law in laws]) for name, laws in chosen]
+
+
+def _check_delta(delta: float) -> None:
+    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 < delta < 1:
+        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")

@@ -1,0 +1,176 @@
+"""Solve the accountant for what a user may spend: ε0, rounds or cohort at a target (ε, δ).
+
+Every answer was itself checked to stay within the target. Searches are bisections with a cap and always end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+
+MIN_LOCAL_EPSILON = 1e-4
+MAX_LOCAL_EPSILON = 20.0
+MAX_NUM_STEPS = 10**9
+_RELATIVE_PRECISION = 1e-4
+_MAX_BISECTIONS = 64
+
+
+def _check_target(target_epsilon: float) -> None:
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
+        raise ValueError(f"target_epsilon must be a positive finite number, got {target_epsilon!r}")
+
+
+def _fits(
+    shuffle_round: ShuffleRound, num_steps: int, *, target_epsilon: float, delta: float, method: Method
+) -> bool:
+    accountant = ShuffleAccountant(method=method)
+    accountant.step(shuffle_round, num_steps=num_steps)
+    return accountant.upper_epsilon(delta) <= target_epsilon
+
+
+def calibrate_local_epsilon(
+    *,
+    target_epsilon: float,
+    delta: float,
+    population: int,
+    cohort: float,
+    num_steps: int,
+    sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
+    adversary: Adversary | str = Adversary.MODEL_OBSERVER,
+    mechanism: str = "generic",
+    blanket_factory: Callable[[float], Blanket] | None = None,
+    method: Method = "pld",
+) -> float:
+    """The largest ε0, to four digits, with which ``num_steps`` rounds stay within (target ε, δ).
+
+    Args:
+        target_epsilon: central ε, replace-one.
+        delta: δ in (0, 1).
+        population: n.
+        cohort: k; see :class:`ShuffleRound`.
+        num_steps: number of rounds.
+        sampling: how cohorts are chosen.
+        adversary: against whom.
+        mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
+        blanket_factory: the randomizer's blanket at a given ε0.
+        method: how rounds compose.
+
+    Returns:
+        ε0 in [1e-4, 20].
+
+    Raises:
+        ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
+    """
+    _check_target(target_epsilon)
+
+    def fits(local_epsilon: float) -> bool:
+        shuffle_round = ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=Sampling(sampling),
+            adversary=Adversary(adversary),
+            mechanism=mechanism,
+            blanket=blanket_factory(local_epsilon) if blanket_factory else None,
+        )
+        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
+
+    low, high = MIN_LOCAL_EPSILON, MAX_LOCAL_EPSILON
+    if fits(high):
+        return high
+    if not fits(low):
+        raise ValueError(
+            f"no local_epsilon down to {low} keeps {num_steps} rounds within ε={target_epsilon}, δ={delta}: "
+            "use fewer rounds, a smaller cohort or a larger population"
+        )
+    for _ in range(_MAX_BISECTIONS):
+        if high / low <= 1 + _RELATIVE_PRECISION:
+            break
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def calibrate_num_steps(
+    *, target_epsilon: float, delta: float, shuffle_round: ShuffleRound, method: Method = "pld"
+) -> int:
+    """The largest number of rounds within (target ε, δ), at most ``MAX_NUM_STEPS``.
+
+    Raises:
+        ValueError: if an argument is out of range, or a single round costs more than the target.
+    """
+    _check_target(target_epsilon)
+
+    def fits(num_steps: int) -> bool:
+        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
+
+    return _largest(
+        fits, MAX_NUM_STEPS, refusal=f"a single round costs more than ε={target_epsilon} at δ={delta}"
+    )
+
+
+def calibrate_cohort(
+    *,
+    target_epsilon: float,
+    delta: float,
+    population: int,
+    local_epsilon: float,
+    num_steps: int,
+    sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
+    adversary: Adversary | str = Adversary.MODEL_OBSERVER,
+    mechanism: str = "generic",
+    blanket: Blanket | None = None,
+    method: Method = "pld",
+) -> int:
+    """The cohort that uses the target (ε, δ) best.
+
+    Before an observer of the model a larger cohort of the same population costs more: the answer is the
+    largest that fits. Before a server, and in single passes, a client hides among its cohort alone and a larger
+    one costs less: the answer is the smallest that fits.
+
+    Raises:
+        ValueError: if an argument is out of range, or no cohort within the population fits; full participation
+            has no cohort to choose.
+    """
+    _check_target(target_epsilon)
+    scheme = Sampling(sampling)
+    if scheme is Sampling.FULL:
+        raise ValueError("under full participation the cohort is the population; nothing is left to choose")
+
+    def fits(cohort: int) -> bool:
+        shuffle_round = ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=scheme,
+            adversary=Adversary(adversary),
+            mechanism=mechanism,
+            blanket=blanket,
+        )
+        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
+
+    refusal = f"no cohort of {population} clients fits ε={target_epsilon}, δ={delta}"
+    if scheme is Sampling.SINGLE_PASS or Adversary(adversary) is Adversary.SERVER:
+        removed = _largest(lambda less: fits(population + 1 - less), population, refusal=refusal)
+        return population + 1 - removed
+    return _largest(fits, population, refusal=refusal)
+
+
+def _largest(fits: Callable[[int], bool], limit: int, *, refusal: str) -> int:
+    """Largest argument in [1, limit] found to fit, for a predicate that turns from true to false once."""
+    if not fits(1):
+        raise ValueError(refusal)
+    good, bad = 1, limit + 1
+    while 2 * good < bad and fits(min(2 * good, limit)):
+        good = min(2 * good, limit)
+        if good == limit:
+            return limit
+    bad = min(bad, 2 * good)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good

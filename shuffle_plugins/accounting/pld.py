@@ -1,0 +1,425 @@
+"""Composition of privacy loss laws by FFT, with every numerical error on the books.
+
+The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
+so that δ = 1e-15 is as accurate as δ = 1e-2. Grid rounding is pessimistic or optimistic; wrap-around, tails
+and floating point are bounded and charged.
+
+Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
+Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022; optimistic rounding is a post-processing that
+merges outcomes between grid points (``docs/accounting.md``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import fft, optimize
+
+from shuffle_plugins.accounting.losses import Floats, Kind, LossLaw, spread_to_grid
+
+_MIN_CELLS_PER_DEVIATION, _MAX_CELLS_PER_DEVIATION = 32, 64
+_WANTED_GRID = 1 << 16
+_SIGMAS = 9.0
+_MAX_GRID = 1 << 23
+_UNIT_ROUNDOFF = 2.0**-53
+_RELATIVE_SLACK = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class _GridLaw:
+    """P masses at losses (first + i)·cell."""
+
+    first: int
+    p: Floats
+    missing: float
+
+
+class LossComposition:
+    """Rounds composed: answers ε(δ) and δ(ε) from one side.
+
+    Args:
+        laws: privacy loss laws of distinct rounds, all of one kind.
+        steps: how often each is run.
+
+    Raises:
+        ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
+    """
+
+    def __init__(self, laws: Sequence[LossLaw], steps: Sequence[int]) -> None:
+        if not laws or len(laws) != len(steps):
+            raise ValueError("compose at least one law, and give every law its number of steps")
+        kinds = {law.kind for law in laws}
+        if len(kinds) != 1:
+            raise ValueError("laws that bound from above and from below cannot be composed together")
+        self._kind: Kind = kinds.pop()
+        self._steps = np.asarray(steps, dtype=np.float64)
+        if np.any(self._steps < 1):
+            raise ValueError("every law needs at least one step")
+        self._single = laws[0] if len(laws) == 1 and self._steps[0] == 1 else None
+        self._laws = tuple(laws)
+        variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
+        self._total_steps = float(self._steps.sum())
+        self._deviation = math.sqrt(variance)
+        self._largest = float(sum(s * law.loss[-1] for s, law in zip(self._steps, laws, strict=True)))
+        self._cell = 0.0
+        if self._single is None and self._deviation > 0:
+            self._discretise()
+
+    def _discretise(self) -> None:
+        affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
+        fineness = min(max(affordable, _MIN_CELLS_PER_DEVIATION), _MAX_CELLS_PER_DEVIATION)
+        cell = self._deviation / math.sqrt(self._total_steps) / fineness
+        spans = [law.loss[-1] - law.loss[0] for law in self._laws]
+        cell = max(cell, max(spans) / (_MAX_GRID // 4))
+        self._cell = cell
+        self._grid = [_to_grid(law, cell) for law in self._laws]
+        self._missing = float(sum(s * g.missing for s, g in zip(self._steps, self._grid, strict=True)))
+        width = max(len(g.p) for g in self._grid)
+        self._mass = np.zeros((len(self._grid), width))
+        for row, grid in zip(self._mass, self._grid, strict=True):
+            row[: len(grid.p)] = grid.p
+        firsts = np.array([g.first for g in self._grid], dtype=np.float64)
+        self._loss = (firsts[:, None] + np.arange(width)) * cell
+
+    # -- public -----------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
+        if self._deviation == 0:
+            return 0.0
+        if self._single is not None:
+            return max(0.0, _invert_single(self._single, delta, kind=self._kind))
+        target = delta - self._missing if self._kind == "upper" else delta
+        if target <= 0:
+            return math.inf
+        tilt = self._tilt_for_delta(target)
+        window = self._window(tilt)
+        return max(0.0, window.epsilon(target, kind=self._kind))
+
+    def delta(self, epsilon: float) -> float:
+        """δ at ε ≥ 0, rounded to the safe side."""
+        if self._deviation == 0:
+            return 0.0
+        if self._single is not None:
+            law = self._single
+            above = law.loss > epsilon
+            value = float((law.p[above] - math.exp(epsilon) * law.q[above]).sum())
+            slack = law.missing if self._kind == "upper" else 0.0
+            return _clamp(value * (1 + _sign(self._kind) * _RELATIVE_SLACK) + slack)
+        if epsilon >= self._largest:
+            return _clamp(self._missing) if self._kind == "upper" else 0.0
+        window = self._window(self._tilt_for_epsilon(epsilon))
+        value = window.delta(epsilon, kind=self._kind)
+        return _clamp(value + (self._missing if self._kind == "upper" else 0.0))
+
+    # -- tilts ------------------------------------------------------------------------------------------
+
+    def _cumulant(self, tilt: float) -> tuple[float, float, float]:
+        """log E_P[e^(tilt·L)] of the composition, and its first two derivatives."""
+        exponent = tilt * self._loss
+        peak = exponent.max(axis=1, keepdims=True)
+        weight = self._mass * np.exp(exponent - peak)
+        total = weight.sum(axis=1)
+        mean = (weight * self._loss).sum(axis=1) / total
+        variance = (weight * (self._loss - mean[:, None]) ** 2).sum(axis=1) / total
+        return (
+            float(self._steps @ (np.log(total) + peak[:, 0])),
+            float(self._steps @ mean),
+            float(self._steps @ variance),
+        )
+
+    def _largest_tilt(self) -> float:
+        return min(600.0 / float(np.abs(self._loss).max()), 8.0 / self._cell)
+
+    def _tilt_for_epsilon(self, epsilon: float) -> float:
+        """The tilt whose mean loss is ``epsilon``."""
+        return self._solve_tilt(lambda tilt: self._cumulant(tilt)[1] - epsilon)
+
+    def _tilt_for_delta(self, delta: float) -> float:
+        """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted."""
+        log_delta = math.log(delta)
+
+        def excess(tilt: float) -> float:
+            value, mean, _ = self._cumulant(tilt)
+            return tilt * mean - value + log_delta
+
+        return self._solve_tilt(excess)
+
+    def _solve_tilt(self, excess: object) -> float:
+        assert callable(excess)
+        high = self._largest_tilt()
+        if excess(0.0) >= 0:
+            return 0.0
+        if excess(high) <= 0:
+            return high
+        low = min(1.0 / self._deviation, high / 2)
+        while excess(low) > 0:
+            low /= 4
+        root = optimize.brentq(excess, low, high, xtol=1e-3 * low, rtol=1e-6, maxiter=60, disp=False)
+        return float(root)
+
+    # -- transform --------------------------------------------------------------------------------------
+
+    def _window(self, tilt: float) -> _Window:
+        cumulant, centre, variance = self._cumulant(tilt)
+        cell = self._cell
+        deviation = math.sqrt(variance) + cell
+        reach, wrapped = self._reach(tilt, cumulant, centre, deviation)
+        size = fft.next_fast_len(int(2 * reach / cell) + 8, real=True)
+        if size > _MAX_GRID:
+            raise ArithmeticError(
+                f"the composition needs {size} grid points; compose fewer different rounds at once"
+            )
+        origin = int(math.floor(centre / cell)) - size // 2
+        product = np.ones(size // 2 + 1, dtype=np.complex128)
+        relative_error = np.zeros(size // 2 + 1)
+        log_size = math.log2(size) + 4
+        shift = 0.0
+        for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
+            weight = mass * np.exp(tilt * loss - (tilt * loss).max())
+            weight = weight[: len(grid.p)] / weight.sum()
+            folded = weight
+            if len(weight) > size:
+                folded = np.bincount(np.arange(len(weight)) % size, weights=weight, minlength=size)
+            spectrum = fft.rfft(folded, n=size)
+            magnitude = np.maximum(np.abs(spectrum), 1e-300)
+            relative_error += step * (4 * log_size * _UNIT_ROUNDOFF / magnitude + 8 * _UNIT_ROUNDOFF)
+            with np.errstate(under="ignore"):
+                product *= _power(spectrum, int(step))
+            shift += step * grid.first
+        absolute = np.abs(product)
+        # Where a spectrum has died out, its power is below rounding whatever its relative error.
+        error = np.where(relative_error < 0.5, absolute * relative_error, np.minimum(2 * absolute, 1.0))
+        noise = 2 * float(error.sum()) + 8 * log_size * _UNIT_ROUNDOFF * float(absolute.sum())
+        mass = fft.irfft(product, n=size)
+        mass = np.roll(mass, (int(shift) - origin) % size)
+        loss = (origin + np.arange(size)) * cell
+        return _Window(
+            loss=loss,
+            mass=np.maximum(mass, 0.0),
+            tilt=tilt,
+            centre=centre,
+            log_scale=cumulant - tilt * centre,
+            error=noise + wrapped + 1e-12 * self._total_steps * _UNIT_ROUNDOFF,
+        )
+
+    def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
+        """Half width of the window, and a bound on the tilted mass outside it (Chernoff)."""
+        reach = _SIGMAS * deviation
+        for _ in range(8):
+            outside = 0.0
+            for sign in (1.0, -1.0):
+                best = 0.0
+                for scale in (1.0, 0.8, 0.6, 0.4):
+                    extra = sign * scale * reach / deviation**2
+                    moved = tilt + extra
+                    if abs(moved) * float(np.abs(self._loss).max()) > 650:
+                        continue
+                    exponent = self._cumulant(moved)[0] - cumulant - extra * (centre + sign * reach)
+                    best = min(best, exponent)
+                outside += math.exp(best)
+            if outside < 1e-12:
+                break
+            reach *= 1.4
+        return reach, outside
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The tilted composed law around one ε. True P mass at loss x is e^(log_scale − tilt·(x − centre))·mass."""
+
+    loss: Floats
+    mass: Floats
+    tilt: float
+    centre: float
+    log_scale: float
+    error: float
+
+    def _tails(self) -> tuple[Floats, Floats, Floats]:
+        """Σ p and Σ q above each grid point, in units of e^log_scale, for losses that are not far below."""
+        offset = self.loss - self.centre
+        usable = (self.tilt + 1) * np.abs(offset) < 300
+        offset, weight = offset[usable], self.mass[usable]
+        above_p = np.cumsum((weight * np.exp(-self.tilt * offset))[::-1])[::-1]
+        above_q = np.cumsum((weight * np.exp(-(self.tilt + 1) * offset))[::-1])[::-1]
+        return offset, above_p, above_q
+
+    def _slack(self, offset: Floats) -> Floats:
+        return self.error * np.exp(-self.tilt * offset)
+
+    def delta(self, epsilon: float, *, kind: Kind) -> float:
+        offset, above_p, above_q = self._tails()
+        x = epsilon - self.centre
+        index = int(np.searchsorted(offset, x, side="right"))
+        value = above_p[index] - math.exp(x) * above_q[index] if index < len(offset) else 0.0
+        slack = self.error * math.exp(-self.tilt * x)
+        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * slack
+        return math.exp(self.log_scale) * max(value, 0.0)
+
+    def epsilon(self, delta: float, *, kind: Kind) -> float:
+        """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
+        offset, above_p, above_q = self._tails()
+        log_wanted = math.log(delta) - self.log_scale
+        wanted = math.exp(min(log_wanted, 700.0))
+        factor = 1 + _sign(kind) * _RELATIVE_SLACK
+        slack = _sign(kind) * self._slack(offset)
+        # δ at grid point j counts the outcomes above it.
+        at_points = np.append(above_p[1:] - np.exp(offset[:-1]) * above_q[1:], 0.0) * factor + slack
+        exceeding = np.nonzero(at_points > wanted)[0]
+        if len(exceeding) == len(offset):
+            return math.inf if kind == "upper" else float(offset[-1] + self.centre)
+        if len(exceeding) == 0:
+            return max(0.0, float(self.centre + offset[0])) if kind == "upper" else 0.0
+        j = int(exceeding[-1])
+        # Between grid points j and j + 1 the same outcomes count, so δ(ε) = A − e^ε·B.
+        a, b = float(above_p[j + 1]), float(above_q[j + 1])
+        remaining = a - (wanted - float(slack[j])) / factor
+        if b <= 0 or remaining <= 0:
+            x = float(offset[j + 1] if kind == "upper" else offset[j])
+        else:
+            x = min(max(math.log(remaining / b), float(offset[j])), float(offset[j + 1]))
+        value = self.centre + x
+        return value * (1 + _sign(kind) * 1e-12)
+
+
+def _power(spectrum: np.ndarray[tuple[int], np.dtype[np.complex128]], exponent: int):  # type: ignore[no-untyped-def]
+    if exponent == 1:
+        return spectrum
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithm = np.log(spectrum)
+    result = np.exp(exponent * logarithm)
+    result[spectrum == 0] = 0.0
+    return result
+
+
+def _sign(kind: Kind) -> float:
+    return 1.0 if kind == "upper" else -1.0
+
+
+def _clamp(delta: float) -> float:
+    return min(max(delta, 0.0), 1.0)
+
+
+def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
+    if law.kind == "upper":
+        first, q = spread_to_grid(law.loss, law.q, cell=cell)
+        return _GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell), missing=law.missing)
+    first, p = _merge_to_grid(law, cell)
+    return _GridLaw(first=first, p=p, missing=law.missing)
+
+
+def _merge_to_grid(law: LossLaw, cell: float) -> tuple[int, Floats]:
+    """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
+
+    Outcomes are first merged within cells. Going inward from either tail, a cell's mass is merged with just
+    so much of the next cell's that the mean likelihood ratio is that of the grid point between them. The two
+    chains meet near the middle; what is left there is rounded down, which loses P mass. All of it is a
+    post-processing or drops mass, so the result is a lower bound; its error is second order in ``cell``.
+    """
+    # An outcome a rounding error below a grid point is on it.
+    index = np.floor(law.loss / cell + 1e-9).astype(np.int64)
+    first = int(index.min())
+    index -= first
+    size = int(index.max()) + 2
+    p = np.bincount(index, weights=law.p, minlength=size)
+    q = np.bincount(index, weights=law.q, minlength=size)
+    edge = np.exp((first + np.arange(size + 1)) * cell)
+    occupied = np.nonzero(q)[0]
+    up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
+    rising = _chain(occupied, p, q, edge, size)
+    mirrored_cells = size - 1 - occupied[::-1]
+    falling = _chain(mirrored_cells, q[::-1], p[::-1], 1.0 / edge[::-1], size)
+    # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
+    spare = rising.left + falling.left[::-1] - 1.0
+    central = p[occupied] >= 0.25 * p[occupied].max()
+    with np.errstate(invalid="ignore"):
+        cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
+    meet = int(np.argmin(cost))
+    if np.isfinite(cost[meet]):
+        grid_q = rising.masses_until(meet)
+        above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
+        grid_q += above / edge  # a mirrored grid point's Q mass is P mass
+        grid_q[occupied[meet]] += spare[meet] * q[occupied[meet]]
+    else:
+        last = max(rising.front, default=0)
+        grid_q = rising.masses_until(last)
+        grid_q[occupied[last]] += rising.left[last] * q[occupied[last]]
+        grid_q[occupied[last + 1 :]] += q[occupied[last + 1 :]]
+    return first, grid_q * edge
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Groups made from one tail inward.
+
+    ``left[i]`` is the fraction of occupied cell i that no group has used when the chain stops there, and nan
+    if it cannot stop there.
+    """
+
+    left: Floats
+    target: list[int]
+    mass: list[float]
+    front: list[int]
+    size: int
+
+    def masses_until(self, stop: int) -> Floats:
+        """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
+        result = np.zeros(self.size + 1)
+        for target, mass, front in zip(self.target, self.mass, self.front, strict=True):
+            if front > stop:
+                break
+            result[target] += mass
+        return result
+
+
+def _chain(occupied: np.ndarray, p: Floats, q: Floats, edge: Floats, size: int) -> _Chain:  # type: ignore[type-arg]
+    cells = occupied.tolist()
+    p_list, q_list, edges = p.tolist(), q.tolist(), edge.tolist()
+    left = [math.nan] * len(cells)
+    targets: list[int] = []
+    masses: list[float] = []
+    fronts: list[int] = []
+    left[0] = 1.0
+    position = 0
+    while position < len(cells) - 1:
+        cell = cells[position]
+        point = cell + 1
+        rest = left[position]
+        deficit = rest * (edges[point] * q_list[cell] - p_list[cell])
+        mass = rest * q_list[cell]
+        nxt = position + 1
+        while nxt < len(cells):
+            surplus = p_list[cells[nxt]] - edges[point] * q_list[cells[nxt]]
+            if surplus >= deficit and surplus > 0:
+                share = max(deficit, 0.0) / surplus
+                targets.append(point)
+                masses.append(mass + share * q_list[cells[nxt]])
+                fronts.append(nxt)
+                left[nxt] = 1.0 - share
+                break
+            deficit -= max(surplus, 0.0)
+            mass += q_list[cells[nxt]]
+            nxt += 1
+        position = nxt
+    return _Chain(left=np.array(left), target=targets, mass=masses, front=fronts, size=size)
+
+
+def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:
+    """ε at δ of one round, straight from its outcomes."""
+    target = delta - law.missing if kind == "upper" else delta
+    if target <= 0:
+        return math.inf
+    above_p = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
+    above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
+    factor = 1 + _sign(kind) * _RELATIVE_SLACK
+    at_points = (above_p[1:] - np.exp(law.loss) * above_q[1:]) * factor
+    exceeding = np.nonzero(at_points > target)[0]
+    j = int(exceeding[-1]) + 1 if len(exceeding) else 0
+    a, b = float(above_p[j]), float(above_q[j])
+    remaining = a - target / factor
+    if b <= 0 or remaining <= 0:
+        return float(law.loss[j - 1]) if j > 0 else -math.inf
+    return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * 1e-15
