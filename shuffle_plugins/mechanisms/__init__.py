@@ -1,0 +1,55 @@
+"""ε0-LDP randomizers: their registry, their interface, and the mechanisms themselves.
+
+Importing this package does not import torch; it is loaded when a mechanism is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shuffle_plugins.mechanisms.registry import available, blanket, get, register, summary
+
+if TYPE_CHECKING:
+    from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+    from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
+    from shuffle_plugins.mechanisms.linf_coordinate import LInfCoordinate
+    from shuffle_plugins.mechanisms.privunit import PrivUnit
+    from shuffle_plugins.mechanisms.reports import Reports
+    from shuffle_plugins.mechanisms.rows import Rows
+
+_LAZY = {
+    "LocalRandomizer": "base",
+    "Norm": "base",
+    "BinaryRandomizedResponse": "binary_rr",
+    "LInfCoordinate": "linf_coordinate",
+    "PrivUnit": "privunit",
+    "Reports": "reports",
+    "Rows": "rows",
+}
+
+__all__ = [
+    "BinaryRandomizedResponse",
+    "LInfCoordinate",
+    "LocalRandomizer",
+    "Norm",
+    "PrivUnit",
+    "Reports",
+    "Rows",
+    "available",
+    "blanket",
+    "get",
+    "register",
+    "summary",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,181 @@
+"""The interface of every ε0-LDP randomizer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.parameters import check_dim, check_local_epsilon, check_radius
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+
+class Norm(StrEnum):
+    """Norm of the ball in which a mechanism takes its inputs."""
+
+    L1 = "l1"
+    L2 = "l2"
+    LINF = "linf"
+
+
+_BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+
+
+class LocalRandomizer(ABC):
+    """An unbiased ε0-LDP randomizer of vectors in a norm ball, batched over clients.
+
+    One call randomises each row of a batch on its own. The reports of a round, shuffled, are all that leaves
+    the clients; ``sum`` and ``aggregate`` are post-processing of them.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in (0, 500].
+        dim: length of a client's vector.
+        radius: radius of the ball, in the mechanism's norm.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str]
+    norm: ClassVar[Norm]
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
+        self._local_epsilon = check_local_epsilon(local_epsilon)
+        self._dim = check_dim(dim)
+        self._radius = check_radius(radius)
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one report, in nats."""
+        return self._local_epsilon
+
+    @property
+    def dim(self) -> int:
+        """Length of a client's vector."""
+        return self._dim
+
+    @property
+    def radius(self) -> float:
+        """Radius of the ball, in the mechanism's norm."""
+        return self._radius
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim}, "
+            f"radius={self.radius!r})"
+        )
+
+    @property
+    @abstractmethod
+    def bits_per_report(self) -> int:
+        """Bits of one report on the wire."""
+
+    @abstractmethod
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row's report, (clients,), for rows in the ball."""
+
+    @abstractmethod
+    def blanket(self) -> Blanket:
+        """The mechanism's own privacy blanket, for tight accounting."""
+
+    @abstractmethod
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,). Sums of chunks add up; no reports sum to zero.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's.
+        """
+
+    @abstractmethod
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """Randomise each row times min(1, radius / norm), norms given and finite."""
+
+    def clip_factors(self, x: Tensor | Rows) -> Tensor:
+        """Factor 1/max(1, ‖row‖/radius) of each row, (clients,) (CLDP-SGD, Algorithm 1).
+
+        Raises:
+            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
+        """
+        return self._factors(self._norms(self._rows(x)))
+
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = False
+    ) -> Reports:
+        """Report each row once, at a cost of ε0 per row.
+
+        Args:
+            x: (clients, dim), one client a row; may have no rows.
+            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+            clip: scale rows outside the ball onto it first; no clipped copy of the batch is made.
+
+        Raises:
+            ValueError: if x is not a floating (clients, dim) batch, has NaN or infinite entries, or, without
+                ``clip``, a row outside the ball by more than rounding.
+        """
+        rows = self._rows(x)
+        norms = self._norms(rows)
+        if not clip:
+            self._check_ball(norms, rows.dtype)
+        return self._randomize(rows, norms, randomness or SecureRandomness())
+
+    def aggregate(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the mean of the rows, (dim,).
+
+        Raises:
+            ValueError: if there are no reports, or they are not this mechanism's.
+        """
+        if len(reports) == 0:
+            raise ValueError("no reports to average; use sum() where a round may be empty")
+        return self.sum(reports) / len(reports)
+
+    def randomize_sum(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
+
+        A mechanism may draw it more cheaply than report by report. The sum is a post-processing of the
+        shuffled reports, so any sampler of the same law has the reports' guarantee.
+
+        Raises:
+            ValueError: as :meth:`randomize`.
+        """
+        return self.sum(self.randomize(x, randomness=randomness, clip=clip))
+
+    def _rows(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        return rows
+
+    def _norms(self, rows: Rows) -> Tensor:
+        norms = rows.l2_norm() if self.norm is Norm.L2 else rows.linf_norm()
+        if not bool(norms.isfinite().all()):
+            raise ValueError(
+                "the batch has NaN or infinite entries; nothing was released. Find their source (learning "
+                "rate, loss scaling, data) and drop the whole step, not the clients concerned"
+            )
+        return norms
+
+    def _factors(self, norms: Tensor) -> Tensor:
+        return self.radius / norms.clamp(min=self.radius)
+
+    def _check_ball(self, norms: Tensor, dtype: torch.dtype) -> None:
+        limit = self.radius * (1 + _BALL_TOLERANCE[dtype])
+        if norms.numel() and float(norms.max()) > limit:
+            raise ValueError(
+                f"a row has {self.norm} norm {float(norms.max()):g}, outside the ball of radius "
+                f"{self.radius:g}; clip it first, or pass clip=True"
+            )
+
+    def _own(self, reports: Reports, *, fields: int) -> None:
+        if reports.mechanism != self.name or reports.dim != self.dim or len(reports.fields) != fields:
+            raise ValueError(
+                f"these are reports of {reports.mechanism!r} in dimension {reports.dim}, "
+                f"not of {self.name!r} in dimension {self.dim}"
+            )

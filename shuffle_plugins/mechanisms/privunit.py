@@ -1,0 +1,130 @@
+"""PrivUnit: a random unit vector that leans towards the client's own direction."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.privunit_parameters import (
+    PROBABILITY_BITS,
+    PrivUnitParameters,
+    optimal_parameters,
+    privunit_blanket,
+)
+from shuffle_plugins.mechanisms.privunit_reports import Draws, dense_reports
+from shuffle_plugins.mechanisms.privunit_sum import sum_of_reports
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.mechanisms.sphere import cap_coordinate
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+_UNIT_TOLERANCE = 1e-3
+
+
+class PrivUnit(LocalRandomizer):
+    r"""PrivUnit on an l2 ball, with the cap of least variance and ε0 spent exactly.
+
+    A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
+    x/radius. PrivUnit turns the direction into a unit vector V (see
+    :mod:`shuffle_plugins.mechanisms.privunit_parameters`), which stands for V·radius/m. The direction is
+    drawn within the client, so every output density is an average of PrivUnit's and ε0 holds for the whole
+    ball; x = 0 reports a uniform V. ‖R(x)‖ is constant, so E‖R(x) - x‖² = (radius/m)² - ‖x‖².
+
+    Choices among finitely many outcomes are made with integer thresholds; V itself is a vector of float32, as
+    accurate as float32 arithmetic, and sent whole: 32·dim bits.
+
+    Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, "Protection against reconstruction"; Asi,
+    Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential privacy".
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in (0, 500].
+        dim: length of a client's vector; at 1 it is binary randomized response.
+        radius: radius of the l2 ball.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "privunit"
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._parameters = optimal_parameters(local_epsilon=self.local_epsilon, dim=dim)
+
+    @property
+    def parameters(self) -> PrivUnitParameters:
+        """Cap, mixture and mean."""
+        return self._parameters
+
+    @property
+    def bits_per_report(self) -> int:
+        """32 per coordinate."""
+        return 32 * self.dim
+
+    @property
+    def report_norm(self) -> float:
+        """‖R(x)‖ = radius/m, the same for every report."""
+        return self.radius / self._parameters.mean
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² = (radius/m)² - ‖x‖² of each row, (clients,), float64."""
+        return self.report_norm**2 - self._rows(x).l2_norm().double().square()
+
+    def blanket(self) -> Blanket:
+        """Two disjoint caps; see :func:`~shuffle_plugins.mechanisms.privunit_parameters.privunit_blanket`."""
+        return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or are not unit vectors.
+        """
+        self._own(reports, fields=1)
+        vectors = reports.fields[0].values
+        if vectors.dtype != torch.float32 or vectors.shape != (len(reports), self.dim):
+            raise ValueError(f"a report of {self.name} is {self.dim} float32 values")
+        norms = torch.linalg.vector_norm(vectors, dim=1)
+        if not bool(((norms - 1).abs() <= _UNIT_TOLERANCE).all()):
+            raise ValueError("a report is not a unit vector: it was altered or forged; drop it")
+        return vectors.sum(dim=0).mul_(self.report_norm)
+
+    def randomize_sum(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Tensor:
+        """A draw with exactly the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+
+        The method is that of :mod:`shuffle_plugins.mechanisms.privunit_sum`. The sum is a post-processing of
+        the shuffled reports, so any sampler of the same law has the reports' guarantee.
+
+        Raises:
+            ValueError: as :meth:`randomize`.
+        """
+        rows = self._rows(x)
+        randomness = randomness or SecureRandomness()
+        norms = self._norms(rows)
+        if not clip:
+            self._check_ball(norms, rows.dtype)
+        total = sum_of_reports(rows, norms, draws=self._draw(norms, randomness), randomness=randomness)
+        return total.mul_(self.report_norm)
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        vectors = dense_reports(x, norms, draws=self._draw(norms, randomness), randomness=randomness)
+        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(vectors, 32),))
+
+    def _draw(self, norms: Tensor, randomness: Randomness) -> Draws:
+        count = norms.shape[0]
+        whole = 1 << PROBABILITY_BITS
+        lengths = norms.cpu().double()
+        uniform = randomness.bernoulli(torch.full((count,), self._parameters.uniform_threshold))
+        filled = (lengths / self.radius).clamp(max=1.0)
+        thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
+        sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
+        tails = randomness.uniform(count).numpy() * self._parameters.cap_measure
+        along = torch.from_numpy(cap_coordinate(tails, dim=self.dim))
+        return Draws(along=along * sign, uniform=uniform | (lengths == 0))

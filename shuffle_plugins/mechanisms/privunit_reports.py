@@ -1,0 +1,71 @@
+"""PrivUnit's reports one by one: the few numbers that fix a report, then a dense vector for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK_VALUES = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The numbers per client that fix a report up to a uniform direction, on the CPU.
+
+    Attributes:
+        along: ⟨V, x/‖x‖⟩ in [-1, 1], (clients,) float64; its sign carries the random sign of the client's
+            direction. Unused where ``uniform``.
+        uniform: (clients,) bool, True where V is uniform on the sphere and does not depend on x.
+    """
+
+    along: Tensor
+    uniform: Tensor
+
+    def narrow(self, start: int, stop: int) -> Draws:
+        """The draws of clients start..stop."""
+        return Draws(along=self.along[start:stop], uniform=self.uniform[start:stop])
+
+
+def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
+    """Unit vectors V, (clients, dim) float32: one normal per client and coordinate.
+
+    V = along·u + sqrt(1 - along²)·h/‖h‖ with u = x/‖x‖ and h a normal vector without its part along u.
+
+    Args:
+        x: (clients, dim).
+        norms: l2 norms of the rows, (clients,); a row of norm zero must be ``uniform``.
+        draws: as above.
+        randomness: source of the directions.
+    """
+    reports = torch.empty(x.num_rows, x.dim, dtype=torch.float32, device=x.device)
+    step = max(1, _CHUNK_VALUES // x.dim)
+    for start in range(0, x.num_rows, step):
+        stop = min(start + step, x.num_rows)
+        part = draws.narrow(start, stop)
+        reports[start:stop] = _dense_chunk(
+            x.narrow(start, stop), norms[start:stop], draws=part, randomness=randomness
+        )
+    return reports
+
+
+def _dense_chunk(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
+    normals = randomness.normal((x.num_rows, x.dim), device=x.device)
+    leaning = (~draws.uniform).to(x.device)
+    along = torch.where(leaning, draws.along.to(x.device), 0.0).to(torch.float32).unsqueeze(1)
+    scale = torch.where(leaning, norms, torch.ones_like(norms)).unsqueeze(1)
+    keep = leaning.unsqueeze(1).to(x.compute_dtype)
+    directions = (x.dense().to(x.compute_dtype) / scale * keep).to(torch.float32)
+    across = torch.linalg.vecdot(normals, directions).unsqueeze(1)
+    normals.addcmul_(directions, across, value=-1)
+    if x.dim == 1:
+        normals.mul_(1 - leaning.unsqueeze(1).to(torch.float32))
+    lengths = torch.linalg.vector_norm(normals, dim=1, keepdim=True).clamp_(
+        min=torch.finfo(torch.float32).tiny
+    )
+    normals.mul_((1 - along.square()).clamp_(min=0).sqrt_() / lengths)
+    return normals.addcmul_(directions, along)

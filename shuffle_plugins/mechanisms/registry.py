@@ -1,0 +1,163 @@
+"""Mechanisms by name. Torch is imported only when a mechanism is built."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from shuffle_plugins.accounting.blanket import Blanket
+    from shuffle_plugins.mechanisms.base import LocalRandomizer
+
+ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
+
+Factory = Callable[..., "LocalRandomizer"]
+BlanketFunction = Callable[..., "Blanket"]
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_REQUIRED = ("local_epsilon", "dim", "radius")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    factory: str | Factory | EntryPoint
+    summary: str
+    blanket: str | BlanketFunction | None
+
+
+_PACKAGE = "shuffle_plugins.mechanisms"
+_ENTRIES: dict[str, _Entry] = {
+    "binary-rr": _Entry(
+        f"{_PACKAGE}.binary_rr:BinaryRandomizedResponse",
+        "unbiased binary randomized response of one number, 1 bit per report",
+        f"{_PACKAGE}.randomized_response:randomized_response_blanket",
+    ),
+    "linf-coordinate": _Entry(
+        f"{_PACKAGE}.linf_coordinate:LInfCoordinate",
+        "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
+        f"{_PACKAGE}.randomized_response:randomized_response_blanket",
+    ),
+    "privunit": _Entry(
+        f"{_PACKAGE}.privunit:PrivUnit",
+        "optimised PrivUnit on an l2 ball, a dense unit vector per report",
+        f"{_PACKAGE}.privunit_parameters:privunit_blanket",
+    ),
+}
+
+
+def register(
+    name: str, factory: str | Factory, *, summary: str = "", blanket: str | BlanketFunction | None = None
+) -> None:
+    """Add a mechanism under a name of its own.
+
+    Args:
+        name: lower-case words joined by hyphens.
+        factory: the class or function to call, or its address ``"module:attribute"`` to import on first use.
+            It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword.
+        summary: one line for listings.
+        blanket: function of ``local_epsilon`` and ``dim``, by keyword, that returns the mechanism's
+            :class:`~shuffle_plugins.accounting.blanket.Blanket` without building it; the same two forms.
+
+    Raises:
+        ValueError: if the name is malformed or taken.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
+    _discover()
+    if name in _ENTRIES:
+        raise ValueError(f"a mechanism named {name!r} is registered already")
+    _ENTRIES[name] = _Entry(factory, summary, blanket)
+
+
+def available() -> tuple[str, ...]:
+    """Names of all mechanisms, sorted, those of installed third-party packages included.
+
+    Raises:
+        ValueError: if an installed package offers a mechanism under a malformed or taken name.
+    """
+    _discover()
+    return tuple(sorted(_ENTRIES))
+
+
+def summary(name: str) -> str:
+    """One line on what the mechanism is.
+
+    Raises:
+        ValueError: if no mechanism has that name.
+    """
+    return _entry(name).summary
+
+
+def get(name: str, *, local_epsilon: float, dim: int, radius: float = 1.0, **options: Any) -> LocalRandomizer:
+    """Build a mechanism.
+
+    Args:
+        name: one of :func:`available`.
+        local_epsilon: ε0 of one report, in nats.
+        dim: length of a client's vector.
+        radius: radius of the ball, in the mechanism's norm.
+        options: the mechanism's own further parameters.
+
+    Raises:
+        ValueError: if no mechanism has that name, or it refuses a parameter's value.
+        TypeError: if the mechanism does not take one of the options.
+    """
+    factory = cast(Factory, _load(_entry(name).factory))
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    unknown = sorted(set(options) - set(parameters))
+    if unknown and not takes_any:
+        accepted = sorted(set(parameters) - set(_REQUIRED)) or "none"
+        raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {accepted}")
+    return factory(local_epsilon=local_epsilon, dim=dim, radius=radius, **options)
+
+
+def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
+    """The mechanism's privacy blanket, for accounting; the built-in ones do not import torch.
+
+    Raises:
+        ValueError: if no mechanism has that name, or a parameter is out of range.
+    """
+    entry = _entry(name)
+    if entry.blanket is None:
+        return get(name, local_epsilon=local_epsilon, dim=dim).blanket()
+    function = cast(BlanketFunction, _load(entry.blanket))
+    return function(local_epsilon=local_epsilon, dim=dim)
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _ENTRIES:
+        _discover()
+    if name not in _ENTRIES:
+        raise ValueError(f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}")
+    return _ENTRIES[name]
+
+
+def _load(target: str | Callable[..., Any] | EntryPoint) -> object:
+    if isinstance(target, EntryPoint):
+        return target.load()
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _discover() -> None:
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        known = _ENTRIES.get(point.name)
+        if known is not None:
+            if known.factory == point:
+                continue
+            raise ValueError(
+                f"the installed entry point {point.value!r} offers a mechanism named {point.name!r}, which "
+                "is taken; rename it or remove the package"
+            )
+        if not _NAME.fullmatch(point.name):
+            raise ValueError(f"the installed entry point {point.value!r} has a malformed name {point.name!r}")
+        package = point.dist.name if point.dist is not None else point.value
+        _ENTRIES[point.name] = _Entry(point, f"from {package}", None)

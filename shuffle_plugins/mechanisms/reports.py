@@ -1,0 +1,243 @@
+"""What clients send: compact tensors, one entry per client, with an exact wire form."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MAGIC = b"SHRP"
+_VERSION = 1
+_PREFIX = struct.Struct("<4sHB")
+_SIZES = struct.Struct("<QQB")
+_FIELD = struct.Struct("<BBI")
+_CHECKSUM = struct.Struct("<I")
+_INTEGER, _FLOAT = 0, 1
+_FLOATS = {32: torch.float32, 64: torch.float64}
+_MAX_INTEGER_BITS = 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """One part of every report.
+
+    Attributes:
+        values: (clients,) or (clients, width). Integer tensors hold values in [0, 2**bits); float tensors are
+            float32 or float64.
+        bits: bits of one value on the wire; 32 or 64 for floats.
+
+    Raises:
+        ValueError: if shape, dtype and bits do not fit together, or a value does not fit in its bits.
+    """
+
+    values: Tensor
+    bits: int
+
+    def __post_init__(self) -> None:
+        if self.values.dim() not in (1, 2):
+            raise ValueError(f"a field is (clients,) or (clients, width), got {tuple(self.values.shape)}")
+        if self.values.is_floating_point():
+            if _FLOATS.get(self.bits) != self.values.dtype:
+                raise ValueError(f"a field of {self.values.dtype} cannot be sent in {self.bits} bits")
+            return
+        if self.values.dtype == torch.bool or self.values.is_complex():
+            raise ValueError(f"a field holds integers or floats, got {self.values.dtype}")
+        if not 0 <= self.bits <= _MAX_INTEGER_BITS:
+            raise ValueError(f"an integer field takes 0 to {_MAX_INTEGER_BITS} bits, got {self.bits}")
+        if self.values.numel() and not (
+            int(self.values.min()) >= 0 and int(self.values.max()) < 1 << self.bits
+        ):
+            raise ValueError(f"a value does not fit in {self.bits} bits")
+
+    @property
+    def width(self) -> int:
+        """Values per report."""
+        return 1 if self.values.dim() == 1 else self.values.shape[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reports:
+    """Reports of several clients to one mechanism. Their order carries no meaning.
+
+    Attributes:
+        mechanism: name of the mechanism that made them.
+        dim: length of a client's vector.
+        fields: the parts of a report, in the mechanism's order.
+
+    Raises:
+        ValueError: if there is no field or fields differ in length.
+    """
+
+    mechanism: str
+    dim: int
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("reports need at least one field")
+        if len({field.values.shape[0] for field in self.fields}) != 1:
+            raise ValueError("the fields of reports differ in length")
+
+    def __len__(self) -> int:
+        return int(self.fields[0].values.shape[0])
+
+    @property
+    def bits_per_report(self) -> int:
+        """Bits of one report on the wire, header apart."""
+        return sum(field.bits * field.width for field in self.fields)
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes that :meth:`to_bytes` adds to the packed reports, whatever their number."""
+        name = len(self.mechanism.encode())
+        return _PREFIX.size + name + _SIZES.size + _FIELD.size * len(self.fields) + _CHECKSUM.size
+
+    def to(self, device: torch.device | str) -> Reports:
+        """The same reports on another device."""
+        return self._with([field.values.to(device) for field in self.fields])
+
+    def permute(self, permutation: Tensor) -> Reports:
+        """The same reports in another order.
+
+        Args:
+            permutation: int64 tensor (reports,), a permutation of their indices.
+
+        Raises:
+            ValueError: if it is not a permutation.
+        """
+        indices = torch.arange(len(self), device=permutation.device)
+        if permutation.dim() != 1 or not torch.equal(permutation.sort().values, indices):
+            raise ValueError(f"not a permutation of {len(self)} reports")
+        return self._with([field.values[permutation.to(field.values.device)] for field in self.fields])
+
+    @classmethod
+    def concat(cls, parts: Sequence[Reports]) -> Reports:
+        """All reports of several batches to the same mechanism.
+
+        Raises:
+            ValueError: if there is no part, or the parts are not of one mechanism, dimension and layout.
+        """
+        if not parts:
+            raise ValueError("nothing to concatenate")
+        first = parts[0]
+        if len({part._layout() for part in parts}) != 1:
+            raise ValueError("reports of different mechanisms, dimensions or layouts cannot be mixed")
+        columns = zip(*(part.fields for part in parts), strict=True)
+        return first._with([torch.cat([field.values for field in column]) for column in columns])
+
+    def to_bytes(self) -> bytes:
+        """Versioned header, the packed reports, a checksum.
+
+        Integers take exactly their bits, padded to a whole byte once at the end; floats are little-endian.
+        """
+        name = self.mechanism.encode()
+        parts = [
+            _PREFIX.pack(_MAGIC, _VERSION, len(name)),
+            name,
+            _SIZES.pack(self.dim, len(self), len(self.fields)),
+        ]
+        integers = []
+        floats = []
+        for field in self.fields:
+            array = field.values.detach().cpu().numpy()
+            if field.values.is_floating_point():
+                parts.append(_FIELD.pack(_FLOAT, field.bits, field.width))
+                floats.append(np.ascontiguousarray(array, dtype=f"<f{field.bits // 8}").tobytes())
+            else:
+                parts.append(_FIELD.pack(_INTEGER, field.bits, field.width))
+                integers.append(_to_bits(array.reshape(len(self), -1).astype(np.int64), field.bits))
+        if integers:
+            parts.append(np.packbits(np.concatenate(integers, axis=1)).tobytes())
+        body = b"".join(parts + floats)
+        return body + _CHECKSUM.pack(zlib.crc32(body))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Rebuild what :meth:`to_bytes` wrote.
+
+        The checksum finds accidents, not forgeries; a mechanism checks the values again before it sums them.
+
+        Raises:
+            ValueError: if the bytes are truncated, altered, or of another version.
+        """
+        try:
+            return cls._parse(memoryview(data))
+        except (struct.error, UnicodeDecodeError) as error:
+            raise ValueError("not the bytes of reports: truncated or malformed") from error
+
+    @classmethod
+    def _parse(cls, data: memoryview) -> Self:
+        magic, version, name_length = _PREFIX.unpack_from(data)
+        if magic != _MAGIC:
+            raise ValueError("not the bytes of reports")
+        if version != _VERSION:
+            raise ValueError(f"reports of wire version {version}; this library reads version {_VERSION}")
+        end = len(data) - _CHECKSUM.size
+        if end < 0 or zlib.crc32(data[:end]) != _CHECKSUM.unpack_from(data, end)[0]:
+            raise ValueError("the bytes of the reports are corrupted: the checksum does not match")
+        at = _PREFIX.size
+        name = bytes(data[at : at + name_length]).decode()
+        at += name_length
+        dim, count, num_fields = _SIZES.unpack_from(data, at)
+        at += _SIZES.size
+        layout = [_FIELD.unpack_from(data, at + i * _FIELD.size) for i in range(num_fields)]
+        at += num_fields * _FIELD.size
+        integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
+        packed = (integer_bits * count + 7) // 8
+        float_bytes = sum(bits // 8 * width * count for kind, bits, width in layout if kind == _FLOAT)
+        if at + packed + float_bytes != end:
+            raise ValueError("the bytes of the reports are corrupted: the length does not match the header")
+        flat = np.unpackbits(
+            np.frombuffer(data[at : at + packed], dtype=np.uint8), count=integer_bits * count
+        )
+        table = flat.reshape(count, integer_bits)
+        at += packed
+        column = 0
+        fields = []
+        for kind, bits, width in layout:
+            if kind == _INTEGER:
+                part = _from_bits(table[:, column : column + bits * width], bits, width)
+                column += bits * width
+                values = torch.from_numpy(part).to(compact_dtype(bits))
+            elif kind == _FLOAT and bits in _FLOATS:
+                size = bits // 8 * width * count
+                array = np.frombuffer(data[at : at + size], dtype=f"<f{bits // 8}").reshape(count, width)
+                values = torch.from_numpy(array.astype(f"=f{bits // 8}"))
+                at += size
+            else:
+                raise ValueError("not the bytes of reports: unknown kind of field")
+            fields.append(Field(values if kind == _FLOAT or width != 1 else values.squeeze(1), bits))
+        return cls(mechanism=name, dim=dim, fields=tuple(fields))
+
+    def _layout(self) -> tuple[object, ...]:
+        shape = tuple((field.bits, field.values.shape[1:], field.values.dtype) for field in self.fields)
+        return self.mechanism, self.dim, shape
+
+    def _with(self, values: Sequence[Tensor]) -> Reports:
+        fields = tuple(Field(value, field.bits) for value, field in zip(values, self.fields, strict=True))
+        return Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)
+
+
+def compact_dtype(bits: int) -> torch.dtype:
+    """The smallest integer dtype that holds every value of that many bits."""
+    if bits <= 8:
+        return torch.uint8
+    return torch.int32 if bits <= 31 else torch.int64
+
+
+def _to_bits(values: np.ndarray, bits: int) -> np.ndarray:
+    shifts = np.arange(bits - 1, -1, -1, dtype=np.int64)
+    spread: np.ndarray = (values[:, :, None] >> shifts) & 1
+    return spread.astype(np.uint8).reshape(values.shape[0], -1)
+
+
+def _from_bits(table: np.ndarray, bits: int, width: int) -> np.ndarray:
+    weights = np.left_shift(np.int64(1), np.arange(bits - 1, -1, -1, dtype=np.int64))
+    values: np.ndarray = table.reshape(table.shape[0], width, bits).astype(np.int64) @ weights
+    return values

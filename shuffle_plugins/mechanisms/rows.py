@@ -1,0 +1,151 @@
+"""A batch of clients' vectors, one client a row, kept in the blocks in which it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_CACHE_BYTES = 1 << 22
+
+
+class Rows:
+    """A (clients, dim) matrix held as column blocks that are never concatenated.
+
+    A host's per-sample gradients come as one tensor per parameter; a copy of all of them costs more than the
+    host's own optimiser step.
+
+    Args:
+        blocks: one tensor of shape (clients, dim), or several of shapes (clients, dim_i) in column order.
+
+    Raises:
+        ValueError: if there is no block, or a block is not two-dimensional, not floating, or differs from the
+            first in rows, dtype or device.
+    """
+
+    def __init__(self, blocks: Tensor | Sequence[Tensor]) -> None:
+        self.blocks: tuple[Tensor, ...] = (blocks,) if isinstance(blocks, Tensor) else tuple(blocks)
+        if not self.blocks:
+            raise ValueError("a batch needs at least one block of columns")
+        first = self.blocks[0]
+        for block in self.blocks:
+            if block.dim() != 2:
+                raise ValueError(
+                    f"a batch is (clients, dim), got shape {tuple(block.shape)}: flatten each client's vector"
+                )
+            if not block.is_floating_point():
+                raise ValueError(f"a batch must be floating point, got {block.dtype}: convert it first")
+            if block.shape[0] != first.shape[0]:
+                raise ValueError(f"blocks differ in rows: {block.shape[0]} and {first.shape[0]}")
+            if block.dtype != first.dtype or block.device != first.device:
+                raise ValueError(
+                    "blocks differ in dtype or device: "
+                    f"{block.dtype} on {block.device}, {first.dtype} on {first.device}"
+                )
+        self.num_rows: int = first.shape[0]
+        self.dim: int = sum(block.shape[1] for block in self.blocks)
+        self.dtype: torch.dtype = first.dtype
+        self.device: torch.device = first.device
+
+    @classmethod
+    def of(cls, x: Tensor | Rows) -> Rows:
+        """``x`` itself, or a tensor as one block."""
+        return x if isinstance(x, Rows) else cls(x)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The dtype in which sums over columns are taken: float64 for float64, else float32."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def narrow(self, start: int, stop: int) -> Rows:
+        """Rows start..stop as views."""
+        return Rows([block[start:stop] for block in self.blocks])
+
+    def l2_norm(self) -> Tensor:
+        """Euclidean norm of each row, (clients,), exact to rounding for every finite row.
+
+        A row whose squares overflow or underflow is measured again after scaling; NaN and inf pass through.
+        """
+        norms = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
+        for block in self.blocks:
+            norms.add_(torch.linalg.vector_norm(block, dim=1, dtype=self.compute_dtype).square_())
+        norms.sqrt_()
+        limits = torch.finfo(self.compute_dtype)
+        suspect = ~((norms > limits.tiny**0.5 / limits.eps) & norms.isfinite())
+        if bool(suspect.any()):
+            chosen = Rows([block[suspect].to(self.compute_dtype) for block in self.blocks])
+            scale = chosen.linf_norm()
+            safe = torch.where((scale > 0) & scale.isfinite(), scale, torch.ones_like(scale))
+            total = torch.zeros_like(safe)
+            for block in chosen.blocks:
+                total.add_(torch.linalg.vector_norm(block / safe.unsqueeze(1), dim=1).square_())
+            norms[suspect] = total.sqrt_().mul_(safe)
+        return norms
+
+    def linf_norm(self) -> Tensor:
+        """Largest absolute entry of each row, (clients,); NaN and inf pass through."""
+        norms = torch.zeros(self.num_rows, dtype=self.dtype, device=self.device)
+        for block in self.blocks:
+            if block.numel() == 0:
+                continue
+            step = max(1, _CACHE_BYTES // (block.shape[1] * block.element_size()))
+            for start in range(0, self.num_rows, step):
+                part = block[start : start + step]
+                largest = torch.maximum(part.amax(dim=1), part.amin(dim=1).neg_())
+                view = norms[start : start + step]
+                torch.maximum(view, largest, out=view)
+        return norms.to(self.compute_dtype)
+
+    def gather(self, columns: Tensor) -> Tensor:
+        """Entry ``columns[i]`` of row i, (clients,)."""
+        values = torch.empty(self.num_rows, dtype=self.dtype, device=self.device)
+        start = 0
+        for block in self.blocks:
+            width = block.shape[1]
+            inside = ((columns >= start) & (columns < start + width)).nonzero().squeeze(1)
+            values[inside] = block[inside, columns[inside] - start]
+            start += width
+        return values
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Sum of weights[i] · row i, (dim,), without a weighted copy of the batch."""
+        total = torch.zeros(self.dim, dtype=self.compute_dtype, device=self.device)
+        self.add_weighted_sum(weights, out=total)
+        return total
+
+    def add_weighted_sum(self, weights: Tensor, *, out: Tensor) -> None:
+        """Add the sum of weights[i] · row i to ``out``, (dim,), in place."""
+        weights = weights.to(self.compute_dtype)
+        start = 0
+        for block in self.blocks:
+            stop = start + block.shape[1]
+            out[start:stop].addmv_(block.to(self.compute_dtype).T, weights)
+            start = stop
+
+    def dot(self, vector: Tensor) -> Tensor:
+        """Inner product of each row with one vector of length dim, (clients,)."""
+        total = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
+        start = 0
+        for block in self.blocks:
+            stop = start + block.shape[1]
+            total.addmv_(block.to(self.compute_dtype), vector[start:stop])
+            start = stop
+        return total
+
+    def gram(self, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Inner products between all rows, (clients, clients), taken in ``dtype``."""
+        dtype = dtype or self.compute_dtype
+        total = torch.zeros(self.num_rows, self.num_rows, dtype=dtype, device=self.device)
+        for block in self.blocks:
+            part = block.to(dtype)
+            total += part @ part.T
+        return total
+
+    def dense(self) -> Tensor:
+        """All columns in one tensor: a copy unless there is one block."""
+        return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks, dim=1)
+
+    def is_finite(self) -> bool:
+        """Whether no entry is NaN or infinite."""
+        return bool(self.linf_norm().isfinite().all())

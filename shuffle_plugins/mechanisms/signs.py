@@ -1,0 +1,38 @@
+"""Random signs of given expectation, as bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import Randomness
+
+
+def random_signs(values: Tensor, *, thresholds: SignThresholds, randomness: Randomness) -> Tensor:
+    """Draw 1 (plus) or 0 (minus) for each value, with E[sign] = gain · value.
+
+    Args:
+        values: (clients,), in [-1, 1]; what rounding leaves outside is clamped.
+        thresholds: the integer probabilities of the two ends; every draw's probability lies between them.
+        randomness: source of the draws.
+
+    Returns:
+        uint8 tensor (clients,).
+    """
+    span = float(thresholds.high - thresholds.low)
+    rise = values.double().add(1).mul_(span / 2).round_().clamp_(0, span).to(torch.int64)
+    drawn_below = (rise + thresholds.low).clamp_(thresholds.low, thresholds.high)
+    return randomness.bernoulli(drawn_below).to(torch.uint8)
+
+
+def sign_values(field: Field) -> Tensor:
+    """Signs ±1 of a field of bits, int64.
+
+    Raises:
+        ValueError: if the field does not hold one bit per report.
+    """
+    if field.values.is_floating_point() or field.bits != 1 or field.values.dim() != 1:
+        raise ValueError("a sign takes one bit per report")
+    return field.values.to(torch.int64).mul_(2).sub_(1)
