@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from shuffle_plugins.accounting.losses import Kind, LossLaw, loss_law
+from shuffle_plugins.accounting.losses import COARSE, FINE, Kind, LossLaw, Resolution, loss_law
 from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition
@@ -17,8 +17,7 @@ from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRoun
 Method = Literal["pld", "rdp"]
 
 _STATE_VERSION = 1
-_FINE, _COARSE = 5e-4, 4e-3
-_MOST_FINE_ROUNDS = 8
+_MOST_FINE_ROUNDS = 32
 _UPPER_NAMES: dict[Method, str] = {"pld": "blanket pair, PLD", "rdp": "blanket pair, RDP"}
 _SOURCE = "shuffle_plugins, docs/accounting.md"
 
@@ -71,16 +70,20 @@ class NamedBound:
 
 
 @lru_cache(maxsize=8192)
-def _upper_law(shuffle_round: ShuffleRound, tolerance: float, kind: Kind) -> LossLaw:
-    return loss_law(upper_mixture(shuffle_round), kind=kind, tolerance=tolerance)
+def _upper_law(shuffle_round: ShuffleRound, resolution: Resolution, kind: Kind) -> LossLaw:
+    return loss_law(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
 
 
 @lru_cache(maxsize=8192)
-def _lower_laws(shuffle_round: ShuffleRound, tolerance: float) -> dict[str, LossLaw]:
-    return {
-        name: loss_law(mixture, kind="lower", tolerance=tolerance)
-        for name, mixture in lower_mixtures(shuffle_round).items()
-    }
+def _lower_law(shuffle_round: ShuffleRound, resolution: Resolution, family: str) -> LossLaw:
+    return loss_law(lower_mixtures(shuffle_round)[family], kind="lower", resolution=resolution)
+
+
+@lru_cache(maxsize=8192)
+def _lower_families(shuffle_round: ShuffleRound) -> tuple[str, ...]:
+    """Names of the round's lower bounds, the most telling first."""
+    mixtures = lower_mixtures(shuffle_round)
+    return tuple(sorted(mixtures, key=lambda name: -mixtures[name].information))
 
 
 class ShuffleAccountant:
@@ -354,7 +357,7 @@ class ShuffleAccountant:
             raise ValueError("not a state of ShuffleAccountant, or of a version this release cannot read")
         if state.get("method") != self._method:
             raise ValueError(
-                f"the state was saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
+                f"saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
             )
         if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
             raise ValueError("the state is for another neighbouring relation")
@@ -384,13 +387,13 @@ class ShuffleAccountant:
             distinct[shuffle_round] = distinct.get(shuffle_round, 0) + steps
         return distinct
 
-    def _tolerance(self, distinct: Mapping[ShuffleRound, int]) -> float:
-        return _FINE if len(distinct) <= _MOST_FINE_ROUNDS else _COARSE
+    def _resolution(self, distinct: Mapping[ShuffleRound, int]) -> Resolution:
+        return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
     def _upper_laws(self, kind: Kind) -> tuple[list[LossLaw], list[int]]:
         distinct = self._distinct()
-        tolerance = self._tolerance(distinct)
-        return [_upper_law(r, tolerance, kind) for r in distinct], list(distinct.values())
+        resolution = self._resolution(distinct)
+        return [_upper_law(r, resolution, kind) for r in distinct], list(distinct.values())
 
     def _compose(self, laws: list[LossLaw], steps: list[int]) -> LossComposition | RenyiComposition:
         return LossComposition(laws, steps) if self._method == "pld" else RenyiComposition(laws, steps)
@@ -418,19 +421,24 @@ class ShuffleAccountant:
         A record's meaning may differ from round to round, so families mix freely; the direction may not.
         """
         distinct = self._distinct()
-        tolerance = self._tolerance(distinct)
-        families = [_lower_laws(r, tolerance) for r in distinct]
-        if not families or not all(families):
+        resolution = self._resolution(distinct)
+        families = {r: _lower_families(r) for r in distinct}
+        if not all(families.values()):
             return []
-        chosen: list[tuple[str, list[LossLaw]]]
-        names = set.intersection(*(set(f) for f in families))
-        if every_family and names:
-            chosen = [(name, [f[name] for f in families]) for name in sorted(names)]
-        else:
-            picks = [max(f.items(), key=lambda item: item[1].deviation) for f in families]
-            used = sorted({name for name, _ in picks})
-            chosen = [(", ".join(used), [law for _, law in picks])]
-        return chosen + [(name, [law.reversed() for law in laws]) for name, laws in chosen]
+        picks = [{r: names[0] for r, names in families.items()}]
+        if every_family:
+            shared = set.intersection(*(set(names) for names in families.values()))
+            picks += [
+                dict.fromkeys(distinct, name) for name in sorted(shared) if {name} != set(picks[0].values())
+            ]
+        candidates = []
+        for pick in picks:
+            name = ", ".join(sorted(set(pick.values())))
+            laws = [_lower_law(r, resolution, family) for r, family in pick.items()]
+            candidates.append((name, laws))
+            if not all(law.symmetric for law in laws):
+                candidates.append((name, [law.reversed() for law in laws]))
+        return candidates
 
 
 def _check_delta(delta: float) -> None:

@@ -129,12 +129,12 @@ def calibrate_cohort(
     """The cohort that uses the target (ε, δ) best.
 
     Before an observer of the model a larger cohort of the same population costs more: the answer is the
-    largest that fits. Before a server, and in single passes, a client hides among its cohort alone and a larger
-    one costs less: the answer is the smallest that fits.
+    largest that fits. Before a server, and in single passes, a client hides among its cohort alone and a
+    larger one costs less: the answer is the smallest that fits.
 
     Raises:
-        ValueError: if an argument is out of range, or no cohort within the population fits; full participation
-            has no cohort to choose.
+        ValueError: if an argument is out of range, or no cohort within the population fits; full
+            participation has no cohort to choose.
     """
     _check_target(target_epsilon)
     scheme = Sampling(sampling)

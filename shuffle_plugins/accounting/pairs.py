@@ -61,6 +61,12 @@ class CountPair:
         """A bound on dP/df and on dQ/df."""
         return 1.0 + self.gain
 
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small; which of two pairs tells more."""
+        common = 0.0 if not self.one_sided else self.passive_effect**2 * self.passive * (1.0 - self.active)
+        return self.slots * (self.gain**2 * self.active + common) / self.population**2
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairMixture:
@@ -81,9 +87,19 @@ class PairMixture:
         """A mixture of one."""
         return cls(masses=(1.0,), pairs=(pair,))
 
+    @property
+    def information(self) -> float:
+        """Mean of the components' information."""
+        return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether exchanging P and Q changes nothing."""
+        return not any(pair.one_sided for pair in self.pairs)
+
 
 def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
-    """The pair that dominates a round of ``slots`` clients who each report with probability ``participation``.
+    """The pair that dominates ``slots`` clients who each report with probability ``participation``.
 
     Upper bound. ``slots`` = k, ``participation`` = 1 is k-of-n sampling (k = n: everybody takes part);
     ``slots`` = n, ``participation`` = γ is Poisson sampling.

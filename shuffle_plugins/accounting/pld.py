@@ -16,16 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import fft, optimize
 
 from shuffle_plugins.accounting.losses import Floats, Kind, LossLaw, spread_to_grid
 
-_MIN_CELLS_PER_DEVIATION, _MAX_CELLS_PER_DEVIATION = 32, 64
 _WANTED_GRID = 1 << 16
 _SIGMAS = 9.0
 _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
+_CHAIN_SHARE = 0.6
+
+Cells = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class LossComposition:
 
     def _discretise(self) -> None:
         affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
-        fineness = min(max(affordable, _MIN_CELLS_PER_DEVIATION), _MAX_CELLS_PER_DEVIATION)
+        wanted = max(law.cells for law in self._laws)
+        fineness = min(max(affordable, wanted), 2 * wanted) if len(self._laws) == 1 else wanted
         cell = self._deviation / math.sqrt(self._total_steps) / fineness
         spans = [law.loss[-1] - law.loss[0] for law in self._laws]
         cell = max(cell, max(spans) / (_MAX_GRID // 4))
@@ -158,7 +162,7 @@ class LossComposition:
         low = min(1.0 / self._deviation, high / 2)
         while excess(low) > 0:
             low /= 4
-        root = optimize.brentq(excess, low, high, xtol=1e-3 * low, rtol=1e-6, maxiter=60, disp=False)
+        root = optimize.brentq(excess, low, high, xtol=1e-3 * low, rtol=1e-2, maxiter=60, disp=False)
         return float(root)
 
     # -- transform --------------------------------------------------------------------------------------
@@ -173,7 +177,7 @@ class LossComposition:
             raise ArithmeticError(
                 f"the composition needs {size} grid points; compose fewer different rounds at once"
             )
-        origin = int(math.floor(centre / cell)) - size // 2
+        origin = math.floor(centre / cell) - size // 2
         product = np.ones(size // 2 + 1, dtype=np.complex128)
         relative_error = np.zeros(size // 2 + 1)
         log_size = math.log2(size) + 4
@@ -229,7 +233,10 @@ class LossComposition:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The tilted composed law around one ε. True P mass at loss x is e^(log_scale − tilt·(x − centre))·mass."""
+    """The tilted composed law around one ε.
+
+    The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass.
+    """
 
     loss: Floats
     mass: Floats
@@ -285,12 +292,12 @@ class _Window:
         return value * (1 + _sign(kind) * 1e-12)
 
 
-def _power(spectrum: np.ndarray[tuple[int], np.dtype[np.complex128]], exponent: int):  # type: ignore[no-untyped-def]
+def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
     if exponent == 1:
         return spectrum
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithm = np.log(spectrum)
-    result = np.exp(exponent * logarithm)
+    result: npt.NDArray[np.complex128] = np.exp(exponent * logarithm)
     result[spectrum == 0] = 0.0
     return result
 
@@ -329,9 +336,8 @@ def _merge_to_grid(law: LossLaw, cell: float) -> tuple[int, Floats]:
     edge = np.exp((first + np.arange(size + 1)) * cell)
     occupied = np.nonzero(q)[0]
     up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
-    rising = _chain(occupied, p, q, edge, size)
-    mirrored_cells = size - 1 - occupied[::-1]
-    falling = _chain(mirrored_cells, q[::-1], p[::-1], 1.0 / edge[::-1], size)
+    rising = _chain(occupied, p, q, edge)
+    falling = _chain(size - 1 - occupied[::-1], q[::-1], p[::-1], 1.0 / edge[::-1])
     # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
     spare = rising.left + falling.left[::-1] - 1.0
     central = p[occupied] >= 0.25 * p[occupied].max()
@@ -344,7 +350,7 @@ def _merge_to_grid(law: LossLaw, cell: float) -> tuple[int, Floats]:
         grid_q += above / edge  # a mirrored grid point's Q mass is P mass
         grid_q[occupied[meet]] += spare[meet] * q[occupied[meet]]
     else:
-        last = max(rising.front, default=0)
+        last = int(rising.front[-1]) if len(rising.front) else 0
         grid_q = rising.masses_until(last)
         grid_q[occupied[last]] += rising.left[last] * q[occupied[last]]
         grid_q[occupied[last + 1 :]] += q[occupied[last + 1 :]]
@@ -360,51 +366,58 @@ class _Chain:
     """
 
     left: Floats
-    target: list[int]
-    mass: list[float]
-    front: list[int]
-    size: int
+    target: Cells
+    mass: Floats
+    front: Cells
+    points: int
 
     def masses_until(self, stop: int) -> Floats:
         """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
-        result = np.zeros(self.size + 1)
-        for target, mass, front in zip(self.target, self.mass, self.front, strict=True):
-            if front > stop:
-                break
-            result[target] += mass
-        return result
+        closed = self.front <= stop
+        return np.bincount(self.target[closed], weights=self.mass[closed], minlength=self.points)
 
 
-def _chain(occupied: np.ndarray, p: Floats, q: Floats, edge: Floats, size: int) -> _Chain:  # type: ignore[type-arg]
-    cells = occupied.tolist()
-    p_list, q_list, edges = p.tolist(), q.tolist(), edge.tolist()
-    left = [math.nan] * len(cells)
+def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:
+    """Group inward from the lower tail, as far as the first cells past the median."""
+    stop = min(int(np.searchsorted(np.cumsum(q[occupied]), _CHAIN_SHARE * q.sum())) + 2, len(occupied))
+    cells = occupied[:stop]
+    # surplus[i] is how far cell i is above its lower edge; deficit[i] how far below its upper edge.
+    mass = q[cells].tolist()
+    deficits = np.maximum(edge[cells + 1] * q[cells] - p[cells], 0.0).tolist()
+    numbers, p_list, edges = cells.tolist(), p[cells].tolist(), edge.tolist()
+    left = [math.nan] * len(occupied)
     targets: list[int] = []
     masses: list[float] = []
     fronts: list[int] = []
-    left[0] = 1.0
-    position = 0
-    while position < len(cells) - 1:
-        cell = cells[position]
-        point = cell + 1
-        rest = left[position]
-        deficit = rest * (edges[point] * q_list[cell] - p_list[cell])
-        mass = rest * q_list[cell]
-        nxt = position + 1
-        while nxt < len(cells):
-            surplus = p_list[cells[nxt]] - edges[point] * q_list[cells[nxt]]
+    rest, position, count = 1.0, 0, len(numbers)
+    while True:
+        left[position] = rest
+        point = numbers[position] + 1
+        ratio = edges[point]
+        deficit = rest * deficits[position]
+        grouped = rest * mass[position]
+        position += 1
+        while position < count:
+            surplus = p_list[position] - ratio * mass[position]
             if surplus >= deficit and surplus > 0:
-                share = max(deficit, 0.0) / surplus
-                targets.append(point)
-                masses.append(mass + share * q_list[cells[nxt]])
-                fronts.append(nxt)
-                left[nxt] = 1.0 - share
                 break
-            deficit -= max(surplus, 0.0)
-            mass += q_list[cells[nxt]]
-            nxt += 1
-        position = nxt
-    return _Chain(left=np.array(left), target=targets, mass=masses, front=fronts, size=size)
+            deficit -= surplus if surplus > 0 else 0.0
+            grouped += mass[position]
+            position += 1
+        if position == count:
+            break
+        share = deficit / surplus
+        targets.append(point)
+        masses.append(grouped + share * mass[position])
+        fronts.append(position)
+        rest = 1.0 - share
+    return _Chain(
+        left=np.array(left),
+        target=np.array(targets, dtype=np.int64),
+        mass=np.array(masses),
+        front=np.array(fronts, dtype=np.int64),
+        points=len(edge),
+    )
 
 
 def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:

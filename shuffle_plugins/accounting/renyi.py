@@ -1,6 +1,7 @@
 """Rényi divergences of a pair at real orders, and the RDP way to compose rounds.
 
-RDP and its composition: Mironov 2017. The conversion to (ε, δ) is in :mod:`shuffle_plugins.accounting.conversion`.
+RDP and its composition: Mironov 2017. The conversion to (ε, δ) is in
+:mod:`shuffle_plugins.accounting.conversion`.
 """
 
 from __future__ import annotations

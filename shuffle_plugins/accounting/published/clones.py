@@ -36,7 +36,7 @@ def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> floa
             f"Theorem 3.1 needs local_epsilon <= {reach:.3g} for {num_reports} reports at delta={delta:.3g}, "
             f"got {local_epsilon:.3g}"
         )
-    e = math.exp(local_epsilon)
+    e = math.exp(local_epsilon)  # ε0 is below log n here
     spread = 8 * math.sqrt(e * math.log(4 / delta) / num_reports) + 8 * e / num_reports
     return math.log1p(math.tanh(local_epsilon / 2) * spread)
 

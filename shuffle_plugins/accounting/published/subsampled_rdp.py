@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.published.binomial import log_probability
 Vector = NDArray[np.float64]
 
 _ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5 and cohort 1e9
+_LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 _FIRST_ORDERS = 64
 _LARGEST_ORDER = 2**17
 _WINDOW_SDS = 14.0
@@ -244,7 +245,7 @@ def _whole_orders(orders: ArrayLike) -> NDArray[np.int64]:
 
 
 def _check(*, local_epsilon: float, population: int, cohort: int) -> None:
-    if not (math.isfinite(local_epsilon) and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive finite number, got {local_epsilon!r}")
+    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
+        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
     if not 1 <= cohort <= population:
         raise ValueError(f"cohort must be in [1, population], got {cohort!r} of {population!r}")
