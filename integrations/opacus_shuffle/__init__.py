@@ -1,0 +1,35 @@
+"""Opacus under the subsampled shuffle model: change one import, read a certified ε.
+
+Importing this package registers the accountants ``"subsampled_shuffle_rdp"`` and ``"subsampled_shuffle_pld"``
+with Opacus. Every ε is for replace-one neighbours at fixed population.
+"""
+
+from opacus_shuffle.accountants import (
+    SubsampledShuffleAccountant,
+    SubsampledShufflePLDAccountant,
+    SubsampledShuffleRDPAccountant,
+    register_accountants,
+)
+from opacus_shuffle.engine import PrivacyEngine
+from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, ShufflePrivacyError
+from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
+from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+
+register_accountants()
+
+__all__ = [
+    "AccountingHook",
+    "CohortMismatch",
+    "CohortSampler",
+    "DistributedShuffleDPOptimizer",
+    "FixedSizeSampler",
+    "PoissonSampler",
+    "PrivacyBudgetExceeded",
+    "PrivacyEngine",
+    "ShuffleDPOptimizer",
+    "ShufflePrivacyError",
+    "SubsampledShuffleAccountant",
+    "SubsampledShufflePLDAccountant",
+    "SubsampledShuffleRDPAccountant",
+    "register_accountants",
+]

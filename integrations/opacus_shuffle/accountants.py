@@ -1,0 +1,258 @@
+"""Opacus accountants for the subsampled shuffle model: shells around ``ShuffleAccountant``."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NoReturn
+
+from opacus.accountants import IAccountant, create_accountant, register_accountant
+
+from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError
+from opacus_shuffle.optimizer import AccountingHook, ShuffleMixin
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.rounds import RoundState
+
+_NEEDS_ROUND = (
+    "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
+    "n, k and the randomizer. Train with opacus_shuffle.PrivacyEngine, attach get_optimizer_hook_fn to a "
+    "ShuffleDPOptimizer, or call record(ShuffleRound(...), num_steps=...)"
+)
+
+
+class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
+    """What the two accountants share; every number is :class:`ShuffleAccountant`'s own.
+
+    Neighbouring relation: replace-one at fixed population, against an observer of the model. Opacus's own
+    accountants use add/remove, so their ε and this one are not for the same promise.
+    """
+
+    method: ClassVar[Literal["rdp", "pld"]]
+
+    def __init__(self) -> None:
+        self._core = ShuffleAccountant(method=self.method)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus's registry knows this class."""
+        return f"subsampled_shuffle_{cls.method}"
+
+    @property
+    def history(self) -> list[tuple[RoundState, int]]:
+        """Pairs (``ShuffleRound.state()``, number of steps), plain tuples; a copy."""
+        return [(shuffle_round.state(), num_steps) for shuffle_round, num_steps in self._core.history]
+
+    @history.setter
+    def history(self, value: object) -> NoReturn:
+        raise ShufflePrivacyError(f"history cannot be assigned: {_NEEDS_ROUND}")
+
+    def record(self, shuffle_round: ShuffleRound, num_steps: int = 1) -> None:
+        """Record rounds that are about to be released.
+
+        Args:
+            shuffle_round: what one round reveals.
+            num_steps: how many such rounds, at least 1.
+
+        Raises:
+            ValueError: if ``num_steps`` is not a positive integer.
+        """
+        self._core.step(shuffle_round, num_steps=num_steps)
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> NoReturn:
+        """Refuse: Opacus's two numbers do not determine a shuffled round's cost. See :meth:`record`.
+
+        Raises:
+            ShufflePrivacyError: always.
+        """
+        raise ShufflePrivacyError(_NEEDS_ROUND)
+
+    def get_epsilon(self, delta: float) -> float:
+        """Certified upper bound on ε at δ for all recorded rounds; 0.0 if there are none (replace-one).
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        return float(self.get_epsilon_interval(delta).upper)
+
+    def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
+        """Certified upper bound on ε at δ, and ε of a real randomizer below it.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        return self._core.epsilon(delta)
+
+    def would_exceed(
+        self, shuffle_round: ShuffleRound, *, num_steps: int = 1, target_epsilon: float, target_delta: float
+    ) -> bool:
+        """Whether ``num_steps`` more such rounds would bring ε at δ above the target."""
+        return self._core.would_exceed(
+            shuffle_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
+        )
+
+    def __len__(self) -> int:
+        """Number of optimization steps taken so far."""
+        return self._core.num_steps
+
+    def __bool__(self) -> bool:
+        """Always true: an accountant without history is still an accountant."""
+        return True
+
+    def get_optimizer_hook_fn(
+        self, sample_rate: float, *, target_epsilon: float | None = None, target_delta: float | None = None
+    ) -> Callable[[Any], None]:
+        """A hook that records what a shuffle optimizer is about to release.
+
+        It reads the round off the optimizer afresh at every step.
+
+        Args:
+            sample_rate: k / n; refused at the first step if the optimizer's own differs.
+            target_epsilon: optional budget; the step that would exceed it is refused.
+            target_delta: the budget's δ; give both or neither.
+
+        Raises:
+            ShufflePrivacyError: if only half a budget is given, or it is out of range.
+        """
+        if (target_epsilon is None) != (target_delta is None):
+            raise ShufflePrivacyError("a budget needs both target_epsilon and target_delta")
+        budget: _Budget | None = None
+        if target_epsilon is not None and target_delta is not None:
+            budget = _Budget(target_epsilon=target_epsilon, target_delta=target_delta)
+        return _RecordRound(accountant=self, sample_rate=sample_rate, budget=budget)
+
+    def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
+        """State as plain tuples, numbers and strings, so that a checkpoint loads under ``weights_only=True``.
+
+        Args:
+            destination: mapping to write into; a new one by default.
+        """
+        if destination is None:
+            destination = OrderedDict()
+        destination["history"] = self.history
+        destination["mechanism"] = self.mechanism()
+        destination["neighbouring_relation"] = NEIGHBOURING_RELATION
+        return destination
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace the history by a saved one; on failure the present one stays.
+
+        Raises:
+            ValueError: if the state is empty, of another accountant, or damaged.
+        """
+        self._core = self._read_state(state_dict)
+
+    def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
+        if not isinstance(state_dict, Mapping) or not state_dict:
+            raise ShufflePrivacyError(f"not the state of an accountant: {state_dict!r}")
+        missing = {"history", "mechanism", "neighbouring_relation"} - set(state_dict)
+        if missing:
+            raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
+        if state_dict["mechanism"] != self.mechanism():
+            raise ShufflePrivacyError(
+                f"a history of {state_dict['mechanism']!r} cannot be continued by {self.mechanism()!r}: "
+                "create the engine with the accountant that wrote the checkpoint"
+            )
+        if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
+            raise ShufflePrivacyError(
+                f"the history is for {state_dict['neighbouring_relation']!r} neighbours, "
+                f"not {NEIGHBOURING_RELATION!r}"
+            )
+        entries = state_dict["history"]
+        if not isinstance(entries, (list, tuple)):
+            raise ShufflePrivacyError(f"damaged history: {entries!r}")
+        core = ShuffleAccountant(method=self.method)
+        for entry in entries:
+            try:
+                state, num_steps = entry
+                core.step(ShuffleRound.from_state(state), num_steps=num_steps)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
+        return core
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise what :meth:`load_state_dict` would raise, and change nothing."""
+        self._read_state(state_dict)
+
+
+class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):
+    """Composes by Rényi divergences of the blanket pair: fast, a few per cent above the PLD accountant."""
+
+    method = "rdp"
+
+
+class SubsampledShufflePLDAccountant(SubsampledShuffleAccountant):
+    """Composes the privacy loss distribution of the blanket pair with certified error: the tighter one."""
+
+    method = "pld"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Budget:
+    target_epsilon: float
+    target_delta: float
+
+    def __post_init__(self) -> None:
+        if not (self.target_epsilon > 0 and math.isfinite(self.target_epsilon)):
+            raise ShufflePrivacyError(f"target_epsilon must be positive, got {self.target_epsilon!r}")
+        if not 0 < self.target_delta < 1:
+            raise ShufflePrivacyError(f"target_delta must be in (0, 1), got {self.target_delta!r}")
+
+    def check(self, accountant: SubsampledShuffleAccountant, shuffle_round: ShuffleRound) -> None:
+        if accountant.would_exceed(
+            shuffle_round, target_epsilon=self.target_epsilon, target_delta=self.target_delta
+        ):
+            raise PrivacyBudgetExceeded(
+                f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
+                f"δ={self.target_delta} (replace-one): stop training here, or agree on a larger budget"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordRound(AccountingHook):
+    accountant: SubsampledShuffleAccountant
+    sample_rate: float
+    budget: _Budget | None
+
+    def __call__(self, optimizer: ShuffleMixin) -> None:
+        if not isinstance(optimizer, ShuffleMixin):
+            raise ShufflePrivacyError(
+                f"{type(optimizer).__name__} does not randomise locally, so a shuffle accountant cannot say "
+                "what it costs. Use opacus_shuffle.PrivacyEngine, or wrap the optimizer in ShuffleDPOptimizer"
+            )
+        if optimizer.accumulated_iterations != 1:
+            raise ShufflePrivacyError(
+                "gradients of several batches were accumulated in one step: call step() and zero_grad() "
+                "after every batch, or use BatchMemoryManager"
+            )
+        shuffle_round = optimizer.shuffle_round
+        if not math.isclose(self.sample_rate, shuffle_round.sampling_rate, rel_tol=1e-12):
+            raise ShufflePrivacyError(
+                f"the hook was made for sample_rate={self.sample_rate!r}, the optimizer draws k/n = "
+                f"{shuffle_round.sampling_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
+            )
+        if self.budget is not None:
+            self.budget.check(self.accountant, shuffle_round)
+        self.accountant.record(shuffle_round)
+
+
+def register_accountants() -> None:
+    """Make both accountants known to Opacus by name; harmless to repeat.
+
+    Raises:
+        ShufflePrivacyError: if another package's accountant has the name.
+    """
+    for cls in (SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant):
+        name = cls.mechanism()
+        try:
+            present = type(create_accountant(name))
+        except ValueError:
+            register_accountant(name, cls)
+            continue
+        if (present.__module__, present.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ShufflePrivacyError(
+                f"Opacus knows {name!r} as {present.__module__}.{present.__qualname__} already; replacing it "
+                "would change the meaning of that package's ε. Import only one of the two"
+            )
+        register_accountant(name, cls, force=True)

@@ -1,0 +1,452 @@
+"""Opacus's ``PrivacyEngine`` for the subsampled shuffle model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterable
+from typing import IO, Any, BinaryIO, Literal
+
+import opacus
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DPOptimizer
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
+
+from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.loaders import population_and_cohort, with_sampler
+from opacus_shuffle.optimizer import (
+    DistributedShuffleDPOptimizer,
+    RandomizerFactory,
+    ShuffleDPOptimizer,
+    build_randomizer,
+    randomizer_factory,
+)
+from opacus_shuffle.processes import common_randomness, require_distinct_streams
+from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
+
+logger = logging.getLogger(__name__)
+
+GradSampleMode = Literal["hooks", "functorch", "ew"]
+SamplingName = Literal["without-replacement", "poisson"]
+PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
+
+_SAMPLERS: dict[Sampling, type[CohortSampler]] = {
+    Sampling.WITHOUT_REPLACEMENT: FixedSizeSampler,
+    Sampling.POISSON: PoissonSampler,
+}
+_GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew")
+_BISECTIONS = 30
+
+
+class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
+    """Trains under the subsampled shuffle model; use it in place of ``opacus.PrivacyEngine``.
+
+    Every sample's gradient is clipped, randomised on its own with ε0, and only the sum over a randomly drawn
+    cohort is released. ε is for replace-one neighbours at fixed n, against an observer of the model.
+
+    Example:
+        >>> from opacus_shuffle import PrivacyEngine
+        >>> engine = PrivacyEngine()
+        >>> model, optimizer, loader = engine.make_private(
+        ...     module=model, optimizer=optimizer, data_loader=loader,
+        ...     randomizer="privunit", local_epsilon=4.0, max_grad_norm=1.0,
+        ... )  # doctest: +SKIP
+    """
+
+    def __init__(self, *, accountant: str = "subsampled_shuffle_pld", secure_mode: bool = False) -> None:
+        """Create an engine with an empty history.
+
+        Args:
+            accountant: ``"subsampled_shuffle_pld"`` (tight) or ``"subsampled_shuffle_rdp"`` (fast).
+            secure_mode: coins and sampling come from a cryptographic generator either way; True also refuses
+                a seeded ``randomness``.
+
+        Raises:
+            ShufflePrivacyError: if the accountant is not one of the two.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Secure RNG turned off")
+            super().__init__(accountant=accountant, secure_mode=False)
+        self._require_accountant()
+        self.secure_mode = secure_mode
+        self.dataset: Dataset[Any] | None = None
+
+    def _require_accountant(self) -> SubsampledShuffleAccountant:
+        if not isinstance(self.accountant, SubsampledShuffleAccountant):
+            raise ShufflePrivacyError(
+                f"{type(self.accountant).__name__} cannot account for shuffled rounds: use "
+                "accountant='subsampled_shuffle_pld' or 'subsampled_shuffle_rdp'"
+            )
+        return self.accountant
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        local_epsilon: float,
+        max_grad_norm: float,
+        randomizer: str | RandomizerFactory = "privunit",
+        sampling: SamplingName = "without-replacement",
+        criterion: nn.Module | None = None,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        grad_sample_mode: GradSampleMode = "hooks",
+        wrap_model: bool = True,
+        randomness: Randomness | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+    ) -> PrivateObjects:
+        """Add local randomisation, shuffling and accounting to the three training objects.
+
+        n is ``len(data_loader.dataset)`` and k is ``data_loader.batch_size``, over all processes. The
+        returned loader draws its batches anew: exactly k of n without replacement, or Poisson with
+        rate k / n.
+
+        Args:
+            module: model to train; wrap it in Opacus's ``DifferentiallyPrivateDistributedDataParallel`` (or
+                torch's DDP) first to train over several processes.
+            optimizer: any torch optimizer over (some of) the module's parameters.
+            data_loader: map-style data set, ``batch_size=k``, plain or shuffled order.
+            local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
+            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ℓ∞ for
+                ``"linf-coordinate"``. Longer gradients are scaled down to it.
+            randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
+                factory.
+            sampling: law of the batches.
+            criterion: not used; accepted because Opacus scripts pass it.
+            batch_first: whether the batch is the first dimension of the module's input.
+            loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
+            grad_sample_mode: how Opacus computes per-sample gradients. Ghost modes never materialise them and
+                are refused.
+            wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
+            randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
+                its privacy.
+            target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
+            target_delta: δ of the budget.
+
+        Returns:
+            (module, optimizer, data_loader), as Opacus does.
+
+        Raises:
+            ShufflePrivacyError: if the configuration is one whose ε would be wrong.
+            ValueError: for numbers outside their range.
+        """
+        accountant = self._require_accountant()
+        population, cohort = self._check(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            sampling=sampling,
+            grad_sample_mode=grad_sample_mode,
+            randomness=randomness,
+        )
+        distributed = isinstance(
+            module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
+        )
+        coins = SecureRandomness() if randomness is None else randomness
+        draws = common_randomness(coins) if distributed else coins
+        if distributed:
+            require_distinct_streams(coins)
+
+        optimizer_class = DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer
+        private_optimizer = optimizer_class(
+            optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
+            randomizer=randomizer,
+            local_epsilon=local_epsilon,
+            max_grad_norm=max_grad_norm,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            loss_reduction=loss_reduction,
+            randomness=coins,
+        )
+        private_optimizer.attach_step_hook(
+            accountant.get_optimizer_hook_fn(
+                sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
+            )
+        )
+        sampler = _SAMPLERS[Sampling(sampling)](
+            population=population,
+            cohort=cohort,
+            randomness=draws,
+            rank=torch.distributed.get_rank() if distributed else 0,
+            world_size=torch.distributed.get_world_size() if distributed else 1,
+        )
+        sampler.on_start = private_optimizer.abandon_round
+        private_loader = with_sampler(data_loader, sampler, batch_first=batch_first)
+        private_module = self._prepare_model(
+            module,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+        )
+        private_module.forbid_grad_accumulation()
+        self._remember(data_loader)
+        return private_module, private_optimizer, private_loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        max_grad_norm: float,
+        epochs: int | None = None,
+        num_steps: int | None = None,
+        randomizer: str | RandomizerFactory = "privunit",
+        sampling: SamplingName = "without-replacement",
+        criterion: nn.Module | None = None,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        grad_sample_mode: GradSampleMode = "hooks",
+        wrap_model: bool = True,
+        randomness: Randomness | None = None,
+    ) -> PrivateObjects:
+        """As :meth:`make_private`, with the largest ε0 whose run stays within (ε, δ).
+
+        ε0 is solved for the exact n, k, number of steps, randomizer and accountant, on top of what the
+        accountant has recorded already. Read it from ``optimizer.local_epsilon``. The step that would exceed
+        the budget raises ``PrivacyBudgetExceeded``.
+
+        Args:
+            module: see :meth:`make_private`.
+            optimizer: see :meth:`make_private`.
+            data_loader: see :meth:`make_private`.
+            target_epsilon: ε of everything recorded at the end of training (replace-one).
+            target_delta: its δ, in (0, 1).
+            max_grad_norm: see :meth:`make_private`.
+            epochs: passes over the returned loader, n // k steps each. Give this or ``num_steps``.
+            num_steps: number of optimizer steps.
+            randomizer: see :meth:`make_private`.
+            sampling: see :meth:`make_private`.
+            criterion: see :meth:`make_private`.
+            batch_first: see :meth:`make_private`.
+            loss_reduction: see :meth:`make_private`.
+            grad_sample_mode: see :meth:`make_private`.
+            wrap_model: see :meth:`make_private`.
+            randomness: see :meth:`make_private`.
+
+        Returns:
+            (module, optimizer, data_loader).
+
+        Raises:
+            ShufflePrivacyError: as :meth:`make_private`; also if the history has spent the budget.
+            ValueError: if no ε0 meets the target.
+        """
+        population, cohort = self._check(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            sampling=sampling,
+            grad_sample_mode=grad_sample_mode,
+            randomness=randomness,
+        )
+        if (epochs is None) == (num_steps is None):
+            raise ShufflePrivacyError("give exactly one of epochs and num_steps")
+        for name, value in (("epochs", epochs), ("num_steps", num_steps)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ShufflePrivacyError(f"{name} must be a positive integer, got {value!r}")
+        steps = num_steps if num_steps is not None else (epochs or 0) * (population // cohort)
+        dim = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        local_epsilon = self._calibrate(
+            factory=randomizer_factory(randomizer),
+            dim=dim,
+            radius=float(max_grad_norm),
+            population=population,
+            cohort=cohort,
+            sampling=Sampling(sampling),
+            num_steps=steps,
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+        )
+        logger.info(
+            "local_epsilon=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
+            local_epsilon, target_epsilon, target_delta, population, cohort, steps,
+        )  # fmt: skip
+        return self.make_private(
+            module=module,
+            optimizer=optimizer,
+            data_loader=data_loader,
+            local_epsilon=local_epsilon,
+            max_grad_norm=max_grad_norm,
+            randomizer=randomizer,
+            sampling=sampling,
+            criterion=criterion,
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
+            grad_sample_mode=grad_sample_mode,
+            wrap_model=wrap_model,
+            randomness=randomness,
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+        )
+
+    def get_epsilon(self, delta: float) -> float:
+        """Certified upper bound on ε at δ for everything recorded so far (replace-one).
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        return self._require_accountant().get_epsilon(delta)
+
+    def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
+        """Certified upper bound on ε at δ, and ε of a real randomizer below it.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        return self._require_accountant().get_epsilon_interval(delta)
+
+    def load_checkpoint(
+        self,
+        *,
+        path: str | os.PathLike[str] | BinaryIO | IO[bytes],
+        module: nn.Module,
+        torch_load_kwargs: dict[str, Any] | None = None,
+        **objects: Any,
+    ) -> dict[str, Any]:
+        """Opacus's ``load_checkpoint``, except that a history it cannot continue is refused before it loads.
+
+        Args:
+            path: see Opacus; as there, the file is unpickled, so load only files that you trust.
+            module: see Opacus.
+            torch_load_kwargs: see Opacus.
+            objects: the optimizer, schedulers and other keyword arguments of Opacus's method.
+
+        Returns:
+            The checkpoint's dictionary, as Opacus does.
+
+        Raises:
+            ValueError: if the accountant's state is missing, damaged, or another accountant's. Module,
+                optimizer and history are then as before.
+        """
+        start = path.tell() if hasattr(path, "tell") else None
+        checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
+        if start is not None:
+            path.seek(start)  # type: ignore[union-attr]
+        self._require_accountant().check_state_dict(checkpoint.get("privacy_accountant_state_dict", {}))
+        loaded: dict[str, Any] = super().load_checkpoint(
+            path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
+        )
+        return loaded
+
+    def _check(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        sampling: str,
+        grad_sample_mode: str,
+        randomness: Randomness | None,
+    ) -> tuple[int, int]:
+        if grad_sample_mode not in _GRAD_SAMPLE_MODES:
+            raise ShufflePrivacyError(
+                f"grad_sample_mode {grad_sample_mode!r} does not give every sample's whole gradient, which "
+                f"local randomisation needs: use one of {_GRAD_SAMPLE_MODES}"
+            )
+        if sampling not in [s.value for s in _SAMPLERS]:
+            raise ShufflePrivacyError(
+                f"sampling must be one of {[s.value for s in _SAMPLERS]}, got {sampling!r}"
+            )
+        if isinstance(module, (FSDPModule, FullyShardedDataParallel)):
+            raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
+        if self.secure_mode and isinstance(randomness, SeededRandomness):
+            raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
+        _require_own_parameters(module, optimizer)
+        return population_and_cohort(data_loader)
+
+    def _remember(self, data_loader: DataLoader[Any]) -> None:
+        if self.dataset is not None and self.dataset is not data_loader.dataset:
+            warnings.warn(
+                "this engine has accounted for another data set before: its ε composes both, as if every "
+                "person were in each. Use one engine per data set unless they are the same people",
+                stacklevel=3,
+            )
+        self.dataset = data_loader.dataset
+
+    def _calibrate(
+        self,
+        *,
+        factory: RandomizerFactory,
+        dim: int,
+        radius: float,
+        population: int,
+        cohort: int,
+        sampling: Sampling,
+        num_steps: int,
+        target_epsilon: float,
+        target_delta: float,
+    ) -> float:
+        """Largest ε0 that fits the budget beside the present history."""
+        accountant = self._require_accountant()
+
+        def round_at(local_epsilon: float) -> ShuffleRound:
+            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=dim, radius=radius)
+            return ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=population,
+                cohort=cohort,
+                sampling=sampling,
+                mechanism=mechanism.name,
+                blanket=mechanism.blanket(),
+            )
+
+        def exceeds(local_epsilon: float) -> bool:
+            return accountant.would_exceed(
+                round_at(local_epsilon),
+                num_steps=num_steps,
+                target_epsilon=target_epsilon,
+                target_delta=target_delta,
+            )
+
+        alone = calibrate_local_epsilon(
+            target_epsilon=target_epsilon,
+            delta=target_delta,
+            population=population,
+            cohort=cohort,
+            num_steps=num_steps,
+            sampling=sampling,
+            mechanism=round_at(1.0).mechanism,
+            blanket_factory=lambda local_epsilon: round_at(local_epsilon).effective_blanket(),
+            method=accountant.method,
+        )
+        if not len(accountant):
+            return float(alone)
+        spent = accountant.get_epsilon(target_delta)
+        warnings.warn(
+            f"{len(accountant)} rounds are recorded already, with ε={spent:.4g} at δ={target_delta}: "
+            f"the new rounds get what is left of ε={target_epsilon}",
+            stacklevel=3,
+        )
+        low, high = 0.0, float(alone)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if exceeds(middle) else (middle, high)
+        if low == 0.0:
+            raise ShufflePrivacyError(
+                f"the recorded rounds leave no room in ε={target_epsilon} at δ={target_delta}: raise the "
+                "target, or take fewer steps"
+            )
+        return low
+
+
+def _require_own_parameters(module: nn.Module, optimizer: Optimizer) -> None:
+    own = set(module.parameters())
+    held: Iterable[nn.Parameter] = (p for group in optimizer.param_groups for p in group["params"])
+    if any(p not in own for p in held):
+        raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from opacus_shuffle import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms import LocalRandomizer, Norm, Reports, Rows
+from shuffle_plugins.randomness import Randomness, SeededRandomness
+
+
+class Transparent(LocalRandomizer):
+    """Clips and adds up, without any randomness: what a step computes can be compared number by number."""
+
+    name: ClassVar[str] = "transparent"
+    norm: ClassVar[Norm] = Norm.L2
+    batches: ClassVar[list[tuple[int, int]]] = []
+
+    @property
+    def bits_per_report(self) -> int:
+        return 32 * self.dim
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        return torch.zeros(Rows.of(x).num_rows)
+
+    def blanket(self) -> Blanket:
+        return Blanket.generic(self.local_epsilon)
+
+    def sum(self, reports: Reports) -> Tensor:
+        raise AssertionError("the optimizer asks for the sum directly")
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        raise AssertionError("the optimizer asks for the sum directly")
+
+    def randomize_sum(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Tensor:
+        rows = self._rows(x)
+        type(self).batches.append((rows.num_rows, rows.dim))
+        return rows.weighted_sum(self.clip_factors(rows))
+
+
+@pytest.fixture
+def transparent() -> type[Transparent]:
+    Transparent.batches.clear()
+    return Transparent
+
+
+@pytest.fixture
+def dataset() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(40, 6, generator=generator)
+    return TensorDataset(x, (x[:, 0] + x[:, 1] > 0).long() + (x[:, 2] > 1).long())
+
+
+@pytest.fixture
+def make_model() -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    return make
+
+
+@pytest.fixture
+def make_private(
+    dataset: TensorDataset, make_model: Callable[[], nn.Module]
+) -> Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]:
+    """An engine and its three private objects: n = 40, k = 8, coins from a fixed seed."""
+
+    def make(
+        *,
+        engine: PrivacyEngine | None = None,
+        module: nn.Module | None = None,
+        data: Any = dataset,
+        batch_size: int = 8,
+        learning_rate: float = 0.1,
+        **options: Any,
+    ) -> tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]:
+        engine = PrivacyEngine(accountant="subsampled_shuffle_rdp") if engine is None else engine
+        module = make_model() if module is None else module
+        arguments = {
+            "randomizer": "linf-coordinate",
+            "local_epsilon": 2.0,
+            "max_grad_norm": 1.0,
+            "randomness": SeededRandomness(1),
+            **options,
+        }
+        private = engine.make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=learning_rate),
+            data_loader=DataLoader(data, batch_size=batch_size),
+            **arguments,
+        )
+        return engine, *private
+
+    return make
+
+
+def one_step(module: nn.Module, optimizer: Any, batch: Any) -> None:
+    x, y = batch
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def step() -> Callable[[nn.Module, Any, Any], None]:
+    return one_step
+
+
+@pytest.fixture
+def train() -> Callable[..., int]:
+    def run(module: nn.Module, optimizer: Any, loader: DataLoader[Any], *, epochs: int = 1) -> int:
+        batches = 0
+        for _ in range(epochs):
+            for batch in loader:
+                one_step(module, optimizer, batch)
+                batches += 1
+        return batches
+
+    return run
+
+
+def parameters_of(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
+
+
+@pytest.fixture
+def flat() -> Callable[[nn.Module], Tensor]:
+    return parameters_of

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import copy
+import importlib
+import io
+import pickle
+from typing import Any
+
+import opacus
+import opacus_shuffle
+import pytest
+import torch
+from opacus.accountants import IAccountant, RDPAccountant, create_accountant
+from opacus.accountants import registry as opacus_registry
+from opacus.accountants.utils import get_noise_multiplier
+from opacus.optimizers import DPOptimizer
+from opacus_shuffle import (
+    PrivacyEngine,
+    ShufflePrivacyError,
+    SubsampledShufflePLDAccountant,
+    SubsampledShuffleRDPAccountant,
+    register_accountants,
+)
+from torch import nn
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+
+A = ShuffleRound(local_epsilon=1.0, population=1000, cohort=100)
+B = ShuffleRound(local_epsilon=2.0, population=1000, cohort=100)
+BOTH = [SubsampledShuffleRDPAccountant, SubsampledShufflePLDAccountant]
+
+
+@pytest.fixture(params=BOTH, ids=["rdp", "pld"])
+def accountant(request: Any) -> Any:
+    return request.param()
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_opacus_creates_it_by_the_name_it_calls_itself(cls: Any) -> None:
+    assert type(create_accountant(cls.mechanism())) is cls
+    assert type(opacus.PrivacyEngine(accountant=cls.mechanism()).accountant) is cls
+    assert issubclass(cls, IAccountant)
+
+
+def test_the_names_are_the_documented_ones() -> None:
+    assert SubsampledShuffleRDPAccountant.mechanism() == "subsampled_shuffle_rdp"
+    assert SubsampledShufflePLDAccountant.mechanism() == "subsampled_shuffle_pld"
+
+
+def test_epsilon_is_the_core_accountants_own(accountant: Any) -> None:
+    core = ShuffleAccountant(method=accountant.method)
+    for shuffle_round, steps in ((A, 3), (B, 2), (A, 5)):
+        accountant.record(shuffle_round, num_steps=steps)
+        core.step(shuffle_round, num_steps=steps)
+    interval = core.epsilon(1e-5)
+    assert accountant.get_epsilon(1e-5) == interval.upper
+    assert accountant.get_epsilon_interval(1e-5) == interval
+    assert interval.neighbouring_relation == "replace-one"
+    assert 0 < interval.lower < interval.upper
+
+
+def test_epsilon_takes_delta_by_position_and_by_name_and_nothing_else(accountant: Any) -> None:
+    accountant.record(A)
+    assert accountant.get_epsilon(1e-5) == accountant.get_epsilon(delta=1e-5) > 0
+    with pytest.raises(TypeError):
+        accountant.get_epsilon(1e-5, alphas=[2, 3])
+
+
+def test_epsilon_changes_nothing(accountant: Any) -> None:
+    accountant.record(A, num_steps=4)
+    before = accountant.history
+    assert accountant.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
+    assert accountant.history == before
+
+
+def test_an_empty_history_costs_nothing_but_delta_is_checked(accountant: Any) -> None:
+    assert accountant.get_epsilon(1e-5) == 0.0
+    for delta in (0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="delta"):
+            accountant.get_epsilon(delta)
+
+
+def test_epsilon_is_never_negative(accountant: Any) -> None:
+    accountant.record(ShuffleRound(local_epsilon=1e-3, population=1000, cohort=10))
+    assert accountant.get_epsilon(0.9) >= 0.0
+
+
+def test_len_is_the_number_of_steps_and_truth_is_unconditional(accountant: Any) -> None:
+    assert len(accountant) == 0
+    assert accountant
+    accountant.record(A, num_steps=7)
+    accountant.record(A)
+    assert len(accountant) == 8
+    assert len(accountant.history) == 1
+
+
+def test_rounds_that_differ_in_n_and_k_alone_are_kept_apart(accountant: Any) -> None:
+    accountant.record(ShuffleRound(local_epsilon=1.0, population=100, cohort=10))
+    accountant.record(ShuffleRound(local_epsilon=1.0, population=200, cohort=20))
+    assert [entry[1] for entry in accountant.history] == [1, 1]
+
+
+def test_step_of_the_base_interface_says_what_to_do(accountant: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="record"):
+        accountant.step(noise_multiplier=1.0, sample_rate=0.1)
+    assert len(accountant) == 0
+
+
+@pytest.mark.parametrize("name", ["subsampled_shuffle_rdp", "subsampled_shuffle_pld"])
+def test_opacus_noise_search_refuses_instead_of_looping(name: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match="history"):
+        get_noise_multiplier(
+            target_epsilon=1.0, target_delta=1e-5, sample_rate=0.1, epochs=1, accountant=name
+        )
+
+
+def test_history_handed_out_is_a_copy(accountant: Any) -> None:
+    accountant.record(A)
+    accountant.history.clear()
+    assert len(accountant) == 1
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True])
+def test_record_refuses_a_number_of_steps_that_is_not_one(accountant: Any, steps: Any) -> None:
+    with pytest.raises(ValueError, match="num_steps"):
+        accountant.record(A, num_steps=steps)
+    assert len(accountant) == 0
+
+
+# ---- state -------------------------------------------------------------------------------------------------
+
+
+def test_state_survives_torch_save_under_weights_only(accountant: Any) -> None:
+    accountant.record(A, num_steps=3)
+    accountant.record(B)
+    buffer = io.BytesIO()
+    torch.save(accountant.state_dict(), buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, weights_only=True)
+    assert state["neighbouring_relation"] == "replace-one"
+    restored = type(accountant)()
+    restored.load_state_dict(state)
+    assert restored.history == accountant.history
+    assert restored.get_epsilon(1e-5) == accountant.get_epsilon(1e-5)
+
+
+def test_a_mechanisms_own_blanket_survives(accountant: Any) -> None:
+    from shuffle_plugins.mechanisms import registry
+
+    blanket = registry.get("linf-coordinate", local_epsilon=1.0, dim=4).blanket()
+    accountant.record(
+        ShuffleRound(
+            local_epsilon=1.0, population=1000, cohort=100, mechanism="linf-coordinate", blanket=blanket
+        ),
+        num_steps=10,
+    )
+    restored = type(accountant)()
+    restored.load_state_dict(accountant.state_dict())
+    assert restored.get_epsilon_interval(1e-5) == accountant.get_epsilon_interval(1e-5)
+
+
+def test_state_goes_into_a_given_mapping(accountant: Any) -> None:
+    destination = {"other": 1}
+    assert accountant.state_dict(destination) is destination
+    assert destination["mechanism"] == accountant.mechanism()
+    assert destination["other"] == 1
+
+
+def test_steps_after_loading_do_not_reach_the_callers_state(accountant: Any) -> None:
+    accountant.record(A)
+    state = accountant.state_dict()
+    kept = copy.deepcopy(state)
+    restored = type(accountant)()
+    restored.load_state_dict(state)
+    restored.record(A, num_steps=5)
+    assert state == kept
+    assert len(restored) == 6
+
+
+def _entry(state: Any) -> Any:
+    return list(state["history"][0][0])
+
+
+def _with_round(state: Any, index: int, value: Any) -> Any:
+    entry = _entry(state)
+    entry[index] = value
+    return {**state, "history": [(tuple(entry), 1)]}
+
+
+DAMAGE = {
+    "none": lambda s: None,
+    "empty": lambda s: {},
+    "no history": lambda s: {k: v for k, v in s.items() if k != "history"},
+    "no mechanism": lambda s: {k: v for k, v in s.items() if k != "mechanism"},
+    "no relation": lambda s: {k: v for k, v in s.items() if k != "neighbouring_relation"},
+    "other relation": lambda s: {**s, "neighbouring_relation": "add-remove"},
+    "other mechanism": lambda s: {**s, "mechanism": "rdp"},
+    "opacus triples": lambda s: {**s, "history": [(1.0, 0.01, 100)]},
+    "history not a list": lambda s: {**s, "history": 7},
+    "entry not a pair": lambda s: {**s, "history": [3]},
+    "steps zero": lambda s: {**s, "history": [(s["history"][0][0], 0)]},
+    "steps fractional": lambda s: {**s, "history": [(s["history"][0][0], 1.5)]},
+    "steps missing": lambda s: {**s, "history": [(s["history"][0][0],)]},
+    "round cut short": lambda s: {**s, "history": [(s["history"][0][0][:-1], 1)]},
+    "unknown sampling": lambda s: _with_round(s, 0, "sideways"),
+    "epsilon negative": lambda s: _with_round(s, 2, -1.0),
+    "epsilon not a number": lambda s: _with_round(s, 2, None),
+    "k above n": lambda s: _with_round(s, 4, 1e9),
+    "good then bad": lambda s: {**s, "history": [*s["history"], ("?", 1)]},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_or_foreign_state_is_refused_and_nothing_is_lost(accountant: Any, damage: Any) -> None:
+    accountant.record(A, num_steps=3)
+    before = accountant.history
+    with pytest.raises(ValueError, match=r"."):
+        accountant.load_state_dict(damage(accountant.state_dict()))
+    assert accountant.history == before
+
+
+def test_a_history_of_the_other_method_is_refused() -> None:
+    rdp, pld = SubsampledShuffleRDPAccountant(), SubsampledShufflePLDAccountant()
+    rdp.record(A)
+    with pytest.raises(ShufflePrivacyError, match="subsampled_shuffle_rdp"):
+        pld.load_state_dict(rdp.state_dict())
+    opacus_rdp = RDPAccountant()
+    opacus_rdp.step(noise_multiplier=1.0, sample_rate=0.1)
+    with pytest.raises(ValueError, match="lacks"):
+        rdp.load_state_dict(opacus_rdp.state_dict())
+
+
+def test_pickling_and_copying_keep_the_history(accountant: Any) -> None:
+    accountant.record(A, num_steps=2)
+    for twin in (pickle.loads(pickle.dumps(accountant)), copy.deepcopy(accountant)):
+        twin.record(B)
+        assert len(twin) == 3
+    assert len(accountant) == 2
+
+
+# ---- registration ------------------------------------------------------------------------------------------
+
+
+def test_registering_again_and_reloading_are_harmless() -> None:
+    register_accountants()
+    importlib.reload(opacus_shuffle)
+    assert type(create_accountant("subsampled_shuffle_rdp")) is SubsampledShuffleRDPAccountant
+    module = opacus_shuffle.accountants
+    kept = dict(vars(module))
+    try:
+        importlib.reload(module).register_accountants()
+        reloaded = type(create_accountant("subsampled_shuffle_rdp"))
+        assert reloaded is module.SubsampledShuffleRDPAccountant
+        assert reloaded is not SubsampledShuffleRDPAccountant
+    finally:
+        vars(module).update(kept)
+        register_accountants()
+    assert type(create_accountant("subsampled_shuffle_rdp")) is SubsampledShuffleRDPAccountant
+
+
+def test_a_foreign_class_under_the_name_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(opacus_registry._ACCOUNTANTS, "subsampled_shuffle_rdp", RDPAccountant)
+    with pytest.raises(ShufflePrivacyError, match="RDPAccountant"):
+        register_accountants()
+    assert type(create_accountant("subsampled_shuffle_rdp")) is RDPAccountant
+
+
+# ---- the hook ----------------------------------------------------------------------------------------------
+
+
+def test_the_hook_refuses_a_plain_dp_optimizer_before_its_step(
+    dataset: Any, make_model: Any, flat: Any, step: Any
+) -> None:
+    engine = opacus.PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    model = make_model()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(dataset, batch_size=8),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+    )
+    assert isinstance(optimizer, DPOptimizer)
+    before = flat(module)
+    with pytest.raises(ShufflePrivacyError, match="DPOptimizer"):
+        step(module, optimizer, next(iter(loader)))
+    assert torch.equal(flat(module), before)
+    assert len(engine.accountant) == 0
+
+
+def test_opacus_own_engine_cannot_calibrate_with_it(dataset: Any, make_model: Any) -> None:
+    engine = opacus.PrivacyEngine(accountant="subsampled_shuffle_pld")
+    model = make_model()
+    with pytest.raises(ShufflePrivacyError, match="history"):
+        engine.make_private_with_epsilon(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=torch.utils.data.DataLoader(dataset, batch_size=8),
+            target_epsilon=1.0,
+            target_delta=1e-5,
+            epochs=1,
+            max_grad_norm=1.0,
+        )
+
+
+def test_the_hook_checks_the_rate_it_was_made_for(
+    make_private: Any, step: Any, flat: Any, accountant: Any
+) -> None:
+    _, module, optimizer, loader = make_private()
+    before = flat(module)
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=1 / 6))
+    with pytest.raises(ShufflePrivacyError, match="sample_rate"):
+        step(module, optimizer, next(iter(loader)))
+    assert torch.equal(flat(module), before)
+    assert len(accountant) == 0
+
+
+def test_the_hook_refuses_accumulated_iterations(make_private: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _, optimizer, _ = make_private()
+    monkeypatch.setattr(type(optimizer), "accumulated_iterations", property(lambda self: 3))
+    hook = engine.accountant.get_optimizer_hook_fn(sample_rate=0.2)
+    with pytest.raises(ShufflePrivacyError, match="accumulated"):
+        hook(optimizer)
+    assert len(engine.accountant) == 0
+
+
+def test_half_a_budget_is_refused(accountant: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="both"):
+        accountant.get_optimizer_hook_fn(sample_rate=0.1, target_epsilon=1.0)
+    with pytest.raises(ShufflePrivacyError, match="both"):
+        accountant.get_optimizer_hook_fn(sample_rate=0.1, target_delta=1e-5)
+
+
+def test_the_engine_takes_only_an_accountant_that_knows_rounds(make_private: Any) -> None:
+    for name in ("prv", "rdp", "gdp"):
+        with pytest.raises(ShufflePrivacyError, match="subsampled_shuffle_pld"):
+            PrivacyEngine(accountant=name)
+    engine = PrivacyEngine()
+    engine.accountant = RDPAccountant()
+    with pytest.raises(ShufflePrivacyError, match="subsampled_shuffle_pld"):
+        make_private(engine=engine)
+
+
+def test_an_accountant_of_ones_own_making_is_used_if_it_is_ours(make_private: Any, train: Any) -> None:
+    engine = PrivacyEngine()
+    engine.accountant = mine = SubsampledShuffleRDPAccountant()
+    _, module, optimizer, loader = make_private(engine=engine)
+    train(module, optimizer, loader)
+    assert len(mine) == 5
+    assert isinstance(module, nn.Module)

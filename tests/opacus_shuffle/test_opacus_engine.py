@@ -1,0 +1,592 @@
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import opacus
+import pytest
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus_shuffle import (
+    FixedSizeSampler,
+    PoissonSampler,
+    PrivacyBudgetExceeded,
+    PrivacyEngine,
+    ShuffleDPOptimizer,
+    ShufflePrivacyError,
+)
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
+
+DELTA = 1e-5
+
+
+def core_epsilon(method: str, steps: int, **fields: Any) -> Any:
+    blanket = registry.get(fields["mechanism"], local_epsilon=fields["local_epsilon"], dim=53).blanket()
+    core = ShuffleAccountant(method=method)
+    core.step(ShuffleRound(blanket=blanket, **fields), num_steps=steps)
+    return core.epsilon(DELTA)
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+@pytest.mark.parametrize("method", ["rdp", "pld"])
+def test_the_epsilon_of_a_run_is_the_core_accountants_exactly(
+    make_private: Any, train: Any, sampling: str, randomizer: str, method: str
+) -> None:
+    engine, module, optimizer, loader = make_private(
+        engine=PrivacyEngine(accountant=f"subsampled_shuffle_{method}"),
+        sampling=sampling,
+        randomizer=randomizer,
+    )
+    steps = train(module, optimizer, loader, epochs=2)
+    expected = core_epsilon(
+        method, steps, local_epsilon=2.0, population=40, cohort=8, sampling=sampling, mechanism=randomizer
+    )
+    assert engine.get_epsilon_interval(DELTA) == expected
+    assert engine.get_epsilon(DELTA) == engine.get_epsilon(delta=DELTA) == expected.upper
+    assert 0 < expected.lower < expected.upper
+    assert expected.neighbouring_relation == "replace-one"
+
+
+def test_it_returns_what_opacus_returns(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    assert isinstance(engine, opacus.PrivacyEngine)
+    assert isinstance(module, opacus.GradSampleModule)
+    assert isinstance(optimizer, ShuffleDPOptimizer)
+    assert isinstance(loader, DataLoader)
+    assert isinstance(loader.batch_sampler, FixedSizeSampler)
+
+
+def test_the_default_is_privunit_under_the_pld_accountant(dataset: Any, make_model: Any, train: Any) -> None:
+    engine, model = PrivacyEngine(), make_model()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8, shuffle=True),
+        local_epsilon=2.0,
+        max_grad_norm=1.0,
+    )
+    assert engine.accountant.mechanism() == "subsampled_shuffle_pld"
+    assert optimizer.mechanism.name == "privunit"
+    assert isinstance(optimizer._randomness, SecureRandomness)
+    assert train(module, optimizer, loader) == 5
+
+
+# ---- n and k are exact -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize(("n", "k"), [(100, 8), (1000, 300), (7, 7), (93, 1), (99, 10)])
+def test_n_k_and_the_rate_are_exact(make_private: Any, sampling: str, n: int, k: int) -> None:
+    data = TensorDataset(torch.randn(n, 6), torch.zeros(n, dtype=torch.long))
+    _, _, optimizer, loader = make_private(data=data, batch_size=k, sampling=sampling)
+    assert optimizer.expected_batch_size == k
+    assert (optimizer.shuffle_round.population, optimizer.shuffle_round.cohort) == (n, k)
+    assert loader.batch_sampler.sample_rate == k / n == optimizer.shuffle_round.sampling_rate
+    assert len(loader) == n // k
+
+
+def test_a_loader_with_drop_last_has_the_same_rate(dataset: Any, make_model: Any) -> None:
+    model = make_model()
+    _, optimizer, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=12, drop_last=True),
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+    )
+    assert optimizer.shuffle_round.sampling_rate == 0.3
+    assert len(loader) == 3
+
+
+def test_every_step_draws_a_new_cohort_of_k(make_private: Any) -> None:
+    data = TensorDataset(torch.arange(40.0)[:, None].repeat(1, 6), torch.zeros(40, dtype=torch.long))
+    _, _, _, loader = make_private(data=data)
+    batches = [frozenset(x[:, 0].tolist()) for x, _ in loader]
+    assert {len(b) for b in batches} == {8}
+    assert len(set(batches)) == 5
+    assert sum(len(b) for b in batches) > len(frozenset.union(*batches)), "cohorts overlap between steps"
+
+
+def test_options_of_the_loader_survive(dataset: Any, make_model: Any) -> None:
+    model = make_model()
+
+    def collate(rows: list[Any]) -> Any:
+        x, y = torch.utils.data.default_collate(rows)
+        return x * 2, y
+
+    _, _, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(
+            dataset, batch_size=8, num_workers=1, collate_fn=collate, timeout=7, prefetch_factor=3
+        ),
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+    )
+    assert loader.dataset is dataset
+    assert (loader.num_workers, loader.timeout, loader.prefetch_factor) == (1, 7, 3)
+    assert loader.collate_fn is collate
+
+
+def test_an_already_private_loader_keeps_n_and_k(make_private: Any, make_model: Any) -> None:
+    engine, _, _, loader = make_private()
+    again = make_model()
+    _, optimizer, second = engine.make_private(
+        module=again,
+        optimizer=torch.optim.SGD(again.parameters(), lr=0.1),
+        data_loader=loader,
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+        sampling="poisson",
+    )
+    assert (optimizer.shuffle_round.population, optimizer.shuffle_round.cohort) == (40, 8)
+    assert isinstance(second.batch_sampler, PoissonSampler)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("structure", ["tuple", "dict"])
+def test_empty_poisson_batches_have_the_structure_of_a_batch(
+    make_model: Any, structure: str, num_workers: int
+) -> None:
+    class Records(Dataset[Any]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = torch.full((6,), float(index)), index % 3
+            return (x, y) if structure == "tuple" else {"x": x, "y": y}
+
+    engine, model = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(Records(), batch_size=1, num_workers=num_workers),
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+        sampling="poisson",
+        randomness=SeededRandomness(1),
+    )
+    sizes = []
+    for batch in loader:
+        x, y = (batch["x"], batch["y"]) if structure == "dict" else batch
+        sizes.append(len(x))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y, reduction="sum").backward()
+        optimizer.step()
+    assert 0 in sizes
+    assert len(set(sizes)) > 1
+    assert len(engine.accountant) == len(sizes) == 40
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(range(10))
+
+
+class Unsized(Dataset[Any]):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(6), 0
+
+
+class OwnSampler(RandomSampler):
+    pass
+
+
+DATA = TensorDataset(torch.randn(40, 6), torch.zeros(40, dtype=torch.long))
+LOADERS = {
+    "iterable": (lambda: DataLoader(Stream(), batch_size=2), "iterable"),
+    "unsized": (lambda: DataLoader(Unsized(), batch_size=2, sampler=range(4)), "length"),
+    "empty": (lambda: DataLoader(TensorDataset(torch.zeros(0, 6)), batch_size=2), "empty"),
+    "k above n": (lambda: DataLoader(DATA, batch_size=41), "larger than the data set"),
+    "no batches": (lambda: DataLoader(DATA, batch_size=None), "no batch_size"),
+    "batch sampler": (
+        lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 8, False)),
+        "no batch_size",
+    ),
+    "opacus sampler": (
+        lambda: opacus.data_loader.DPDataLoader(DATA, sample_rate=0.2),
+        "no batch_size",
+    ),
+    "weighted": (
+        lambda: DataLoader(DATA, batch_size=8, sampler=WeightedRandomSampler([1.0] * 40, 40)),
+        "WeightedRandomSampler",
+    ),
+    "distributed": (
+        lambda: DataLoader(DATA, batch_size=8, sampler=DistributedSampler(DATA, num_replicas=2, rank=0)),
+        "DistributedSampler",
+    ),
+    "with replacement": (
+        lambda: DataLoader(DATA, batch_size=8, sampler=RandomSampler(DATA, replacement=True)),
+        "RandomSampler",
+    ),
+    "part of the data": (
+        lambda: DataLoader(DATA, batch_size=8, sampler=RandomSampler(DATA, num_samples=16)),
+        "RandomSampler",
+    ),
+    "own sampler": (lambda: DataLoader(DATA, batch_size=8, sampler=OwnSampler(DATA)), "OwnSampler"),
+    "a list": (lambda: [1, 2, 3], "DataLoader"),
+}
+
+
+@pytest.mark.parametrize(("loader", "match"), LOADERS.values(), ids=LOADERS.keys())
+def test_loaders_whose_sampling_would_be_undone_are_refused(make_model: Any, loader: Any, match: str) -> None:
+    model = make_model()
+    with pytest.raises(ShufflePrivacyError, match=match):
+        PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=loader(),
+            local_epsilon=1.0,
+            max_grad_norm=1.0,
+        )
+    assert not hasattr(model, "autograd_grad_sample_hooks")
+
+
+@pytest.mark.parametrize("mode", ["ghost", "ghost_fsdp", "ghost_tp", "no_op", "hook"])
+def test_modes_without_whole_gradients_are_refused(make_private: Any, mode: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match="grad_sample_mode"):
+        make_private(grad_sample_mode=mode)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "noise_multiplier",
+        "poisson_sampling",
+        "clipping",
+        "noise_generator",
+        "rand_on_empty",
+        "typo_arg",
+        "target_unclipped_quantile",
+    ],
+)
+def test_unknown_keywords_are_refused(make_private: Any, foreign: str) -> None:
+    with pytest.raises(TypeError, match=foreign):
+        make_private(**{foreign: 1})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"local_epsilon": 0.0},
+        {"local_epsilon": -2.0},
+        {"local_epsilon": float("nan")},
+        {"max_grad_norm": 0.0},
+        {"max_grad_norm": [1.0, 1.0, 1.0, 1.0]},
+        {"sampling": "full"},
+        {"sampling": "shuffle"},
+        {"randomizer": "gauss"},
+        {"loss_reduction": "median"},
+        {"target_epsilon": 1.0},
+        {"target_delta": 1e-5},
+        {"target_epsilon": -1.0, "target_delta": 1e-5},
+        {"target_epsilon": 1.0, "target_delta": 1.0},
+    ],
+)
+def test_values_out_of_range_are_refused_and_the_model_stays_as_it_was(
+    make_private: Any, make_model: Any, bad: dict[str, Any]
+) -> None:
+    model, engine = make_model(), PrivacyEngine()
+    with pytest.raises(ValueError, match=r"."):
+        make_private(engine=engine, module=model, **bad)
+    assert not hasattr(model, "autograd_grad_sample_hooks")
+    make_private(engine=engine, module=model)
+
+
+def test_parameters_of_another_model_are_refused(make_model: Any, dataset: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="not the module's"):
+        PrivacyEngine().make_private(
+            module=make_model(),
+            optimizer=torch.optim.SGD(make_model().parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=8),
+            local_epsilon=1.0,
+            max_grad_norm=1.0,
+        )
+
+
+def test_batch_norm_is_refused_as_in_opacus(make_private: Any) -> None:
+    with pytest.raises(Exception, match="BatchNorm"):
+        make_private(module=nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+
+
+def test_secure_mode_refuses_a_seed_and_nothing_else(make_private: Any, train: Any) -> None:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp", secure_mode=True)
+    with pytest.raises(ShufflePrivacyError, match="SeededRandomness"):
+        make_private(engine=engine)
+    _, module, optimizer, loader = make_private(engine=engine, randomness=None)
+    assert train(module, optimizer, loader) == 5
+
+
+def test_no_warning_about_an_insecure_generator() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PrivacyEngine()
+
+
+def test_another_data_set_on_the_same_engine_warns(make_private: Any) -> None:
+    engine, *_ = make_private()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_private(engine=engine)
+    with pytest.warns(UserWarning, match="another data set"):
+        make_private(engine=engine, data=TensorDataset(torch.randn(80, 6), torch.zeros(80).long()))
+
+
+def test_two_data_sets_on_one_engine_are_separate_entries(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    train(module, optimizer, loader)
+    big = TensorDataset(torch.randn(80, 6), torch.zeros(80, dtype=torch.long))
+    with pytest.warns(UserWarning, match="another data set"):
+        _, module, optimizer, loader = make_private(engine=engine, data=big, batch_size=16)
+    train(module, optimizer, loader)
+    assert [(entry[0][3], entry[1]) for entry in engine.accountant.history] == [(40, 5), (80, 5)]
+
+
+def test_a_private_optimizer_is_unwrapped_and_accounted_once(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    module, optimizer, loader = engine.make_private(
+        module=module,
+        optimizer=optimizer,
+        data_loader=loader,
+        randomizer="linf-coordinate",
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+    )
+    assert train(module, optimizer, loader) == 5
+    assert len(engine.accountant) == 5
+
+
+@pytest.mark.parametrize("grad_sample_mode", ["hooks", "functorch"])
+def test_a_model_can_stay_unwrapped(
+    make_private: Any, make_model: Any, train: Any, flat: Any, grad_sample_mode: str
+) -> None:
+    model = make_model()
+    engine, hooks, optimizer, loader = make_private(
+        module=model, wrap_model=False, grad_sample_mode=grad_sample_mode
+    )
+    before = flat(model)
+    assert train(model, optimizer, loader) == 5
+    assert not torch.equal(flat(model), before)
+    assert len(engine.accountant) == 5
+    hooks.cleanup()
+
+
+def test_gradient_accumulation_stops_at_the_second_backward(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    batches = iter(loader)
+    x, y = next(batches)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    x, y = next(batches)
+    loss = nn.functional.cross_entropy(module(x), y)
+    with pytest.raises(ValueError, match="accumulation"):
+        loss.backward()
+    assert len(engine.accountant) == 0
+
+
+def test_gradient_accumulation_in_ew_mode_is_refused(make_private: Any) -> None:
+    engine, module, optimizer, loader = make_private(grad_sample_mode="ew")
+    batches = iter(loader)
+    x, y = next(batches)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    x, _ = next(batches)
+    with pytest.raises(RuntimeError, match="accumulates"):
+        module(x)
+    assert len(engine.accountant) == 0
+
+
+def test_sharded_models_are_refused(make_private: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import opacus_shuffle.engine as engine_module
+
+    monkeypatch.setattr(engine_module, "FSDPModule", nn.Sequential)
+    with pytest.raises(ShufflePrivacyError, match="FSDP"):
+        make_private()
+
+
+def test_a_distributed_model_needs_a_process_group(make_private: Any, make_model: Any) -> None:
+    class Unsynchronised(DifferentiallyPrivateDistributedDataParallel):
+        def __init__(self, model: nn.Module) -> None:
+            nn.Module.__init__(self)
+            self.module = model
+
+    with pytest.raises(ValueError, match="process group"):
+        make_private(module=Unsynchronised(make_model()))
+
+
+# ---- budget ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["rdp", "pld"])
+def test_training_stops_before_the_budget_is_exceeded(
+    make_private: Any, step: Any, flat: Any, method: str
+) -> None:
+    fields = {"local_epsilon": 1.0, "population": 40, "cohort": 8, "mechanism": "linf-coordinate"}
+    target = core_epsilon(method, 7, **fields).upper
+    engine, module, optimizer, loader = make_private(
+        engine=PrivacyEngine(accountant=f"subsampled_shuffle_{method}"),
+        local_epsilon=1.0,
+        target_epsilon=target,
+        target_delta=DELTA,
+    )
+    batches = [batch for _ in range(2) for batch in loader]
+    for batch in batches[:7]:
+        step(module, optimizer, batch)
+    assert engine.get_epsilon(DELTA) == target
+    before = flat(module)
+    for batch in batches[7:9]:
+        with pytest.raises(PrivacyBudgetExceeded, match="step 8"):
+            step(module, optimizer, batch)
+    assert torch.equal(flat(module), before)
+    assert all(p.grad is None for p in module.parameters())
+    assert len(engine.accountant) == 7
+
+
+def test_the_budget_counts_what_was_recorded_elsewhere(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private(target_epsilon=1.5, target_delta=DELTA)
+    step(module, optimizer, next(iter(loader)))
+    engine.accountant.record(
+        ShuffleRound(local_epsilon=2.0, population=40, cohort=40, sampling="full"), num_steps=50
+    )
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, next(iter(loader)))
+
+
+def test_a_smaller_local_epsilon_may_still_fit(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private(
+        local_epsilon=6.0, target_epsilon=2.0, target_delta=DELTA
+    )
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, next(iter(loader)))
+    optimizer.local_epsilon = 0.5
+    step(module, optimizer, next(iter(loader)))
+    assert 0 < engine.get_epsilon(DELTA) <= 2.0
+
+
+# ---- calibration -------------------------------------------------------------------------------------------
+
+
+def calibrated(make_model: Any, data: Any, *, engine: Any = None, **options: Any) -> Any:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp") if engine is None else engine
+    model = make_model()
+    arguments = {
+        "randomizer": "linf-coordinate",
+        "max_grad_norm": 1.0,
+        "target_epsilon": 1.0,
+        "target_delta": DELTA,
+        "randomness": SeededRandomness(1),
+        **options,
+    }
+    return engine, *engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=8),
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+def test_the_calibrated_run_ends_just_below_its_target(
+    make_model: Any, dataset: Any, train: Any, sampling: str, randomizer: str
+) -> None:
+    engine, module, optimizer, loader = calibrated(
+        make_model, dataset, epochs=2, sampling=sampling, randomizer=randomizer
+    )
+    assert train(module, optimizer, loader, epochs=2) == 10
+    assert 0.99 < engine.get_epsilon(DELTA) <= 1.0
+    with pytest.raises(PrivacyBudgetExceeded):
+        train(module, optimizer, loader)
+
+
+def test_calibration_is_the_core_functions_and_says_what_it_chose(
+    make_model: Any, dataset: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="opacus_shuffle"):
+        _, _, optimizer, _ = calibrated(make_model, dataset, num_steps=13)
+    expected = calibrate_local_epsilon(
+        target_epsilon=1.0,
+        delta=DELTA,
+        population=40,
+        cohort=8,
+        num_steps=13,
+        mechanism="linf-coordinate",
+        blanket_factory=lambda e: registry.get("linf-coordinate", local_epsilon=e, dim=53).blanket(),
+        method="rdp",
+    )
+    assert optimizer.local_epsilon == expected
+    assert f"local_epsilon={expected:.6g}" in caplog.text
+    assert "13 steps" in caplog.text
+
+
+@pytest.mark.parametrize("n", [93, 99, 105])
+def test_epochs_are_whole_numbers_of_steps(make_model: Any, n: int, caplog: pytest.LogCaptureFixture) -> None:
+    data = TensorDataset(torch.randn(n, 6), torch.zeros(n, dtype=torch.long))
+    with caplog.at_level(logging.INFO, logger="opacus_shuffle"):
+        _, _, _, loader = calibrated(make_model, data, epochs=3)
+    assert f"{3 * (n // 8)} steps" in caplog.text
+    assert len(loader) == n // 8
+
+
+def test_calibration_leaves_room_for_what_was_recorded(make_model: Any, dataset: Any, train: Any) -> None:
+    engine, module, optimizer, loader = calibrated(make_model, dataset, epochs=2, target_epsilon=0.7)
+    train(module, optimizer, loader, epochs=2)
+    with pytest.warns(UserWarning, match="10 rounds are recorded already"):
+        _, module, second, loader = calibrated(make_model, dataset, engine=engine, epochs=2)
+    assert train(module, second, loader, epochs=2) == 10
+    assert 0.99 < engine.get_epsilon(DELTA) <= 1.0
+
+
+def test_calibration_refuses_when_the_budget_is_spent(make_model: Any, dataset: Any, train: Any) -> None:
+    engine, module, optimizer, loader = calibrated(make_model, dataset, epochs=2)
+    train(module, optimizer, loader, epochs=2)
+    with (
+        pytest.warns(UserWarning, match="recorded already"),
+        pytest.raises(ShufflePrivacyError, match="no room"),
+    ):
+        calibrated(make_model, dataset, engine=engine, epochs=2, target_epsilon=0.5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"epochs": 1, "num_steps": 1},
+        {"epochs": 0},
+        {"epochs": 1.5},
+        {"num_steps": -1},
+        {"epochs": 1, "target_epsilon": 0.0},
+        {"epochs": 1, "target_delta": 1.0},
+        {"num_steps": 10**6, "target_epsilon": 1e-6},
+    ],
+)
+def test_targets_that_make_no_sense_or_cannot_be_met_are_refused(
+    make_model: Any, dataset: Any, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        calibrated(make_model, dataset, **bad)
+
+
+def test_calibration_takes_no_local_epsilon(make_model: Any, dataset: Any) -> None:
+    with pytest.raises(TypeError, match="local_epsilon"):
+        calibrated(make_model, dataset, epochs=1, local_epsilon=1.0)

@@ -1,0 +1,725 @@
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus_shuffle import (
+    CohortMismatch,
+    FixedSizeSampler,
+    ShuffleDPOptimizer,
+    ShufflePrivacyError,
+    SubsampledShufflePLDAccountant,
+    SubsampledShuffleRDPAccountant,
+)
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms import LInfCoordinate, registry
+from shuffle_plugins.randomness import SeededRandomness
+
+
+def wrap(module: nn.Module, **options: Any) -> ShuffleDPOptimizer:
+    arguments = {
+        "randomizer": "linf-coordinate",
+        "local_epsilon": 2.0,
+        "max_grad_norm": 1.0,
+        "population": 40,
+        "cohort": 8,
+        "randomness": SeededRandomness(1),
+        **options,
+    }
+    optimizer = ShuffleDPOptimizer(torch.optim.SGD(module.parameters(), lr=0.1), **arguments)
+    accountant = SubsampledShuffleRDPAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=0.2))
+    optimizer.accountant = accountant
+    return optimizer
+
+
+def backward(module: nn.Module, x: torch.Tensor) -> None:
+    module(x).square().mean().backward()
+
+
+# ---- what a step computes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss_reduction", ["mean", "sum"])
+@pytest.mark.parametrize("grad_sample_mode", ["hooks", "functorch", "ew"])
+def test_without_coins_a_step_is_opacus_own_without_noise(
+    make_private: Any,
+    make_model: Any,
+    dataset: Any,
+    transparent: Any,
+    loss_reduction: str,
+    grad_sample_mode: str,
+) -> None:
+    _, module, optimizer, loader = make_private(
+        randomizer=transparent,
+        max_grad_norm=0.3,
+        loss_reduction=loss_reduction,
+        grad_sample_mode=grad_sample_mode,
+    )
+    reference = GradSampleModule(make_model(), loss_reduction=loss_reduction)
+    plain = DPOptimizer(
+        torch.optim.SGD(reference.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=0.3,
+        expected_batch_size=8,
+        loss_reduction=loss_reduction,
+    )
+    criterion = nn.CrossEntropyLoss(reduction=loss_reduction)
+    for x, y in loader:
+        for model, stepper in ((module, optimizer), (reference, plain)):
+            stepper.zero_grad()
+            criterion(model(x), y).backward()
+            stepper.step()
+    for p, q in zip(module.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=1e-5)
+
+
+def test_one_randomisation_covers_all_parameters_of_a_sample(
+    make_private: Any, transparent: Any, train: Any
+) -> None:
+    _, module, optimizer, loader = make_private(randomizer=transparent)
+    train(module, optimizer, loader)
+    dim = sum(p.numel() for p in module.parameters())
+    assert transparent.batches == [(8, dim)] * 5
+
+
+def test_tied_layers_spend_one_report_a_sample(make_private: Any, transparent: Any, step: Any) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 6)
+            self.outer = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.inner(self.inner(x).tanh()))
+
+    engine, module, optimizer, loader = make_private(randomizer=transparent, module=Tied())
+    step(module, optimizer, next(iter(loader)))
+    assert transparent.batches == [(8, 42 + 21)]
+    assert len(engine.accountant) == 1
+
+
+@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+def test_the_average_of_a_step_is_unbiased(make_private: Any, dataset: Any, randomizer: str) -> None:
+    radius = {"linf-coordinate": 0.05, "privunit": 0.3}[randomizer]
+    module = nn.Linear(6, 1, bias=False)
+    _, module, optimizer, _ = make_private(
+        randomizer=randomizer, module=module, local_epsilon=6.0, max_grad_norm=radius, learning_rate=0.0
+    )
+    x = dataset.tensors[0][:8]
+    draws = []
+    for _ in range(1500):
+        optimizer.zero_grad()
+        backward(module, x)
+        optimizer.step()
+        draws.append(next(iter(module.parameters())).grad.flatten().clone())
+    gradient = 2 * (x @ module._module.weight.detach().T) * x
+    norm = gradient.abs().amax(1) if randomizer == "linf-coordinate" else gradient.norm(dim=1)
+    expected = (gradient * (radius / norm.clamp(min=radius))[:, None]).mean(0)
+    stacked = torch.stack(draws)
+    error = (stacked.mean(0) - expected).abs() / (stacked.std(0) / math.sqrt(len(draws)))
+    assert error.max() < 5
+
+
+def test_it_learns(make_private: Any, train: Any, dataset: Any) -> None:
+    data = TensorDataset(dataset.tensors[0].repeat(50, 1), dataset.tensors[1].repeat(50))
+    _, module, optimizer, loader = make_private(
+        data=data, batch_size=500, local_epsilon=8.0, max_grad_norm=0.05, learning_rate=2.0
+    )
+    train(module, optimizer, loader, epochs=30)
+    with torch.no_grad():
+        accuracy = (module(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean()
+    majority = torch.bincount(data.tensors[1]).max() / len(data)
+    assert accuracy > majority + 0.2
+
+
+def test_the_seed_decides_the_run_and_nothing_else_does(make_private: Any, train: Any, flat: Any) -> None:
+    def run(**options: Any) -> torch.Tensor:
+        _, module, optimizer, loader = make_private(**options)
+        train(module, optimizer, loader)
+        return flat(module)
+
+    assert torch.equal(run(), run())
+    assert not torch.equal(run(), run(randomness=SeededRandomness(2)))
+    assert not torch.equal(run(randomness=None), run(randomness=None))
+
+
+# ---- BatchMemoryManager ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_physical_batches_add_up_to_one_round(
+    make_private: Any, transparent: Any, flat: Any, step: Any, sampling: str
+) -> None:
+    def run(limit: int) -> tuple[Any, torch.Tensor]:
+        engine, module, optimizer, loader = make_private(
+            randomizer=transparent, sampling=sampling, max_grad_norm=0.3
+        )
+        for _ in range(2):
+            with BatchMemoryManager(
+                data_loader=loader, max_physical_batch_size=limit, optimizer=optimizer
+            ) as split:
+                for batch in split:
+                    step(module, optimizer, batch)
+        return engine, flat(module)
+
+    engine, parameters = run(3)
+    whole_engine, whole_parameters = run(1000)
+    assert len(engine.accountant) == len(whole_engine.accountant) == 10
+    assert engine.get_epsilon(1e-5) == whole_engine.get_epsilon(1e-5)
+    assert torch.allclose(parameters, whole_parameters, atol=1e-5)
+
+
+def test_skipped_physical_batches_neither_move_parameters_nor_cost_anything(
+    make_private: Any, flat: Any, step: Any
+) -> None:
+    engine, module, optimizer, loader = make_private()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
+        batches = iter(split)
+        before = flat(module)
+        step(module, optimizer, next(batches))
+        assert torch.equal(flat(module), before)
+        assert len(engine.accountant) == 0
+        step(module, optimizer, next(batches))
+        assert not torch.equal(flat(module), before)
+        assert len(engine.accountant) == 1
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_leftovers_of_a_broken_off_iteration_do_not_meet_the_next_cohort(
+    dataset: Any, make_model: Any, transparent: Any, step: Any, sampling: str, num_workers: int
+) -> None:
+    from opacus_shuffle import PrivacyEngine
+
+    engine, model = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=20, num_workers=num_workers),
+        randomizer=transparent,
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+        sampling=sampling,
+        randomness=SeededRandomness(1),
+    )
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
+        step(module, optimizer, next(iter(split)))
+    assert optimizer._received > 0
+    transparent.batches.clear()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
+        released = []
+        for batch in split:
+            rows = sum(b for b, _ in transparent.batches)
+            steps = len(engine.accountant)
+            step(module, optimizer, batch)
+            if len(engine.accountant) > steps:
+                released.append(rows + len(batch[0]))
+                transparent.batches.clear()
+    assert len(released) == 2
+    assert sum(released) == 40 if sampling == "without-replacement" else sum(released) > 0
+    assert not optimizer._step_skip_queue
+
+
+# ---- refusals: nothing released, nothing recorded ----------------------------------------------------------
+
+
+def refused(
+    optimizer: Any, module: nn.Module, flat: Any, error: type[Exception], match: str, *, steps: int = 0
+) -> None:
+    before = flat(module)
+    with pytest.raises(error, match=match):
+        optimizer.step()
+    assert torch.equal(flat(module), before)
+    assert len(optimizer.accountant) == steps
+    assert all(p.grad is None for p in module.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+def test_non_finite_gradients(flat: Any, randomizer: str, value: float) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module, randomizer=randomizer)
+    x = torch.randn(8, 6)
+    x[3, 2] = value
+    backward(module, x)
+    refused(optimizer, module, flat, ValueError, "NaN")
+    optimizer.zero_grad()
+    backward(module, torch.randn(8, 6))
+    optimizer.step()
+    assert len(optimizer.accountant) == 1
+
+
+@pytest.mark.parametrize("received", [1, 7, 9])
+def test_a_cohort_of_another_size(flat: Any, received: int) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    backward(module, torch.randn(received, 6))
+    refused(optimizer, module, flat, CohortMismatch, f"processed {received} .* cohort is 8")
+
+
+def test_a_foreign_loader_with_a_short_last_batch(dataset: Any, step: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module, population=37)
+    optimizer._hooks = ()
+    accountant = SubsampledShuffleRDPAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=8 / 37))
+    loader = DataLoader(TensorDataset(*(t[:37] for t in dataset.tensors)), batch_size=8)
+    *whole, short = loader
+    for batch in whole:
+        step(module, optimizer, batch)
+    with pytest.raises(CohortMismatch):
+        step(module, optimizer, short)
+    assert len(accountant) == 4
+
+
+def test_an_empty_batch_is_no_cohort_without_replacement(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    module(torch.zeros(0, 6)).sum().backward()
+    refused(optimizer, module, flat, CohortMismatch, "processed 0")
+
+
+def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module, sampling="poisson")
+    before = flat(module)
+    module(torch.zeros(0, 6)).sum().backward()
+    optimizer.step()
+    assert len(optimizer.accountant) == 1
+    assert torch.equal(flat(module), before)
+
+
+def test_accumulated_gradients(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    for _ in range(2):
+        backward(module, torch.randn(4, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "2 batches are accumulated")
+
+
+def test_a_second_step_without_zero_grad(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    backward(module, torch.randn(8, 6))
+    optimizer.step()
+    refused(optimizer, module, flat, ValueError, "zero_grad", steps=1)
+
+
+def test_a_step_without_backward(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    refused(optimizer, module, flat, ShufflePrivacyError, "no per-sample gradient")
+
+
+def test_a_training_forward_without_backward_is_explained(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    module(torch.randn(8, 6))
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "no_grad")
+
+
+def test_a_parameter_that_the_loss_does_not_use(flat: Any) -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used = nn.Linear(6, 3)
+            self.idle = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    module = GradSampleModule(Idle())
+    optimizer = wrap(module)
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "requires_grad=False")
+
+
+@pytest.mark.parametrize("freeze", ["one", "all"])
+def test_parameters_frozen_after_backward_do_not_move_by_their_raw_gradient(flat: Any, freeze: str) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    backward(module, torch.randn(8, 6))
+    parameters = list(module.parameters())
+    for p in parameters if freeze == "all" else parameters[:1]:
+        p.requires_grad_(False)
+    before = flat(module)
+    with pytest.raises(ShufflePrivacyError, match="make_private again"):
+        optimizer.step()
+    assert torch.equal(flat(module), before)
+    assert all(p.grad is None for p in parameters)
+
+
+def test_no_accountant_no_release(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    optimizer._hooks, optimizer.step_hook = (), None
+    optimizer.attach_step_hook(lambda _: None)
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "no shuffle accountant")
+
+
+def test_a_hook_that_fails_leaves_parameters_alone_and_never_under_counts(flat: Any) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("disk full")
+
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    optimizer.attach_step_hook(fail)
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, RuntimeError, "disk full", steps=1)
+
+
+def test_an_inner_optimizer_that_fails_leaves_the_step_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    recorded = []
+
+    def fail() -> None:
+        recorded.append(len(optimizer.accountant))
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(optimizer.original_optimizer, "step", fail)
+    backward(module, torch.randn(8, 6))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step()
+    assert recorded == [1]
+    assert len(optimizer.accountant) == 1
+
+
+@pytest.mark.parametrize("bad_chunk", [0, 1, 2])
+def test_after_a_refusal_the_rest_of_the_logical_batch_is_dropped(
+    make_private: Any, transparent: Any, step: Any, flat: Any, bad_chunk: int
+) -> None:
+    """Under Poisson sampling any number of gradients is a cohort, so leftovers would go unnoticed."""
+    engine, module, optimizer, loader = make_private(
+        randomizer=transparent, sampling="poisson", batch_size=20, randomness=SeededRandomness(3)
+    )
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=6, optimizer=optimizer) as split:
+        before = flat(module)
+        batches = iter(split)
+        chunk, last = 0, False
+        while not last:
+            x, y = next(batches)
+            last = not optimizer._step_skip_queue[0]
+            if chunk == bad_chunk:
+                with pytest.raises(ValueError, match="NaN"):
+                    step(module, optimizer, (x * math.nan, y))
+            else:
+                step(module, optimizer, (x, y))
+            chunk += 1
+        assert chunk > bad_chunk
+        assert torch.equal(flat(module), before)
+        assert len(engine.accountant) == 0
+        transparent.batches.clear()
+        rest = [len(x) for x, y in batches if step(module, optimizer, (x, y)) is None]
+    assert len(engine.accountant) == 1
+    assert [b for b, _ in transparent.batches] == rest
+    assert not torch.equal(flat(module), before)
+
+
+# ---- kinds of parameters -----------------------------------------------------------------------------------
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.amount = nn.Parameter(torch.tensor([3]), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.amount
+
+
+def test_scalar_frozen_and_integer_parameters(transparent: Any) -> None:
+    linear = nn.Linear(6, 3)
+    linear.bias.requires_grad_(False)
+    module = GradSampleModule(nn.Sequential(Scale(), linear, Shift()))
+    optimizer = wrap(module, randomizer=transparent, max_grad_norm=1e6)
+    backward(module, torch.randn(8, 6))
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    resting = [p for p in module.parameters() if not p.requires_grad]
+    assert [p.dim() for p in trainable] == [0, 2]
+    assert {p.dtype for p in resting} == {torch.float32, torch.int64}
+    gradient = [p.grad.clone() for p in trainable]
+    before = [p.clone() for p in resting]
+    optimizer.step()
+    assert transparent.batches == [(8, 1 + 18)]
+    for p, g in zip(trainable, gradient, strict=True):
+        assert p.grad.shape == p.shape
+        assert torch.allclose(p.grad, g, rtol=1e-4)
+    assert all(torch.equal(p, q) for p, q in zip(resting, before, strict=True))
+
+
+def test_parameters_of_several_precisions(transparent: Any) -> None:
+    class TwoPrecisions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.single = nn.Linear(6, 4)
+            self.wide = nn.Linear(4, 3).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.wide(self.single(x).double())
+
+    module = GradSampleModule(TwoPrecisions())
+    optimizer = wrap(module, randomizer=transparent, max_grad_norm=1e6)
+    backward(module, torch.randn(8, 6))
+    gradient = [p.grad.clone() for p in module.parameters()]
+    optimizer.step()
+    for p, g in zip(module.parameters(), gradient, strict=True):
+        assert p.grad.dtype == p.dtype
+        assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)
+
+
+def test_complex_parameters_are_refused(flat: Any) -> None:
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, dtype=torch.complex64))
+
+    module = Complex()
+    optimizer = wrap(module)
+    module.weight.grad_sample = torch.zeros(8, 6, dtype=torch.complex64)
+    refused(optimizer, module, flat, ValueError, "floating")
+
+
+def test_an_optimizer_without_trainable_parameters_is_refused() -> None:
+    module = nn.Linear(6, 3).requires_grad_(False)
+    with pytest.raises(ShufflePrivacyError, match="trainable"):
+        wrap(module)
+
+
+# ---- configuration -----------------------------------------------------------------------------------------
+
+
+def test_the_round_says_what_the_optimizer_does() -> None:
+    optimizer = wrap(nn.Linear(6, 3), sampling="poisson", population=50, cohort=5)
+    expected = ShuffleRound(
+        local_epsilon=2.0,
+        population=50,
+        cohort=5,
+        sampling="poisson",
+        mechanism="linf-coordinate",
+        blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=21).blanket(),
+    )
+    assert optimizer.shuffle_round == expected
+    assert optimizer.expected_batch_size == 5
+
+
+@pytest.mark.parametrize(
+    "randomizer",
+    ["linf-coordinate", LInfCoordinate, functools.partial(LInfCoordinate), lambda **kw: LInfCoordinate(**kw)],
+    ids=["name", "class", "partial", "function"],
+)
+def test_a_randomizer_comes_by_name_class_or_factory(randomizer: Any) -> None:
+    optimizer = wrap(nn.Linear(6, 3), randomizer=randomizer, max_grad_norm=0.25)
+    assert type(optimizer.mechanism) is LInfCoordinate
+    assert (optimizer.mechanism.dim, optimizer.mechanism.radius) == (21, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "match"),
+    [
+        (LInfCoordinate(local_epsilon=2.0, dim=21), "instance"),
+        (7, "registered name"),
+        ("no-such-thing", "no-such-thing"),
+        (lambda **kw: object(), "not a LocalRandomizer"),
+        (lambda **kw: LInfCoordinate(local_epsilon=9.0, dim=21, radius=1.0), "asked for"),
+        (lambda **kw: LInfCoordinate(local_epsilon=2.0, dim=21, radius=5.0), "asked for"),
+        (lambda **kw: LInfCoordinate(local_epsilon=2.0, dim=5, radius=1.0), "asked for"),
+    ],
+)
+def test_a_randomizer_that_is_not_what_was_asked_for_is_refused(randomizer: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        wrap(nn.Linear(6, 3), randomizer=randomizer)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"local_epsilon": 0.0},
+        {"local_epsilon": -1.0},
+        {"local_epsilon": math.nan},
+        {"local_epsilon": math.inf},
+        {"local_epsilon": True},
+        {"local_epsilon": None},
+        {"max_grad_norm": 0.0},
+        {"max_grad_norm": math.nan},
+        {"max_grad_norm": [1.0, 1.0]},
+        {"cohort": 41},
+        {"cohort": 0},
+        {"cohort": 8.0},
+        {"population": 0},
+        {"population": 40.0},
+        {"sampling": "full"},
+        {"sampling": "single-pass"},
+        {"sampling": "sideways"},
+        {"loss_reduction": "median"},
+    ],
+)
+def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        wrap(nn.Linear(6, 3), **bad)
+
+
+def test_unknown_keywords_are_refused() -> None:
+    with pytest.raises(TypeError, match="noise_multiplier"):
+        wrap(nn.Linear(6, 3), noise_multiplier=1.0)
+
+
+def test_a_private_optimizer_is_not_wrapped_twice() -> None:
+    optimizer = wrap(nn.Linear(6, 3))
+    with pytest.raises(ShufflePrivacyError, match="original_optimizer"):
+        ShuffleDPOptimizer(
+            optimizer,
+            randomizer="linf-coordinate",
+            local_epsilon=1.0,
+            max_grad_norm=1.0,
+            population=40,
+            cohort=8,
+        )
+
+
+# ---- schedules ---------------------------------------------------------------------------------------------
+
+
+def test_local_epsilon_is_read_afresh_at_every_step(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    core = ShuffleAccountant(method="rdp")
+    for local_epsilon in (2.0, 1.0, 0.5):
+        optimizer.local_epsilon = local_epsilon
+        assert optimizer.mechanism.local_epsilon == local_epsilon
+        steps = train(module, optimizer, loader)
+        blanket = registry.get("linf-coordinate", local_epsilon=local_epsilon, dim=53).blanket()
+        core.step(
+            ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=40,
+                cohort=8,
+                mechanism="linf-coordinate",
+                blanket=blanket,
+            ),
+            num_steps=steps,
+        )
+    assert [entry[1] for entry in engine.accountant.history] == [5, 5, 5]
+    assert engine.get_epsilon(1e-5) == core.epsilon(1e-5).upper
+
+
+def test_the_randomizer_cannot_change_inside_a_round(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
+        batches = iter(split)
+        step(module, optimizer, next(batches))
+        with pytest.raises(ShufflePrivacyError, match="inside a round"):
+            optimizer.local_epsilon = 9.0
+        with pytest.raises(ShufflePrivacyError, match="inside a round"):
+            optimizer.max_grad_norm = 9.0
+        step(module, optimizer, next(batches))
+        optimizer.local_epsilon = 1.0
+    assert engine.accountant.history[0][0][2] == 2.0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, None])
+def test_a_bad_local_epsilon_leaves_the_present_one(bad: Any) -> None:
+    optimizer = wrap(nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="local_epsilon"):
+        optimizer.local_epsilon = bad
+    assert optimizer.local_epsilon == optimizer.shuffle_round.local_epsilon == 2.0
+
+
+def test_opacus_noise_schedulers_are_refused() -> None:
+    optimizer = wrap(nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        ExponentialNoise(optimizer, gamma=0.9)
+    with pytest.raises(AttributeError, match="local_epsilon"):
+        optimizer.noise_multiplier = 1.0
+
+
+def test_an_accountant_of_opacus_cannot_count_our_steps(flat: Any) -> None:
+    from opacus.accountants import RDPAccountant
+
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    foreign = RDPAccountant()
+    optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, AttributeError, "noise_multiplier", steps=1)
+    assert foreign.history == []
+
+
+def test_grad_clip_schedulers_move_the_norm_ball(make_private: Any, train: Any) -> None:
+    _, module, optimizer, loader = make_private()
+    scheduler = ExponentialGradClip(optimizer, gamma=0.5)
+    train(module, optimizer, loader)
+    scheduler.step()
+    assert optimizer.max_grad_norm == optimizer.mechanism.radius == 0.5
+    assert train(module, optimizer, loader) == 5
+
+
+def test_learning_rate_schedulers_work(make_private: Any, train: Any) -> None:
+    _, module, optimizer, loader = make_private(learning_rate=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    train(module, optimizer, loader)
+    scheduler.step()
+    assert optimizer.original_optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_a_second_hook_disconnects_nothing(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    seen: list[int] = []
+    second = SubsampledShufflePLDAccountant()
+    optimizer.attach_step_hook(lambda o: seen.append(len(engine.accountant)))
+    optimizer.attach_step_hook(second.get_optimizer_hook_fn(sample_rate=8 / 40))
+    train(module, optimizer, loader)
+    assert len(engine.accountant) == len(second) == 5
+    assert seen == [1, 2, 3, 4, 5]
+
+
+# ---- the route without an engine ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
+def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: Any, randomizer: str) -> None:
+    module = GradSampleModule(make_model())
+    sampler = FixedSizeSampler(population=40, cohort=8, num_steps=12)
+    optimizer = ShuffleDPOptimizer(
+        torch.optim.Adam(module.parameters(), lr=0.01),
+        randomizer=randomizer,
+        local_epsilon=3.0,
+        max_grad_norm=0.5,
+        population=sampler.population,
+        cohort=sampler.cohort,
+        sampling=sampler.sampling,
+    )
+    sampler.on_start = optimizer.abandon_round
+    accountant = SubsampledShufflePLDAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
+    loader = DataLoader(dataset, batch_sampler=sampler)
+    assert train(module, optimizer, loader) == 12
+    blanket: Blanket = registry.get(randomizer, local_epsilon=3.0, dim=53).blanket()
+    core = ShuffleAccountant(method="pld")
+    core.step(
+        ShuffleRound(local_epsilon=3.0, population=40, cohort=8, mechanism=randomizer, blanket=blanket),
+        num_steps=12,
+    )
+    assert accountant.get_epsilon_interval(1e-5) == core.epsilon(1e-5)
