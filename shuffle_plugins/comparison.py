@@ -1,0 +1,131 @@
+"""Every bound this package knows, for one question: so many rounds of one kind, at one δ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shuffle_plugins.accounting import (
+    Adversary,
+    EpsilonInterval,
+    Method,
+    NamedBound,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+)
+from shuffle_plugins.accounting.published import clones, subsampled_rdp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutOfRange:
+    """A published bound that says nothing about the question.
+
+    Attributes:
+        name: of the bound.
+        reason: why not.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """All bounds on the ε of one question, for replace-one neighbours.
+
+    Attributes:
+        shuffle_round: the kind of round.
+        num_steps: T, how many of them.
+        interval: the accountant's certified interval.
+        bounds: upper bounds from the tightest to the loosest, then lower bounds likewise.
+        out_of_range: published bounds that do not apply.
+    """
+
+    shuffle_round: ShuffleRound
+    num_steps: int
+    interval: EpsilonInterval
+    bounds: tuple[NamedBound, ...]
+    out_of_range: tuple[OutOfRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    name: str
+    source: str
+    epsilon: Callable[..., float]
+
+
+_PUBLISHED = (
+    _Published(
+        "subsampled shuffle RDP, published",
+        "Girgis et al. 2021, Theorem 1",
+        subsampled_rdp.epsilon,
+    ),
+    _Published(
+        "clones, closed form",
+        "Feldman et al. 2021, Theorem 3.1; Kairouz et al. 2015",
+        clones.epsilon,
+    ),
+)
+
+
+def compare(
+    *, shuffle_round: ShuffleRound, num_steps: int, delta: float, method: Method = "pld"
+) -> Comparison:
+    """Bound the ε of T rounds of one kind in every way there is.
+
+    The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
+    blanket, and they are stated for a cohort of fixed size.
+
+    Args:
+        shuffle_round: the kind of round.
+        num_steps: T ≥ 1.
+        delta: in (0, 1).
+        method: how the certified interval is composed, ``"pld"`` or ``"rdp"``.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    accountant = ShuffleAccountant(method=method)
+    accountant.step(shuffle_round, num_steps=num_steps)
+    interval = accountant.epsilon(delta)
+    bounds = list(accountant.bounds(delta))
+    out_of_range = []
+    for published in _PUBLISHED:
+        try:
+            population, cohort = _fixed_cohort(shuffle_round)
+            value = published.epsilon(
+                local_epsilon=shuffle_round.local_epsilon,
+                population=population,
+                cohort=cohort,
+                num_steps=num_steps,
+                delta=delta,
+            )
+        except ValueError as error:
+            out_of_range.append(OutOfRange(name=published.name, reason=str(error)))
+        else:
+            bounds.append(
+                NamedBound(name=published.name, kind="upper", epsilon=value, source=published.source)
+            )
+    uppers = sorted((bound for bound in bounds if bound.kind == "upper"), key=lambda bound: bound.epsilon)
+    lowers = sorted((bound for bound in bounds if bound.kind == "lower"), key=lambda bound: -bound.epsilon)
+    return Comparison(
+        shuffle_round=shuffle_round,
+        num_steps=num_steps,
+        interval=interval,
+        bounds=(*uppers, *lowers),
+        out_of_range=tuple(out_of_range),
+    )
+
+
+def _fixed_cohort(shuffle_round: ShuffleRound) -> tuple[int, int]:
+    """(n, k) as the published theorems see the round; n = k where sampling does not amplify."""
+    if shuffle_round.sampling is Sampling.POISSON:
+        raise ValueError("stated for a cohort of fixed size, not for Poisson sampling")
+    cohort = int(shuffle_round.cohort)
+    amplifies = (
+        shuffle_round.sampling is Sampling.WITHOUT_REPLACEMENT
+        and shuffle_round.adversary is Adversary.MODEL_OBSERVER
+    )
+    return (shuffle_round.population if amplifies else cohort), cohort
