@@ -59,12 +59,12 @@ class _Published:
 _PUBLISHED = (
     _Published(
         "subsampled shuffle RDP, published",
-        "Girgis et al. 2021, Theorem 1",
+        "Girgis et al. 2021, Thm 1",
         subsampled_rdp.epsilon,
     ),
     _Published(
         "clones, closed form",
-        "Feldman et al. 2021, Theorem 3.1; Kairouz et al. 2015",
+        "Feldman et al. 2021, Thm 3.1, composed",
         clones.epsilon,
     ),
 )
