@@ -325,7 +325,7 @@ class ShuffleMixin:
             )
         for p in self.params:
             _check_processed_flag(p.summed_grad)
-            p.grad = p.summed_grad.view_as(p)
+            p.grad = p.summed_grad.clone()
             _mark_as_processed(p.summed_grad)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:

@@ -1,48 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from opacus_shuffle import PrivacyEngine
+from opacus_transparent import Transparent
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.mechanisms import LocalRandomizer, Norm, Reports, Rows
-from shuffle_plugins.randomness import Randomness, SeededRandomness
-
-
-class Transparent(LocalRandomizer):
-    """Clips and adds up, without any randomness: what a step computes can be compared number by number."""
-
-    name: ClassVar[str] = "transparent"
-    norm: ClassVar[Norm] = Norm.L2
-    batches: ClassVar[list[tuple[int, int]]] = []
-
-    @property
-    def bits_per_report(self) -> int:
-        return 32 * self.dim
-
-    def variance(self, x: Tensor | Rows) -> Tensor:
-        return torch.zeros(Rows.of(x).num_rows)
-
-    def blanket(self) -> Blanket:
-        return Blanket.generic(self.local_epsilon)
-
-    def sum(self, reports: Reports) -> Tensor:
-        raise AssertionError("the optimizer asks for the sum directly")
-
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        raise AssertionError("the optimizer asks for the sum directly")
-
-    def randomize_sum(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Tensor:
-        rows = self._rows(x)
-        type(self).batches.append((rows.num_rows, rows.dim))
-        return rows.weighted_sum(self.clip_factors(rows))
+from shuffle_plugins.randomness import SeededRandomness
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_the_loaded_history_counts_against_the_budget(
         engine=resumed, target_epsilon=engine.get_epsilon(1e-5), target_delta=1e-5
     )
     step(module, optimizer, next(iter(loader)))
-    resumed.load_checkpoint(path=path, module=module)
+    resumed.load_checkpoint(path=path, module=module, optimizer=optimizer)
     with pytest.raises(PrivacyBudgetExceeded):
         step(module, optimizer, next(iter(loader)))
 

@@ -1,0 +1,274 @@
+"""Two processes over gloo on this machine; one spawn runs every scenario, the tests read what it saw."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus import GradSampleModule
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus_shuffle import DistributedShuffleDPOptimizer, PrivacyEngine, ShufflePrivacyError
+from opacus_transparent import Transparent
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.randomness import SeededRandomness
+
+WORLD = 2
+N, K = 40, 9
+DIM = 6 * 3 + 3
+
+
+def records() -> TensorDataset:
+    x = torch.randn(N, 6, generator=torch.Generator().manual_seed(5))
+    return TensorDataset(x, torch.arange(N))
+
+
+def model(seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Linear(6, 3)
+
+
+def private(wrapper: Any = DifferentiallyPrivateDistributedDataParallel, **options: Any) -> Any:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    # Different weights on each rank: wrapping must synchronise them.
+    module = wrapper(model(seed=3 + distributed.get_rank()))
+    arguments = {
+        "randomizer": "linf-coordinate",
+        "local_epsilon": 2.0,
+        "max_grad_norm": 0.5,
+        "data_loader": DataLoader(records(), batch_size=K),
+        **options,
+    }
+    return engine, *engine.make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), **arguments
+    )
+
+
+def step(module: nn.Module, optimizer: Any, batch: Any) -> None:
+    x, index = batch
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(x), index % 3).backward()
+    optimizer.step()
+
+
+def outcome(module: nn.Module, engine: PrivacyEngine, **more: Any) -> dict[str, Any]:
+    return {
+        "weights": torch.cat([p.detach().flatten() for p in module.parameters()]).tolist(),
+        "history": json.loads(json.dumps(engine.accountant.history)),
+        "epsilon": engine.get_epsilon(1e-5),
+        **more,
+    }
+
+
+def train_with(**options: Any) -> dict[str, Any]:
+    engine, module, optimizer, loader = private(**options)
+    assert isinstance(optimizer, DistributedShuffleDPOptimizer)
+    indices, sums = [], []
+    for x, index in loader:
+        step(module, optimizer, (x, index))
+        indices.append(index.tolist())
+        sums.append(next(iter(module.parameters())).summed_grad.flatten().tolist())
+    return outcome(
+        module, engine, indices=indices, sums=sums, expected=optimizer.expected_batch_size, steps=len(loader)
+    )
+
+
+def default() -> dict[str, Any]:
+    return train_with()
+
+
+def torch_ddp() -> dict[str, Any]:
+    return train_with(wrapper=DistributedDataParallel)
+
+
+def privunit() -> dict[str, Any]:
+    return train_with(randomizer="privunit")
+
+
+def poisson() -> dict[str, Any]:
+    return train_with(sampling="poisson", data_loader=DataLoader(records(), batch_size=2))
+
+
+def same_coins() -> dict[str, Any]:
+    try:
+        private(randomness=SeededRandomness(7))
+    except ShufflePrivacyError as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
+def reference() -> dict[str, Any]:
+    """One step without coins against Opacus's own optimizer, without noise, on the whole cohort."""
+    _, module, optimizer, loader = private(randomizer=Transparent)
+    x, index = next(iter(loader))
+    step(module, optimizer, (x, index))
+    parts: list[Any] = [None] * WORLD
+    distributed.all_gather_object(parts, index.tolist())
+    whole = sorted(i for part in parts for i in part)
+    plain = GradSampleModule(model())
+    dp = DPOptimizer(
+        torch.optim.SGD(plain.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=0.5,
+        expected_batch_size=K,
+    )
+    step(plain, dp, records()[whole])
+    gap = max(
+        float((p - q).detach().abs().max())
+        for p, q in zip(module.parameters(), plain.parameters(), strict=True)
+    )
+    return {"gap": gap, "cohort": whole}
+
+
+def memory_manager() -> dict[str, Any]:
+    """k = 9 splits into 5 and 4: two physical batches of at most 4 on one rank, one on the other."""
+    engine, module, optimizer, loader = private()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
+        chunks = 0
+        for batch in split:
+            step(module, optimizer, batch)
+            chunks += 1
+    return outcome(module, engine, chunks=chunks)
+
+
+def refusals() -> dict[str, Any]:
+    """A refusal on one rank is a refusal on all; afterwards both go on together."""
+    engine, module, optimizer, loader = private()
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    errors = []
+    for case in ("nan on rank 1", "short on rank 0", "hook missing on rank 1", "chunk with nan on rank 0"):
+        x, index = next(iter(loader))
+        if case == "nan on rank 1" and distributed.get_rank() == 1:
+            x = x * math.nan
+        if case == "short on rank 0" and distributed.get_rank() == 0:
+            x, index = x[:-1], index[:-1]
+        hooks = optimizer._hooks
+        if case == "hook missing on rank 1" and distributed.get_rank() == 1:
+            optimizer._hooks = ()
+        if case == "chunk with nan on rank 0" and distributed.get_rank() == 0:
+            optimizer.signal_skip_step(True)
+            optimizer.signal_skip_step(False)
+            x = x * math.nan
+        try:
+            step(module, optimizer, (x, index))
+            errors.append("none")
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+        if case == "chunk with nan on rank 0" and distributed.get_rank() == 0:
+            step(module, optimizer, (torch.randn(2, 6), torch.tensor([0, 1])))
+        optimizer._hooks = hooks
+    after = torch.cat([p.detach().flatten() for p in module.parameters()])
+    recorded = len(engine.accountant)
+    for batch in loader:
+        step(module, optimizer, batch)
+    return outcome(module, engine, errors=errors, unmoved=bool(torch.equal(before, after)), recorded=recorded)
+
+
+SCENARIOS = [default, torch_ddp, privunit, poisson, same_coins, reference, memory_manager, refusals]
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD
+    )
+    results = {scenario.__name__: scenario() for scenario in SCENARIOS}
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(results))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("two-processes")
+    torch.multiprocessing.spawn(worker, args=(str(folder),), nprocs=WORLD)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize(
+    "scenario", ["default", "torch_ddp", "privunit", "poisson", "memory_manager", "refusals"]
+)
+def test_weights_and_history_agree_on_both_ranks(ranks: Any, scenario: str) -> None:
+    first, second = (rank[scenario] for rank in ranks)
+    assert first["weights"] == second["weights"]
+    assert first["history"] == second["history"]
+    assert first["epsilon"] == second["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "randomizer"), [("default", "linf-coordinate"), ("privunit", "privunit")]
+)
+def test_epsilon_is_that_of_the_global_n_and_k(ranks: Any, scenario: str, randomizer: str) -> None:
+    core = ShuffleAccountant(method="rdp")
+    blanket = registry.get(randomizer, local_epsilon=2.0, dim=DIM).blanket()
+    core.step(
+        ShuffleRound(local_epsilon=2.0, population=N, cohort=K, mechanism=randomizer, blanket=blanket),
+        num_steps=N // K,
+    )
+    assert ranks[0][scenario]["epsilon"] == core.epsilon(1e-5).upper
+    assert ranks[0][scenario]["steps"] == N // K
+    assert ranks[0][scenario]["expected"] == K / WORLD
+
+
+@pytest.mark.parametrize("scenario", ["default", "torch_ddp", "privunit"])
+def test_each_rank_takes_its_part_of_one_cohort_of_k(ranks: Any, scenario: str) -> None:
+    for parts in zip(*(rank[scenario]["indices"] for rank in ranks), strict=True):
+        assert [len(p) for p in parts] == [5, 4]
+        assert len(set(parts[0]) | set(parts[1])) == K
+    cohorts = [tuple(sorted(a + b)) for a, b in zip(*(r[scenario]["indices"] for r in ranks), strict=True)]
+    assert len(set(cohorts)) == len(cohorts)
+
+
+def test_a_poisson_cohort_is_split_too_and_empty_parts_are_steps(ranks: Any) -> None:
+    parts = list(zip(*(rank["poisson"]["indices"] for rank in ranks), strict=True))
+    assert len(parts) == N // 2
+    assert all(not set(a) & set(b) and len(a) - len(b) in (0, 1) for a, b in parts)
+    assert any(not b for _, b in parts)
+    assert len({len(a) + len(b) for a, b in parts}) > 1
+    assert ranks[0]["poisson"]["history"][0][1] == N // 2
+
+
+def test_the_coins_of_the_ranks_differ(ranks: Any) -> None:
+    first, second = (rank["default"]["sums"] for rank in ranks)
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_a_shared_seed_is_refused_on_every_rank(ranks: Any) -> None:
+    assert all("share a stream" in rank["same_coins"]["error"] for rank in ranks)
+
+
+def test_without_coins_the_step_is_that_of_one_process(ranks: Any) -> None:
+    assert len(ranks[0]["reference"]["cohort"]) == K
+    assert all(rank["reference"]["gap"] < 1e-6 for rank in ranks)
+
+
+def test_physical_batches_may_differ_in_number_between_ranks(ranks: Any) -> None:
+    assert [rank["memory_manager"]["chunks"] for rank in ranks] == [2 * (N // K), N // K]
+    assert ranks[0]["memory_manager"]["history"][0][1] == N // K
+
+
+def test_one_ranks_refusal_is_everybodys(ranks: Any) -> None:
+    first, second = (rank["refusals"]["errors"] for rank in ranks)
+    assert "another process" in first[0]
+    assert "NaN" in second[0]
+    assert all("processed 8 gradients" in errors[1] for errors in (first, second))
+    assert "another process" in first[2]
+    assert "no shuffle accountant" in second[2]
+    assert "NaN" in first[3]
+    assert "another process" in second[3]
+    for rank in ranks:
+        assert rank["refusals"]["unmoved"]
+        assert rank["refusals"]["recorded"] == 0
+        assert rank["refusals"]["history"][0][1] == N // K
