@@ -34,7 +34,7 @@ from shuffle_plugins.tables import bounds_table, rounded, rounds_table, verdict
 
 T = TypeVar("T")
 
-GENERIC = "generic"
+_GENERIC = "generic"
 _PIPE_WIDTH = 110
 _PLOT_POINTS = 13
 _PROBE_DIMS = (1, 2, 1_000)
@@ -143,7 +143,7 @@ def epsilon_command(
     cohort: CohortOption = None,
     sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
     adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
-    mechanism: MechanismOption = GENERIC,
+    mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
     as_json: JsonOption = False,
@@ -187,7 +187,7 @@ def compare_command(
     ] = "1,10,100,1000,10000",
     sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
     adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
-    mechanism: MechanismOption = GENERIC,
+    mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
     as_json: JsonOption = False,
@@ -249,7 +249,7 @@ def calibrate_command(
     ] = None,
     sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
     adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
-    mechanism: MechanismOption = GENERIC,
+    mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
     as_json: JsonOption = False,
@@ -415,7 +415,7 @@ def _round(
 
 
 def _blanket_factory(mechanism: str, dim: int | None) -> Callable[[float], Blanket] | None:
-    if mechanism == GENERIC:
+    if mechanism == _GENERIC:
         return None
 
     def blanket(local_epsilon: float) -> Blanket:
@@ -449,13 +449,11 @@ def _answer_json(answer: Comparison) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _print(*parts: Any) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     for part in parts:
         console.print(part)
 
