@@ -24,6 +24,7 @@ class Norm(StrEnum):
     LINF = "linf"
 
 
+_NORMS = {Norm.L1: Rows.l1_norm, Norm.L2: Rows.l2_norm, Norm.LINF: Rows.linf_norm}
 _BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
@@ -145,7 +146,8 @@ class LocalRandomizer(ABC):
         Raises:
             ValueError: as :meth:`randomize`.
         """
-        return self.sum(self.randomize(x, randomness=randomness, clip=clip))
+        rows = self._rows(x)
+        return self.sum(self.randomize(rows, randomness=randomness, clip=clip)).to(rows.compute_dtype)
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)
@@ -154,13 +156,16 @@ class LocalRandomizer(ABC):
         return rows
 
     def _norms(self, rows: Rows) -> Tensor:
-        norms = rows.l2_norm() if self.norm is Norm.L2 else rows.linf_norm()
+        norms = _NORMS[self.norm](rows)
+        self._check_finite(norms)
+        return norms
+
+    def _check_finite(self, norms: Tensor) -> None:
         if not bool(norms.isfinite().all()):
             raise ValueError(
                 "the batch has NaN or infinite entries; nothing was released. Find their source (learning "
                 "rate, loss scaling, data) and drop the whole step, not the clients concerned"
             )
-        return norms
 
     def _factors(self, norms: Tensor) -> Tensor:
         return self.radius / norms.clamp(min=self.radius)

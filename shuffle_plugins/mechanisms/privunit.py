@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.privunit_parameters import (
     privunit_blanket,
 )
 from shuffle_plugins.mechanisms.privunit_reports import Draws, dense_reports
-from shuffle_plugins.mechanisms.privunit_sum import sum_of_reports
+from shuffle_plugins.mechanisms.privunit_sum import ChunkedSum, chunk_size
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sphere import cap_coordinate
@@ -106,11 +106,16 @@ class PrivUnit(LocalRandomizer):
             ValueError: as :meth:`randomize`.
         """
         rows = self._rows(x)
+        chunk = chunk_size(rows)
+        if chunk is None:
+            return super().randomize_sum(rows, randomness=randomness, clip=clip)
         randomness = randomness or SecureRandomness()
-        norms = self._norms(rows)
+        chunked = ChunkedSum(rows, chunk=chunk)
+        norms = chunked.norms()
+        self._check_finite(norms)
         if not clip:
             self._check_ball(norms, rows.dtype)
-        total = sum_of_reports(rows, norms, draws=self._draw(norms, randomness), randomness=randomness)
+        total = chunked.sample(norms, draws=self._draw(norms, randomness), randomness=randomness)
         return total.mul_(self.report_norm)
 
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:

@@ -11,6 +11,8 @@ from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 21
+_SMALL_DIM = 64
+"""Below, a normal vector may be so nearly parallel to a direction that float32 loses the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Draws:
 def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
     """Unit vectors V, (clients, dim) float32: one normal per client and coordinate.
 
-    V = along·u + sqrt(1 - along²)·h/‖h‖ with u = x/‖x‖ and h a normal vector without its part along u.
+    V = along·u + sqrt(1 - along²)·h/‖h‖ with u = x/‖x‖ and h a normal vector without its part along u; at
+    dim 1 nothing is left of h, and along is ±1.
 
     Args:
         x: (clients, dim).
@@ -54,18 +57,18 @@ def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomnes
 
 
 def _dense_chunk(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
-    normals = randomness.normal((x.num_rows, x.dim), device=x.device)
-    leaning = (~draws.uniform).to(x.device)
-    along = torch.where(leaning, draws.along.to(x.device), 0.0).to(torch.float32).unsqueeze(1)
-    scale = torch.where(leaning, norms, torch.ones_like(norms)).unsqueeze(1)
-    keep = leaning.unsqueeze(1).to(x.compute_dtype)
-    directions = (x.dense().to(x.compute_dtype) / scale * keep).to(torch.float32)
-    across = torch.linalg.vecdot(normals, directions).unsqueeze(1)
-    normals.addcmul_(directions, across, value=-1)
-    if x.dim == 1:
-        normals.mul_(1 - leaning.unsqueeze(1).to(torch.float32))
-    lengths = torch.linalg.vector_norm(normals, dim=1, keepdim=True).clamp_(
-        min=torch.finfo(torch.float32).tiny
-    )
-    normals.mul_((1 - along.square()).clamp_(min=0).sqrt_() / lengths)
+    dtype = torch.float64 if x.dim < _SMALL_DIM else torch.float32
+    leaning = (~draws.uniform).to(x.device).unsqueeze(1)
+    along = torch.where(leaning.squeeze(1), draws.along.to(x.device), 0.0).to(dtype).unsqueeze(1)
+    scale = torch.where(leaning, norms.unsqueeze(1), 1.0)
+    directions = torch.where(leaning, x.dense().to(x.compute_dtype) / scale, 0.0).to(dtype)
+    directions /= _lengths(directions)
+    normals = randomness.normal((x.num_rows, x.dim), dtype=dtype, device=x.device)
+    normals.addcmul_(directions, torch.linalg.vecdot(normals, directions).unsqueeze(1), value=-1)
+    normals.mul_((1 - along.square()).clamp_(min=0).sqrt_() / _lengths(normals))
     return normals.addcmul_(directions, along)
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return torch.where(lengths > 0, lengths, 1.0)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.privunit_reports import Draws, dense_reports
+from shuffle_plugins.mechanisms.privunit_reports import Draws
 from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
 
@@ -47,49 +47,88 @@ _RANK_TOLERANCE = 1e-11
 Float64Array = NDArray[np.float64]
 
 
-def sum_of_reports(
-    x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness, chunk: int | None = None
-) -> Tensor:
-    """Sum of the unit vectors V of all clients, (dim,), in the rows' compute dtype.
+def chunk_size(x: Rows) -> int | None:
+    """Clients per chunk that suit the device; None where d < 2·chunk: draw reports one by one there."""
+    size = CPU_CHUNK if x.device.type == "cpu" else ACCELERATOR_CHUNK
+    return size if x.dim >= 2 * size else None
+
+
+class ChunkedSum:
+    """The sum of a batch's PrivUnit reports in two passes: Gram matrices first, the sum when norms are known.
 
     Args:
-        x: (clients, dim), finite. norms: l2 norms of the rows, (clients,); a row of norm zero must be
-        ``uniform``. draws: inner product and kind of each report. randomness: source of everything else.
-        chunk: clients handled together; by default what suits the device. The law does not depend on it.
-        Where
-            dim < 2·chunk the reports are drawn one by one.
+        x: (clients, dim).
+        chunk: clients handled together; the law of the sum does not depend on it.
 
     Raises:
-        ValueError: if ``chunk`` is not positive.
+        ValueError: unless 1 <= chunk <= dim / 2, which Bartlett's theorem needs.
     """
-    if chunk is None:
-        chunk = CPU_CHUNK if x.device.type == "cpu" else ACCELERATOR_CHUNK
-    if chunk < 1:
-        raise ValueError(f"chunk must be positive, got {chunk}")
-    if x.dim < 2 * chunk:
-        return dense_reports(x, norms, draws=draws, randomness=randomness).sum(dim=0).to(x.compute_dtype)
-    total = torch.zeros(x.dim, dtype=x.compute_dtype, device=x.device)
-    for start in range(0, x.num_rows, chunk):
-        stop = min(start + chunk, x.num_rows)
-        _add_chunk(
-            total,
-            x.narrow(start, stop),
-            norms[start:stop],
-            draws=draws.narrow(start, stop),
-            randomness=randomness,
-        )
-    return total
+
+    def __init__(self, x: Rows, *, chunk: int) -> None:
+        if not 1 <= chunk <= x.dim // 2:
+            raise ValueError(f"chunk must be in [1, {x.dim // 2}] at dimension {x.dim}, got {chunk}")
+        self._x = x
+        self._bounds = [(start, min(start + chunk, x.num_rows)) for start in range(0, x.num_rows, chunk)]
+        self._grams = [x.narrow(start, stop).gram() for start, stop in self._bounds]
+
+    def norms(self) -> Tensor:
+        """L2 norms of the rows, (clients,): the Gram matrices' diagonals, measured again where extreme."""
+        x = self._x
+        diagonals = [gram.diagonal() for gram in self._grams]
+        if not diagonals:
+            return torch.zeros(0, dtype=x.compute_dtype, device=x.device)
+        norms = torch.cat(diagonals).sqrt()
+        if bool(_extreme(norms).any()):
+            return x.l2_norm()
+        return norms
+
+    def sample(self, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
+        """Draw the sum of the unit vectors V of all clients, (dim,), in the rows' compute dtype.
+
+        Args:
+            norms: finite l2 norms of the rows, (clients,); a row of norm zero must be ``uniform``.
+            draws: inner product and kind of each report.
+            randomness: source of everything else.
+        """
+        x = self._x
+        total = torch.zeros(x.dim, dtype=x.compute_dtype, device=x.device)
+        weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
+        for (start, stop), gram in zip(self._bounds, self._grams, strict=True):
+            part, lengths = x.narrow(start, stop), norms[start:stop]
+            rescaled = bool(_extreme(lengths).any())
+            if rescaled:
+                part, lengths = _normalised(part, lengths)
+                gram = part.gram()
+            inverse = torch.where(lengths > 0, lengths.double().reciprocal(), 0.0).cpu().numpy()
+            coefficients = _add_chunk(
+                total, part, gram, inverse, draws=draws.narrow(start, stop), randomness=randomness
+            )
+            row_weights = torch.from_numpy(coefficients * inverse).to(weights)
+            if rescaled:
+                part.add_weighted_sum(row_weights, out=total)
+            else:
+                weights[start:stop] = row_weights
+        x.add_weighted_sum(weights, out=total)
+        return total
 
 
-def _add_chunk(total: Tensor, x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> None:
-    lengths = norms.cpu().double().numpy()
-    present = lengths > 0
-    if bool((lengths[present] > _EXTREME).any() or (lengths[present] < 1 / _EXTREME).any()):
-        scale = torch.where(norms > 0, norms, torch.ones_like(norms)).double().unsqueeze(1)
-        x = Rows([(block.double() / scale).to(x.compute_dtype) for block in x.blocks])
-        lengths = present.astype(np.float64)
-    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=present)
-    to_basis, from_basis = _span(x, inverse)
+def _extreme(norms: Tensor) -> Tensor:
+    """Rows whose norm is so far from one that squares may overflow or vanish, zero and NaN included."""
+    return ~((norms > 1 / _EXTREME) & (norms < _EXTREME))
+
+
+def _normalised(x: Rows, norms: Tensor) -> tuple[Rows, Tensor]:
+    """Rows over their norms, and the norms of the result: one, or zero."""
+    scale = torch.where(norms > 0, norms, torch.ones_like(norms)).double().unsqueeze(1)
+    blocks = [(block.double() / scale).to(x.compute_dtype) for block in x.blocks]
+    return Rows(blocks), (norms > 0).to(x.compute_dtype)
+
+
+def _add_chunk(
+    total: Tensor, x: Rows, gram: Tensor, inverse: Float64Array, *, draws: Draws, randomness: Randomness
+) -> Float64Array:
+    """Add the part off the span to ``total``; return the coefficients of the directions."""
+    to_basis, from_basis = _span(x, gram, inverse)
     count, rank = from_basis.shape
 
     in_span = randomness.normal((count, rank), dtype=torch.float64).numpy()
@@ -101,20 +140,24 @@ def _add_chunk(total: Tensor, x: Rows, norms: Tensor, *, draws: Draws, randomnes
     weights = np.sqrt(np.maximum(1 - along**2, 0.0) / squared)
 
     normals = randomness.normal(x.dim, dtype=x.compute_dtype, device=x.device)
-    normals_in_span = to_basis.T @ (inverse * x.dot(normals).cpu().double().numpy())
+    normals_in_span = to_basis.T @ (inverse * x.dot(normals).double().cpu().numpy())
     off_span = float(torch.dot(normals, normals)) - float(normals_in_span @ normals_in_span)
     outside = float(np.linalg.norm(bartlett.T @ weights)) / off_span**0.5
-
-    coefficients = along - weights * across + to_basis @ (in_span.T @ weights - outside * normals_in_span)
     total.add_(normals, alpha=outside)
-    x.add_weighted_sum(torch.from_numpy(coefficients * inverse).to(x.device), out=total)
+
+    coefficients: Float64Array = along - weights * across
+    coefficients += to_basis @ (in_span.T @ weights - outside * normals_in_span)
+    return coefficients
 
 
-def _span(x: Rows, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Basis Q of the span of the directions: (M, T) with Q = Uᵀ M and T = U Q, both (clients, rank)."""
-    values, vectors = _spectrum(x.gram(), inverse)
-    floor = values[values > _RANK_TOLERANCE].min(initial=1.0)
-    if floor < _ILL_CONDITIONED or bool((values < _ILL_CONDITIONED).sum() > (inverse == 0).sum()):
+def _span(x: Rows, gram: Tensor, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Basis Q of the span of the directions: (M, T) with Q = Uᵀ M and T = U Q, both (clients, rank).
+
+    Small eigenvalues of a float32 Gram matrix are mostly rounding: such a matrix is taken again in float64.
+    """
+    values, vectors = _spectrum(gram, inverse)
+    missing = int((inverse == 0).sum())
+    if gram.dtype != torch.float64 and int((values < _ILL_CONDITIONED).sum()) > missing:
         values, vectors = _spectrum(x.gram(dtype=torch.float64), inverse)
     kept = values > _RANK_TOLERANCE
     roots = np.sqrt(values[kept])
@@ -124,14 +167,14 @@ def _span(x: Rows, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
 def _spectrum(gram: Tensor, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
     cosines = gram.cpu().double().numpy() * inverse[:, None] * inverse
     np.fill_diagonal(cosines, inverse > 0)
-    values, vectors = np.linalg.eigh(cosines)
-    return values, vectors
+    values, vectors = torch.linalg.eigh(torch.from_numpy(cosines))
+    return values.numpy(), vectors.numpy()
 
 
 def _bartlett(count: int, *, freedom: int, randomness: Randomness) -> Float64Array:
     """Lower triangular L with L Lᵀ ~ Wishart(freedom, I): needs freedom >= count."""
-    below = np.tril(randomness.normal((count, count), dtype=torch.float64).numpy(), -1)
+    lower: Float64Array = np.tril(randomness.normal((count, count), dtype=torch.float64).numpy(), -1)
     shape = (freedom - np.arange(count)) / 2
     squared = 2 * special.gammaincinv(shape, randomness.uniform(count).numpy())
-    np.fill_diagonal(below, np.sqrt(squared))
-    return below
+    np.fill_diagonal(lower, np.sqrt(squared))
+    return lower

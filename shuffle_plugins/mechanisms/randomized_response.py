@@ -35,8 +35,8 @@ class SignThresholds:
     def of(cls, local_epsilon: float) -> SignThresholds:
         r"""Thresholds that never exceed ε0.
 
-        ``low`` is at most one above the smallest integer with :math:`(2^{62} - low)/low \le e^{ε_0}`, in 60-digit arithmetic
-        with the exponential rounded down. From ε0 ≈ 43 on it is 1.
+        ``low`` is at most one above the smallest integer with :math:`(2^{62} - low)/low \le e^{ε_0}`, in
+        60-digit arithmetic with the exponential rounded down. From ε0 ≈ 43 on it is 1.
 
         Raises:
             ValueError: if ε0 is out of range.

@@ -151,7 +151,7 @@ def _discover() -> None:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         known = _ENTRIES.get(point.name)
         if known is not None:
-            if known.factory == point:
+            if isinstance(known.factory, EntryPoint) and known.factory == point:
                 continue
             raise ValueError(
                 f"the installed entry point {point.value!r} offers a mechanism named {point.name!r}, which "

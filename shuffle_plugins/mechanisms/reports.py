@@ -102,6 +102,10 @@ class Reports:
         """The same reports on another device."""
         return self._with([field.values.to(device) for field in self.fields])
 
+    def narrow(self, start: int, stop: int) -> Reports:
+        """Reports start..stop."""
+        return self._with([field.values[start:stop] for field in self.fields])
+
     def permute(self, permutation: Tensor) -> Reports:
         """The same reports in another order.
 
@@ -151,7 +155,7 @@ class Reports:
                 floats.append(np.ascontiguousarray(array, dtype=f"<f{field.bits // 8}").tobytes())
             else:
                 parts.append(_FIELD.pack(_INTEGER, field.bits, field.width))
-                integers.append(_to_bits(array.reshape(len(self), -1).astype(np.int64), field.bits))
+                integers.append(_to_bits(array.reshape(len(self), field.width).astype(np.int64), field.bits))
         if integers:
             parts.append(np.packbits(np.concatenate(integers, axis=1)).tobytes())
         body = b"".join(parts + floats)
@@ -188,6 +192,10 @@ class Reports:
         at += _SIZES.size
         layout = [_FIELD.unpack_from(data, at + i * _FIELD.size) for i in range(num_fields)]
         at += num_fields * _FIELD.size
+        if any(bits * width == 0 and width != 1 for _, bits, width in layout) or (
+            count and not any(bits for _, bits, _ in layout)
+        ):
+            raise ValueError("not the bytes of reports: a part of a report has no size")
         integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
         packed = (integer_bits * count + 7) // 8
         float_bytes = sum(bits // 8 * width * count for kind, bits, width in layout if kind == _FLOAT)
@@ -234,7 +242,7 @@ def compact_dtype(bits: int) -> torch.dtype:
 def _to_bits(values: np.ndarray, bits: int) -> np.ndarray:
     shifts = np.arange(bits - 1, -1, -1, dtype=np.int64)
     spread: np.ndarray = (values[:, :, None] >> shifts) & 1
-    return spread.astype(np.uint8).reshape(values.shape[0], -1)
+    return spread.astype(np.uint8).reshape(values.shape[0], values.shape[1] * bits)
 
 
 def _from_bits(table: np.ndarray, bits: int, width: int) -> np.ndarray:

@@ -62,6 +62,13 @@ class Rows:
         """Rows start..stop as views."""
         return Rows([block[start:stop] for block in self.blocks])
 
+    def l1_norm(self) -> Tensor:
+        """Sum of absolute entries of each row, (clients,); NaN and inf pass through."""
+        norms = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
+        for block in self.blocks:
+            norms.add_(torch.linalg.vector_norm(block, ord=1, dim=1, dtype=self.compute_dtype))
+        return norms
+
     def l2_norm(self) -> Tensor:
         """Euclidean norm of each row, (clients,), exact to rounding for every finite row.
 

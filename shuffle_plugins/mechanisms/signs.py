@@ -21,9 +21,9 @@ def random_signs(values: Tensor, *, thresholds: SignThresholds, randomness: Rand
     Returns:
         uint8 tensor (clients,).
     """
-    span = float(thresholds.high - thresholds.low)
-    rise = values.double().add(1).mul_(span / 2).round_().clamp_(0, span).to(torch.int64)
-    drawn_below = (rise + thresholds.low).clamp_(thresholds.low, thresholds.high)
+    half_span = (thresholds.high - thresholds.low) / 2
+    from_nearer_end = (1 - values.double().abs()).clamp_(0, 1).mul_(half_span).round_().to(torch.int64)
+    drawn_below = torch.where(values < 0, thresholds.low + from_nearer_end, thresholds.high - from_nearer_end)
     return randomness.bernoulli(drawn_below).to(torch.uint8)
 
 

@@ -35,7 +35,8 @@ def cap_coordinate(tail: NDArray[np.float64], *, dim: int) -> NDArray[np.float64
     if dim == 1:
         return np.ones_like(tail)
     squared: NDArray[np.float64] = special.betainccinv(0.5, (dim - 1) / 2, 2 * tail)
-    return np.sqrt(squared.clip(0.0, 1.0))
+    root: NDArray[np.float64] = np.sqrt(squared.clip(0.0, 1.0))
+    return root
 
 
 def _log_gamma_ratio(x: float) -> float:

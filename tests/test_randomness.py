@@ -1,0 +1,140 @@
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
+
+SOURCES = [lambda: SeededRandomness(1), SecureRandomness]
+
+
+def test_seed_fixes_the_stream_and_nothing_else_does():
+    assert torch.equal(SeededRandomness(3).words(100), SeededRandomness(3).words(100))
+    assert not torch.equal(SeededRandomness(3).words(100), SeededRandomness(4).words(100))
+    assert not torch.equal(SecureRandomness().words(100), SecureRandomness().words(100))
+
+
+def test_stream_is_the_same_on_every_machine():
+    assert SeededRandomness(0).words(2).tolist() == [4284873070343788785, 4943887151850326380]
+
+
+def test_a_stream_does_not_depend_on_how_it_is_cut():
+    whole = SeededRandomness(5).words(20_000)
+    source = SeededRandomness(5)
+    assert torch.equal(torch.cat([source.words(n) for n in (0, 1, 9_999, 10_000)]), whole)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", True, None])
+def test_seed_must_be_whole(seed):
+    with pytest.raises(ValueError, match="whole number"):
+        SeededRandomness(seed)
+
+
+def test_copies_of_a_secure_source_do_not_share_its_stream():
+    source = SecureRandomness()
+    twins = [copy.copy(source), copy.deepcopy(source), pickle.loads(pickle.dumps(source))]
+    drawn = [tuple(twin.words(4).tolist()) for twin in [source, *twins]]
+    assert len(set(drawn)) == 4
+
+
+def test_a_forked_process_does_not_share_the_stream():
+    source = SecureRandomness()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, source.words(4).numpy().tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    drawn = np.frombuffer(os.read(reader, 32), dtype=np.int64)
+    assert drawn.tolist() != source.words(4).tolist()
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_every_bit_of_a_word_is_fair(make):
+    words = make().words(40_000).numpy().view(np.uint64)
+    ones = ((words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).sum(axis=0).astype(np.int64)
+    assert np.abs(ones - 20_000).max() < 6 * 100
+
+
+@pytest.mark.parametrize("high", [2, 7, 10, 203_530])
+def test_integers_are_uniform(high):
+    drawn = SeededRandomness(2).integers(high, (200, 300))
+    assert drawn.shape == (200, 300)
+    assert drawn.dtype == torch.int64
+    bins = min(high, 10)
+    counts = np.bincount((drawn.flatten() * bins // high).numpy(), minlength=bins)
+    shares = np.bincount(np.arange(high) * bins // high, minlength=bins) / high
+    assert stats.chisquare(counts, 60_000 * shares).pvalue > 1e-4
+
+
+def test_integers_below_one_are_zero():
+    assert SeededRandomness(2).integers(1, 5).tolist() == [0] * 5
+
+
+def test_integers_near_the_word_size_have_no_modulo_bias():
+    high = 3 << 60
+    drawn = SeededRandomness(2).integers(high, 30_000)
+    assert int(drawn.max()) < high
+    counts = np.bincount((drawn >> 60).numpy(), minlength=3)
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("high", [0, -1, (1 << 62) + 1])
+def test_integers_refuse_a_bad_range(high):
+    with pytest.raises(ValueError, match="high"):
+        SeededRandomness(2).integers(high, 3)
+
+
+def test_bernoulli_follows_its_integer_thresholds():
+    whole = 1 << 62
+    thresholds = torch.tensor([0, whole // 8, whole // 2, whole])
+    drawn = SeededRandomness(2).bernoulli(thresholds.repeat(40_000, 1))
+    shares = drawn.double().mean(dim=0)
+    assert shares[0] == 0
+    assert shares[3] == 1
+    assert abs(float(shares[1]) - 0.125) < 5 * (0.125 * 0.875 / 40_000) ** 0.5
+    assert abs(float(shares[2]) - 0.5) < 5 * 0.5 / 200
+
+
+@pytest.mark.parametrize("bad", [torch.tensor([-1]), torch.tensor([(1 << 62) + 1]), torch.tensor([0.5])])
+def test_bernoulli_refuses_bad_thresholds(bad):
+    with pytest.raises(ValueError, match="thresholds"):
+        SeededRandomness(2).bernoulli(bad)
+
+
+def test_uniform_is_uniform_and_open():
+    drawn = SeededRandomness(2).uniform(50_000).numpy()
+    assert 0 < drawn.min() < drawn.max() < 1
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", SOURCES)
+def test_normal_is_normal(make, dtype):
+    drawn = make().normal((301, 333), dtype=dtype)
+    assert drawn.shape == (301, 333)
+    assert drawn.dtype == dtype
+    flat = drawn.flatten().double()
+    assert stats.kstest(flat.numpy(), "norm").pvalue > 1e-5
+    half = (flat.numel() + 1) // 2
+    pairs = torch.stack([flat[: half - 1], flat[half:]])
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / half**0.5
+    assert abs(float(torch.corrcoef(pairs.square())[0, 1])) < 6 / half**0.5
+
+
+def test_normal_refuses_half_precision():
+    with pytest.raises(ValueError, match="float32 or float64"):
+        SeededRandomness(2).normal(3, dtype=torch.float16)
+
+
+def test_permutations_are_uniform():
+    source = SeededRandomness(2)
+    seen = [tuple(source.permutation(4).tolist()) for _ in range(6_000)]
+    orders, counts = np.unique(np.array(seen), axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert stats.chisquare(counts).pvalue > 1e-4
+    assert source.permutation(0).numel() == 0
