@@ -10,6 +10,7 @@ from typing import IO, Any, BinaryIO, Literal
 
 import opacus
 import torch
+from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from torch import nn
@@ -73,12 +74,27 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Raises:
             ShufflePrivacyError: if the accountant is not one of the two.
         """
+        self._in_use = False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             super().__init__(accountant=accountant, secure_mode=False)
         self._require_accountant()
         self.secure_mode = secure_mode
         self.dataset: Dataset[Any] | None = None
+
+    @property
+    def accountant(self) -> IAccountant:
+        """Where rounds are recorded; assign one of ours before ``make_private`` to use one of your own."""
+        return self._accountant
+
+    @accountant.setter
+    def accountant(self, value: IAccountant) -> None:
+        if self._in_use:
+            raise ShufflePrivacyError(
+                "training records into this engine's present accountant, and a new one would report ε "
+                "without those rounds: assign it before make_private, or create another engine"
+            )
+        self._accountant = value
 
     def _require_accountant(self) -> SubsampledShuffleAccountant:
         if not isinstance(self.accountant, SubsampledShuffleAccountant):
@@ -117,7 +133,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             module: model to train; wrap it in Opacus's ``DifferentiallyPrivateDistributedDataParallel`` (or
                 torch's DDP) first to train over several processes.
             optimizer: any torch optimizer over (some of) the module's parameters.
-            data_loader: map-style data set, ``batch_size=k``, plain or shuffled order.
+            data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
+                the same one in every process.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
             max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ℓ∞ for
                 ``"linf-coordinate"``. Longer gradients are scaled down to it.
@@ -183,7 +200,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             rank=torch.distributed.get_rank() if distributed else 0,
             world_size=torch.distributed.get_world_size() if distributed else 1,
         )
-        sampler.on_start = private_optimizer.abandon_round
+        sampler.attach(private_optimizer)
         private_loader = with_sampler(data_loader, sampler, batch_first=batch_first)
         private_module = self._prepare_model(
             module,
@@ -194,6 +211,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         private_module.forbid_grad_accumulation()
         self._remember(data_loader)
+        self._in_use = True
         return private_module, private_optimizer, private_loader
 
     def make_private_with_epsilon(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -155,6 +156,7 @@ class ShuffleMixin:
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
         self._dropping = False
+        self._expected_rounds: int | None = None
         self._build(
             factory=randomizer_factory(randomizer), local_epsilon=local_epsilon, max_grad_norm=max_grad_norm
         )
@@ -308,13 +310,19 @@ class ShuffleMixin:
         """Check the round and move the randomised sum to ``p.grad``; the noise is in it already.
 
         Raises:
-            ShufflePrivacyError: if no accountant is attached.
+            ShufflePrivacyError: if no accountant is attached, or the batch is from elsewhere than an attached
+                sampler.
             CohortMismatch: if the round does not hold exactly the cohort (sampling without replacement).
         """
         if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
+            )
+        if self._expected_rounds == 0:
+            raise ShufflePrivacyError(
+                "this batch was not drawn by the sampler that the accounting is for: train on the loader "
+                "that make_private returned"
             )
         received = self._count_received()
         if self._sampling is Sampling.WITHOUT_REPLACEMENT and received != self._cohort:
@@ -336,7 +344,7 @@ class ShuffleMixin:
         """
         if self._dropping:
             self._dropping = self._check_skip_next_step()
-            self.abandon_round(keep_skip_queue=True)
+            self._clear_gradients()
             return False
         queued = len(self._step_skip_queue)
         try:
@@ -345,30 +353,40 @@ class ShuffleMixin:
         except BaseException:
             if len(self._step_skip_queue) == queued:
                 self._dropping = self._check_skip_next_step()
-            self.abandon_round(keep_skip_queue=True)
+            self._finish_round()
+            self._clear_gradients()
             raise
         if released:
-            self._received = 0
+            self._finish_round()
         return released
 
-    def abandon_round(self, *, keep_skip_queue: bool = False) -> None:
-        """Forget a round that was begun and not released.
-
-        The engine calls this whenever an iteration over its loader starts, so that the leftovers of an
-        iteration that was broken off cannot meet the next cohort.
-
-        Args:
-            keep_skip_queue: keep what ``BatchMemoryManager`` has announced about batches to come.
-        """
-        if not keep_skip_queue:
-            self._step_skip_queue.clear()
-            self._dropping = False
+    def _finish_round(self) -> None:
         self._received = 0
+        if self._expected_rounds:
+            self._expected_rounds -= 1
+
+    def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
         for p in self._trained:
             p.summed_grad = None
             p.grad_sample = None
             p.grad = None
+
+    def begin_iteration(self) -> None:
+        """Forget a round that was begun and not released; from now on only announced rounds are taken.
+
+        A sampler calls this when it is attached and whenever an iteration starts, so that the leftovers of an
+        iteration that was broken off cannot meet the next cohort.
+        """
+        self._step_skip_queue.clear()
+        self._dropping = False
+        self._received = 0
+        self._expected_rounds = 0
+        self._clear_gradients()
+
+    def expect_round(self) -> None:
+        """Take note that an attached sampler has drawn a cohort."""
+        self._expected_rounds = (self._expected_rounds or 0) + 1
 
     def _count_received(self) -> int:
         return self._received
@@ -406,18 +424,27 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
             return super().pre_step(closure)
         except Exception:
             if not self._agreed and not dropping:
-                self._agree(received=0, refused=True)
+                self._agree(refused=True)
             raise
 
     def _count_received(self) -> int:
-        received, refused = self._agree(received=self._received, refused=False)
-        if refused:
+        votes = self._agree(refused=False)
+        if any(vote[1] for vote in votes):
             raise ShufflePrivacyError("another process refused this round; its own error says why")
-        return received
+        if len({vote[2] for vote in votes}) > 1:
+            raise ShufflePrivacyError(
+                "the processes disagree on the round: give all of them the whole data set, and the same "
+                "batch size, randomizer, local_epsilon and sampling"
+            )
+        return sum(vote[0] for vote in votes)
 
-    def _agree(self, *, received: int, refused: bool) -> tuple[int, int]:
-        votes = torch.tensor([received, int(refused)], dtype=torch.int64, device=self.params[0].device)
-        torch.distributed.all_reduce(votes)
+    def _agree(self, *, refused: bool) -> list[list[int]]:
+        """Each process's (gradients received, refusal, checksum of its round)."""
+        checksum = zlib.crc32(repr((self._round.state(), self._mechanism.radius)).encode())
+        own = torch.tensor(
+            [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
+        )
+        votes = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(votes, own)
         self._agreed = True
-        total, refusals = votes.tolist()
-        return total, refusals
+        return [vote.tolist() for vote in votes]

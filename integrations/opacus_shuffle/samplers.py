@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,16 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from opacus_shuffle.errors import ShufflePrivacyError
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+
+class RoundListener(Protocol):
+    """Whoever turns drawn cohorts into rounds: a shuffle optimizer."""
+
+    def begin_iteration(self) -> None:
+        """An iteration begins; whatever an earlier one left unfinished is void."""
+
+    def expect_round(self) -> None:
+        """A cohort was drawn and its batch is on the way."""
 
 
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
@@ -96,7 +106,7 @@ class CohortSampler(BatchSampler):
         self.num_steps = steps
         self.rank = rank
         self.world_size = world_size
-        self.on_start: Callable[[], None] | None = None
+        self._listener: RoundListener | None = None
         self._randomness = SecureRandomness() if randomness is None else randomness
         self._iteration = 0
 
@@ -110,6 +120,11 @@ class CohortSampler(BatchSampler):
         """k exactly: what a step's sum is divided by, over all processes."""
         return self.cohort
 
+    def attach(self, listener: RoundListener) -> None:
+        """Tell an optimizer about every draw, so that it refuses batches from elsewhere and leftovers."""
+        self._listener = listener
+        listener.begin_iteration()
+
     @abstractmethod
     def draw(self) -> Tensor:
         """One step's cohort over all processes: distinct indices, int64, in increasing order."""
@@ -117,15 +132,18 @@ class CohortSampler(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         self._iteration += 1
         iteration = self._iteration
-        if self.on_start is not None:
-            self.on_start()
+        if self._listener is not None:
+            self._listener.begin_iteration()
         for _ in range(self.num_steps):
             if iteration != self._iteration:
                 raise ShufflePrivacyError(
                     "a second iteration over this loader began before the first one ended: train from one "
                     "iterator at a time, and evaluate on a loader of its own"
                 )
-            yield self.draw()[self.rank :: self.world_size].tolist()
+            batch = self.draw()[self.rank :: self.world_size].tolist()
+            if self._listener is not None:
+                self._listener.expect_round()
+            yield batch
 
     def __len__(self) -> int:
         return self.num_steps

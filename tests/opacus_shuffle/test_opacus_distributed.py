@@ -175,7 +175,29 @@ def refusals() -> dict[str, Any]:
     return outcome(module, engine, errors=errors, unmoved=bool(torch.equal(before, after)), recorded=recorded)
 
 
-SCENARIOS = [default, torch_ddp, privunit, poisson, same_coins, reference, memory_manager, refusals]
+def disagreement() -> dict[str, Any]:
+    """One rank changes ε0 on its own."""
+    engine, module, optimizer, loader = private()
+    if distributed.get_rank() == 0:
+        optimizer.local_epsilon = 1.0
+    try:
+        step(module, optimizer, next(iter(loader)))
+    except ShufflePrivacyError as error:
+        return outcome(module, engine, error=str(error))
+    return outcome(module, engine, error=None)
+
+
+SCENARIOS = [
+    default,
+    torch_ddp,
+    privunit,
+    poisson,
+    same_coins,
+    reference,
+    memory_manager,
+    refusals,
+    disagreement,
+]
 
 
 def worker(rank: int, folder: str) -> None:
@@ -272,3 +294,9 @@ def test_one_ranks_refusal_is_everybodys(ranks: Any) -> None:
         assert rank["refusals"]["unmoved"]
         assert rank["refusals"]["recorded"] == 0
         assert rank["refusals"]["history"][0][1] == N // K
+
+
+def test_ranks_must_agree_on_the_round(ranks: Any) -> None:
+    assert all("disagree on the round" in rank["disagreement"]["error"] for rank in ranks)
+    assert all(rank["disagreement"]["history"] == [] for rank in ranks)
+    assert ranks[0]["disagreement"]["weights"] == ranks[1]["disagreement"]["weights"]

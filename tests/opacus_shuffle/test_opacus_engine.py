@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from itertools import chain, islice
 from typing import Any
 
 import opacus
@@ -352,6 +353,14 @@ def test_another_data_set_on_the_same_engine_warns(make_private: Any) -> None:
         make_private(engine=engine, data=TensorDataset(torch.randn(80, 6), torch.zeros(80).long()))
 
 
+def test_the_accountant_cannot_be_swapped_under_a_running_training(make_private: Any) -> None:
+    engine, *_ = make_private()
+    kept = engine.accountant
+    with pytest.raises(ShufflePrivacyError, match="another engine"):
+        engine.accountant = type(kept)()
+    assert engine.accountant is kept
+
+
 def test_two_data_sets_on_one_engine_are_separate_entries(make_private: Any, train: Any) -> None:
     engine, module, optimizer, loader = make_private()
     train(module, optimizer, loader)
@@ -449,12 +458,12 @@ def test_training_stops_before_the_budget_is_exceeded(
         target_epsilon=target,
         target_delta=DELTA,
     )
-    batches = [batch for _ in range(2) for batch in loader]
-    for batch in batches[:7]:
+    batches = chain.from_iterable(loader for _ in range(2))
+    for batch in islice(batches, 7):
         step(module, optimizer, batch)
     assert engine.get_epsilon(DELTA) == target
     before = flat(module)
-    for batch in batches[7:9]:
+    for batch in islice(batches, 2):
         with pytest.raises(PrivacyBudgetExceeded, match="step 8"):
             step(module, optimizer, batch)
     assert torch.equal(flat(module), before)

@@ -111,18 +111,16 @@ def test_tied_layers_spend_one_report_a_sample(make_private: Any, transparent: A
 
 
 @pytest.mark.parametrize("randomizer", ["linf-coordinate", "privunit"])
-def test_the_average_of_a_step_is_unbiased(make_private: Any, dataset: Any, randomizer: str) -> None:
+def test_the_average_of_a_step_is_unbiased(dataset: Any, randomizer: str) -> None:
     radius = {"linf-coordinate": 0.05, "privunit": 0.3}[randomizer]
-    module = nn.Linear(6, 1, bias=False)
-    _, module, optimizer, _ = make_private(
-        randomizer=randomizer, module=module, local_epsilon=6.0, max_grad_norm=radius, learning_rate=0.0
-    )
+    module = GradSampleModule(nn.Linear(6, 1, bias=False))
+    optimizer = wrap(module, randomizer=randomizer, local_epsilon=6.0, max_grad_norm=radius)
     x = dataset.tensors[0][:8]
     draws = []
     for _ in range(1500):
         optimizer.zero_grad()
         backward(module, x)
-        optimizer.step()
+        optimizer.pre_step()
         draws.append(next(iter(module.parameters())).grad.flatten().clone())
     gradient = 2 * (x @ module._module.weight.detach().T) * x
     norm = gradient.abs().amax(1) if randomizer == "linf-coordinate" else gradient.norm(dim=1)
@@ -430,6 +428,27 @@ def test_after_a_refusal_the_rest_of_the_logical_batch_is_dropped(
     assert not torch.equal(flat(module), before)
 
 
+def test_batches_that_the_sampler_did_not_draw(make_private: Any, dataset: Any, step: Any, flat: Any) -> None:
+    """Training on one's own loader after make_private: k is right, the draws are not."""
+    engine, module, optimizer, loader = make_private()
+    foreign = DataLoader(dataset, batch_size=8, shuffle=True)
+    step(module, optimizer, next(iter(loader)))
+    before = flat(module)
+    with pytest.raises(ShufflePrivacyError, match="not drawn by the sampler"):
+        step(module, optimizer, next(iter(foreign)))
+    assert torch.equal(flat(module), before)
+    assert len(engine.accountant) == 1
+    assert sum(1 for batch in loader if step(module, optimizer, batch) is None) == 5
+    assert len(engine.accountant) == 6
+
+
+def test_a_loader_never_used_is_noticed_too(make_private: Any, dataset: Any, step: Any) -> None:
+    engine, module, optimizer, _ = make_private()
+    with pytest.raises(ShufflePrivacyError, match="not drawn by the sampler"):
+        step(module, optimizer, next(iter(DataLoader(dataset, batch_size=8))))
+    assert len(engine.accountant) == 0
+
+
 # ---- kinds of parameters -----------------------------------------------------------------------------------
 
 
@@ -711,7 +730,7 @@ def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: 
         cohort=sampler.cohort,
         sampling=sampler.sampling,
     )
-    sampler.on_start = optimizer.abandon_round
+    sampler.attach(optimizer)
     accountant = SubsampledShufflePLDAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
     loader = DataLoader(dataset, batch_sampler=sampler)
