@@ -423,7 +423,7 @@ class ShuffleAccountant:
         distinct = self._distinct()
         resolution = self._resolution(distinct)
         families = {r: _lower_families(r) for r in distinct}
-        if not all(families.values()):
+        if not families or not all(families.values()):
             return []
         picks = [{r: names[0] for r, names in families.items()}]
         if every_family:

@@ -40,8 +40,8 @@ class Blanket:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.local_epsilon) and self.local_epsilon > 0):
             raise ValueError(f"local_epsilon must be a positive finite number, got {self.local_epsilon!r}")
-        if min(self.differing, self.low, self.high) < 0:
-            raise ValueError("blanket masses must not be negative")
+        if not all(math.isfinite(x) and x >= 0 for x in (self.differing, self.low, self.high)):
+            raise ValueError("blanket masses must be finite and not negative")
         e = math.exp(self.local_epsilon)
         mean_weight = (e + 1) * self.differing + self.low + e * self.high
         if abs(mean_weight - 1) > _MASS_TOLERANCE:

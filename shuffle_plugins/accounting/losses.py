@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
 from shuffle_plugins.accounting.pairs import CountPair, PairMixture
 
 Kind = Literal["upper", "lower"]
 Floats = npt.NDArray[np.float64]
+Cells = npt.NDArray[np.int64]
 
-_TAIL = 1e-30
-_LOG_TAIL = math.log(2 / _TAIL)
-_TAILS_CUT = 3 * _TAIL
-_EXACT_SLOTS = 48
+_TAILS_CUT = 3 * TAIL
+_SHARED_PASSIVE_CELLS = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +64,7 @@ class LossLaw:
         deviation: standard deviation of the loss under P.
         kind: whether the law bounds the pair from above or from below.
         cells: grid cells per standard deviation that composition should use.
+        condensed: whether outcomes were put together beyond the pair's own nodes.
         symmetric: whether exchanging P and Q changes nothing.
     """
 
@@ -76,6 +75,7 @@ class LossLaw:
     deviation: float
     kind: Kind
     cells: int = FINE.cells
+    condensed: bool = False
     symmetric: bool = False
 
     def reversed(self) -> LossLaw:
@@ -90,6 +90,7 @@ class LossLaw:
             deviation=_deviation(-self.loss, self.q),
             kind=self.kind,
             cells=self.cells,
+            condensed=self.condensed,
         )
 
 
@@ -118,6 +119,7 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
     p, q = p[keep], q[keep]
     loss = np.log1p((p - q) / q)
     deviation = _deviation(loss, p)
+    outcomes = len(loss)
     loss, p, q = _condense(loss, p, q, cell=deviation / (_STORED_CELLS[kind] * resolution.cells), kind=kind)
     return LossLaw(
         loss=loss,
@@ -127,6 +129,7 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         deviation=deviation,
         kind=kind,
         cells=resolution.cells,
+        condensed=len(loss) < outcomes,
         symmetric=mixture.symmetric,
     )
 
@@ -140,15 +143,21 @@ def _condense(
         return loss[order], p[order], q[order]
     if kind == "upper":
         first, edge_q = spread_to_grid(loss, q, cell=cell)
-        edges = (first + np.arange(len(edge_q))) * cell
+        edges = cell * np.arange(first, first + len(edge_q), dtype=np.float64)
         keep = edge_q > 0
         return edges[keep], (edge_q * np.exp(edges))[keep], edge_q[keep]
     index = np.floor(loss / cell).astype(np.int64)
     index -= index.min()
-    merged_p, merged_q = np.bincount(index, weights=p), np.bincount(index, weights=q)
+    size = int(index.max()) + 1
+    merged_p, merged_q = tally(index, p, size), tally(index, q, size)
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
     return np.log1p((merged_p - merged_q) / merged_q), merged_p, merged_q
+
+
+def tally(index: Cells, weights: Floats, size: int) -> Floats:
+    """Sum of the weights at each index in [0, size)."""
+    return np.bincount(index, weights=weights, minlength=size).astype(np.float64, copy=False)
 
 
 def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
@@ -167,8 +176,8 @@ def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats
     first = int(cells.min())
     cells -= first
     size = int(cells.max()) + 2
-    upper = np.bincount(cells + 1, weights=share * q, minlength=size)
-    return first, upper + np.bincount(cells, weights=(1.0 - share) * q, minlength=size)
+    upper = tally(cells + 1, share * q, size)
+    return first, upper + tally(cells, (1.0 - share) * q, size)
 
 
 def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:
@@ -199,11 +208,13 @@ def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats,
 
 @dataclass(frozen=True, slots=True)
 class _ActiveNodes:
-    """Nodes of the active count m: value, mass, and the number of signs whose law goes with it."""
+    """Nodes of the active count m, how many signs go with each, and how many slots were inactive."""
 
     value: Floats
     mass: Floats
-    trials: npt.NDArray[np.int64]
+    trials: Cells
+    most_inactive: Floats
+    least_inactive: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,48 +236,86 @@ def _active_nodes(pair: CountPair, *, kind: Kind, tolerance: float) -> _ActiveNo
         step = int(min(tolerance * mean, pair.population * math.sqrt(tolerance) / (1 + pair.gain)))
         step -= step % 2
     if step < 2:
-        return _ActiveNodes(value=counts, mass=mass, trials=counts.astype(np.int64))
+        inactive = pair.slots - counts
+        return _ActiveNodes(counts, mass, counts.astype(np.int64), inactive, inactive)
     start = first - first % 2
-    bucket = (counts - start) // step
+    bucket = ((counts - start) // step).astype(np.int64)
     size = int(bucket[-1]) + 1
     bottom = start + step * np.arange(size, dtype=np.float64)
-    total = np.bincount(bucket.astype(np.int64), weights=mass, minlength=size)
-    offset = np.bincount(
-        bucket.astype(np.int64), weights=mass * (counts - start - bucket * step), minlength=size
-    )
+    top = bottom + step
+    total = tally(bucket, mass, size)
+    offset = tally(bucket, mass * (counts - bottom[bucket]), size)
+    most, least = pair.slots - bottom, np.maximum(pair.slots - top, 0.0)
     if kind == "lower":
         keep = total > 0
-        value = (bottom + offset / np.where(keep, total, 1.0))[keep]
-        return _ActiveNodes(value=value, mass=total[keep], trials=bottom[keep].astype(np.int64))
+        centre = bottom + offset / np.where(keep, total, 1.0)
+        return _ActiveNodes(centre[keep], total[keep], bottom[keep].astype(np.int64), most[keep], least[keep])
     share = offset / step
-    value = np.concatenate([bottom, bottom + step])
-    weight = np.concatenate([total - share, share])
+    value, weight = np.concatenate([bottom, top]), np.concatenate([total - share, share])
     # All counts of a bucket get the signs of its top, so a bucket's two nodes have one sign law.
-    trials = np.tile(np.minimum(bottom + step, pair.slots + pair.slots % 2), 2).astype(np.int64)
+    signs = np.tile(top, 2).astype(np.int64)
     keep = weight > 0
-    return _ActiveNodes(value=value[keep], mass=weight[keep], trials=trials[keep])
+    return _ActiveNodes(
+        value[keep], weight[keep], signs[keep], np.tile(most, 2)[keep], np.tile(least, 2)[keep]
+    )
 
 
 def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, tolerance: float) -> _Nodes:
-    """Nodes of the passive count z = (slots − m)·passive + ζ, with ζ independent of m within a bucket."""
+    """Nodes of the passive count z = (slots − m)·passive + ζ, with ζ independent of m within a bucket.
+
+    ζ is a centred binomial count over the inactive slots. One over more of them is a mean-preserving spread,
+    so a bucket takes its largest number of inactive slots from above and its smallest from below.
+    """
     inactive = pair.slots - nodes.value
     mean = inactive * pair.passive
+    alone = _Nodes(value=mean[:, None], mass=np.ones((len(mean), 1)))
     if pair.passive >= 1.0 or pair.passive <= 0.0:
-        return _Nodes(value=mean[:, None], mass=np.ones((len(mean), 1)))
-    if pair.slots <= _EXACT_SLOTS:
-        counts = np.arange(pair.slots + 1, dtype=np.float64)
-        laws = stats.binom.pmf(counts[None, :], inactive[:, None], pair.passive)
-        return _Nodes(value=np.broadcast_to(counts, laws.shape), mass=laws)
-    # The largest or smallest number of inactive slots bounds every bucket's ζ in convex order.
-    trials = math.ceil(inactive.max()) if kind == "upper" else max(math.floor(inactive.min()), 0)
+        return alone
+    trials = nodes.most_inactive if kind == "upper" else nodes.least_inactive
     step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / abs(pair.passive_effect)))
-    if kind == "lower" and step > 2 * math.sqrt(trials * pair.passive * (1 - pair.passive)):
-        return _Nodes(value=mean[:, None], mass=np.ones((len(mean), 1)))
-    first, mass = binomial_window(trials, pair.passive)
-    counts = first + np.arange(len(mass), dtype=np.float64)
-    value, mass = _coarsen(counts, mass, step=step, kind=kind)
-    centred = value - trials * pair.passive
-    return _Nodes(value=mean[:, None] + centred[None, :], mass=np.broadcast_to(mass, (len(mean), len(mass))))
+    if kind == "lower" and step > 2 * math.sqrt(trials.max() * pair.passive * (1 - pair.passive)):
+        return alone
+    if len(trials) * pair.slots > _SHARED_PASSIVE_CELLS:
+        shared = trials.max() if kind == "upper" else trials.min()
+        centred, mass = _binomial_nodes(np.array([shared]), pair.passive, step=step, kind=kind)
+        if mean.max() + centred.max() < pair.slots:
+            return _Nodes(
+                value=mean[:, None] + centred, mass=np.broadcast_to(mass, (len(mean), mass.shape[1]))
+            )
+    unique, inverse = np.unique(trials, return_inverse=True)
+    centred, mass = _binomial_nodes(unique, pair.passive, step=step, kind=kind)
+    return _Nodes(value=mean[:, None] + centred[inverse], mass=mass[inverse])
+
+
+def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
+    """Centred binomial counts, one row per number of trials, on nodes ``step`` apart.
+
+    Nodes are laid from the top of the window downwards, so that none exceeds the number of trials.
+    """
+    mean = trials * probability
+    reach = bernstein_reach(mean * (1 - probability))
+    top = np.minimum(np.ceil(mean + reach), trials)
+    bottom = np.maximum(np.floor(mean - reach), 0)
+    width = int((top - bottom).max()) + 1
+    width += -width % step
+    i = np.arange(1, width, dtype=np.float64)
+    above = top[:, None] - i + 1
+    ratio = np.clip(above, 0.0, None) / (trials[:, None] - above + 1) * ((1 - probability) / probability)
+    mass = np.concatenate([np.ones((len(trials), 1)), np.cumprod(ratio, axis=1)], axis=1)
+    mass /= mass.sum(axis=1, keepdims=True)
+    centred = top - mean
+    groups = mass.reshape(len(trials), -1, step)
+    start = centred[:, None] - step * np.arange(groups.shape[1])
+    total, moment = groups.sum(axis=2), (groups * np.arange(step)).sum(axis=2)
+    if step == 1:
+        return start, total
+    if kind == "lower":
+        return start - moment / np.where(total > 0, total, 1.0), total
+    nodes = np.concatenate([start, start[:, -1:] - step], axis=1)
+    weight = np.zeros(nodes.shape)
+    weight[:, :-1] = total - moment / step
+    weight[:, 1:] += moment / step
+    return nodes, weight
 
 
 def _passive_scale(pair: CountPair) -> float:
@@ -280,31 +329,14 @@ def _passive_scale(pair: CountPair) -> float:
     return float(pair.population)
 
 
-def _coarsen(value: Floats, mass: Floats, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
-    """Consecutive whole counts on nodes ``step`` apart, spread or merged."""
-    if step <= 1:
-        return value, mass
-    padded = np.concatenate([mass, np.zeros(-len(mass) % step)]).reshape(-1, step)
-    offset = np.arange(step)
-    total, moment = padded.sum(axis=1), (padded * offset).sum(axis=1)
-    bottom = value[0] + step * np.arange(len(padded))
-    if kind == "lower":
-        keep = total > 0
-        return (bottom[keep] + moment[keep] / total[keep]), total[keep]
-    nodes = np.append(bottom, bottom[-1] + step)
-    weight = np.append(total - moment / step, 0.0)
-    weight[1:] += moment / step
-    return nodes, weight
-
-
-def _sign_nodes(trials: npt.NDArray[np.int64], *, kind: Kind, tolerance: float) -> _Nodes:
+def _sign_nodes(trials: Cells, *, kind: Kind, tolerance: float) -> _Nodes:
     """Non-negative half of the law of a sum of ``trials`` fair signs, one row per entry of ``trials``.
 
     The law is symmetric: a node d > 0 stands for −d too, each with the mass given.
     """
     unique, inverse = np.unique(trials, return_inverse=True)
     largest = int(unique[-1])
-    half_width = min(largest // 2 + 1, math.ceil(math.sqrt(2 * _LOG_TAIL * max(largest, 1)) / 2) + 1)
+    half_width = min(largest // 2 + 1, math.ceil(math.sqrt(2 * LOG_TAIL * max(largest, 1)) / 2) + 1)
     step = max(1, int(math.sqrt(tolerance * int(unique[0]))))
     odd = (unique % 2).astype(np.float64)
     if step > 1 and np.any(odd):
@@ -346,30 +378,3 @@ def _coarsen_signs(value: Floats, mass: Floats, *, step: int, kind: Kind) -> tup
     # What both halves spread to zero meets there.
     weight[:, 0] = 2 * (total[:, 0] - moment[:, 0]) + centre[:, 0]
     return np.broadcast_to(nodes, (rows, count + 1)), weight
-
-
-@lru_cache(maxsize=512)
-def binomial_window(trials: int, probability: float) -> tuple[int, Floats]:
-    """The binomial masses that matter: all but at most 1e-30 of the law, as (first count, masses).
-
-    Bernstein's inequality gives the window; masses come from ratios of neighbours, starting at the mode, so
-    they are accurate to a few thousand units in the last place at any ``trials``.
-    """
-    if trials == 0 or probability <= 0.0:
-        return 0, np.ones(1)
-    if probability >= 1.0:
-        return trials, np.ones(1)
-    mean = trials * probability
-    variance = mean * (1 - probability)
-    reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)
-    low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
-    mode = min(max(int((trials + 1) * probability), low), high)
-    odds = probability / (1 - probability)
-    above = np.arange(mode + 1, high + 1, dtype=np.float64)
-    below = np.arange(mode, low, -1, dtype=np.float64)
-    rising = np.cumprod((trials - above + 1) / above * odds)
-    falling = np.cumprod(below / ((trials - below + 1) * odds))
-    mass = np.concatenate([falling[::-1], [1.0], rising])
-    mass /= mass.sum()
-    mass.setflags(write=False)
-    return low, mass

@@ -24,12 +24,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from shuffle_plugins.accounting.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 
-COHORT_TAIL = 1e-30
 _COHORT_BUCKETS = 24
 
 
@@ -252,16 +251,11 @@ def _random_cohorts(
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
     size in an upper bound and by its largest in a lower one.
     """
-    others, rate = shuffle_round.population - 1, shuffle_round.sampling_rate
-    law = stats.binom(others, rate)
-    low, high = (int(q) for q in (law.ppf(COHORT_TAIL), law.isf(COHORT_TAIL)))
-    edges = np.unique(np.linspace(low, high + 1, _COHORT_BUCKETS + 1).astype(np.int64))
-    cumulative = law.cdf(edges - 1)
-    survival = law.sf(edges - 1)
-    masses = np.where(cumulative[1:] < 0.5, np.diff(cumulative), -np.diff(survival))
-    sizes = 1 + (edges[:-1] if upper else edges[1:] - 1)
+    first, law = binomial_window(shuffle_round.population - 1, shuffle_round.sampling_rate)
+    edges = np.unique(np.linspace(0, len(law), _COHORT_BUCKETS + 1).astype(np.int64))
+    sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
     return PairMixture(
-        masses=tuple(float(mass) for mass in masses),
+        masses=tuple(float(mass) for mass in np.add.reduceat(law, edges[:-1])),
         pairs=tuple(build(int(size), int(size), 1.0) for size in sizes),
-        dropped=2 * COHORT_TAIL,
+        dropped=TAIL,
     )

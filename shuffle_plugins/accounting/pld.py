@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, optimize
 
-from shuffle_plugins.accounting.losses import Floats, Kind, LossLaw, spread_to_grid
+from shuffle_plugins.accounting.losses import Cells, Floats, Kind, LossLaw, spread_to_grid, tally
 
 _WANTED_GRID = 1 << 16
 _SIGMAS = 9.0
@@ -27,8 +27,8 @@ _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
 _CHAIN_SHARE = 0.6
-
-Cells = npt.NDArray[np.int64]
+_WIDENINGS = 12
+_FINEST_CELL = 1e-4  # of the span of one step's loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,21 @@ class LossComposition:
         variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
         self._total_steps = float(self._steps.sum())
         self._deviation = math.sqrt(variance)
-        self._largest = float(sum(s * law.loss[-1] for s, law in zip(self._steps, laws, strict=True)))
+        self._largest = self._smallest = 0.0
         self._cell = 0.0
         if self._single is None and self._deviation > 0:
             self._discretise()
 
     def _discretise(self) -> None:
         affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
-        wanted = max(law.cells for law in self._laws)
-        fineness = min(max(affordable, wanted), 2 * wanted) if len(self._laws) == 1 else wanted
-        cell = self._deviation / math.sqrt(self._total_steps) / fineness
+        wanted: float = max(law.cells for law in self._laws)
+        if len(self._laws) == 1:
+            stored = 2 * wanted if self._laws[0].condensed else affordable
+            wanted = min(max(affordable, wanted), stored)
+        wanted = min(wanted, _MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
+        cell = self._deviation / math.sqrt(self._total_steps) / wanted
         spans = [law.loss[-1] - law.loss[0] for law in self._laws]
-        cell = max(cell, max(spans) / (_MAX_GRID // 4))
+        cell = max(cell, _FINEST_CELL * max(spans) / math.sqrt(self._total_steps))
         self._cell = cell
         self._grid = [_to_grid(law, cell) for law in self._laws]
         self._missing = float(sum(s * g.missing for s, g in zip(self._steps, self._grid, strict=True)))
@@ -87,6 +90,9 @@ class LossComposition:
             row[: len(grid.p)] = grid.p
         firsts = np.array([g.first for g in self._grid], dtype=np.float64)
         self._loss = (firsts[:, None] + np.arange(width)) * cell
+        lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
+        self._smallest = float(self._steps @ firsts) * cell
+        self._largest = float(self._steps @ (firsts + lengths - 1)) * cell
 
     # -- public -----------------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class LossComposition:
         )
 
     def _largest_tilt(self) -> float:
-        return min(600.0 / float(np.abs(self._loss).max()), 8.0 / self._cell)
+        return min(600.0 / float(np.abs(self._loss).max()), 2.0 / self._cell)
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         """The tilt whose mean loss is ``epsilon``."""
@@ -187,7 +193,7 @@ class LossComposition:
             weight = weight[: len(grid.p)] / weight.sum()
             folded = weight
             if len(weight) > size:
-                folded = np.bincount(np.arange(len(weight)) % size, weights=weight, minlength=size)
+                folded = tally(np.arange(len(weight)) % size, weight, size)
             spectrum = fft.rfft(folded, n=size)
             magnitude = np.maximum(np.abs(spectrum), 1e-300)
             relative_error += step * (4 * log_size * _UNIT_ROUNDOFF / magnitude + 8 * _UNIT_ROUNDOFF)
@@ -211,24 +217,28 @@ class LossComposition:
         )
 
     def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
-        """Half width of the window, and a bound on the tilted mass outside it (Chernoff)."""
-        reach = _SIGMAS * deviation
-        for _ in range(8):
-            outside = 0.0
-            for sign in (1.0, -1.0):
-                best = 0.0
-                for scale in (1.0, 0.8, 0.6, 0.4):
-                    extra = sign * scale * reach / deviation**2
-                    moved = tilt + extra
-                    if abs(moved) * float(np.abs(self._loss).max()) > 650:
-                        continue
-                    exponent = self._cumulant(moved)[0] - cumulant - extra * (centre + sign * reach)
-                    best = min(best, exponent)
-                outside += math.exp(best)
+        """Half width of the window, and a bound on the tilted mass outside it (support or Chernoff)."""
+        reach = max(_SIGMAS * deviation, 64 * self._cell)
+        outside = 2.0
+        for _ in range(_WIDENINGS):
+            outside = self._outside(tilt, cumulant, centre, reach / deviation**2, reach)
+            outside += self._outside(tilt, cumulant, centre, -reach / deviation**2, -reach)
             if outside < 1e-12:
                 break
             reach *= 1.4
         return reach, outside
+
+    def _outside(self, tilt: float, cumulant: float, centre: float, extra: float, reach: float) -> float:
+        """Bound on the tilted mass beyond centre + reach, above for a positive reach and below otherwise."""
+        edge = centre + reach
+        if (edge > self._largest) if reach > 0 else (edge < self._smallest):
+            return 0.0
+        limit = 650.0 / float(np.abs(self._loss).max())
+        best = 0.0
+        for shift in (*(scale * extra for scale in (1.0, 0.7, 0.4, 0.2)), 40.0 / reach, 160.0 / reach):
+            moved = min(max(tilt + shift, -limit), limit)
+            best = min(best, self._cumulant(moved)[0] - cumulant - (moved - tilt) * edge)
+        return math.exp(best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +317,7 @@ def _sign(kind: Kind) -> float:
 
 
 def _clamp(delta: float) -> float:
-    return min(max(delta, 0.0), 1.0)
+    return float(min(max(delta, 0.0), 1.0))
 
 
 def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
@@ -331,8 +341,8 @@ def _merge_to_grid(law: LossLaw, cell: float) -> tuple[int, Floats]:
     first = int(index.min())
     index -= first
     size = int(index.max()) + 2
-    p = np.bincount(index, weights=law.p, minlength=size)
-    q = np.bincount(index, weights=law.q, minlength=size)
+    p = tally(index, law.p, size)
+    q = tally(index, law.q, size)
     edge = np.exp((first + np.arange(size + 1)) * cell)
     occupied = np.nonzero(q)[0]
     up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
@@ -374,7 +384,7 @@ class _Chain:
     def masses_until(self, stop: int) -> Floats:
         """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
         closed = self.front <= stop
-        return np.bincount(self.target[closed], weights=self.mass[closed], minlength=self.points)
+        return tally(self.target[closed], self.mass[closed], self.points)
 
 
 def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:

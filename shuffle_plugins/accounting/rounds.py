@@ -10,6 +10,7 @@ from typing import Self
 from shuffle_plugins.accounting.blanket import Blanket
 
 NEIGHBOURING_RELATION = "replace-one"
+MAX_LOCAL_EPSILON = 500.0
 
 RoundState = tuple[str, str, float, int, float, str, tuple[float, float, float, bool]]
 
@@ -40,7 +41,8 @@ class ShuffleRound:
     """One kind of shuffled round; hashable, so results are cached by it.
 
     Attributes:
-        local_epsilon: ε0 of every client's report in nats, spent once per participating client and round.
+        local_epsilon: ε0 of every client's report in nats, at most 500; spent once per participating client
+            and round.
         population: n, the public and fixed number of clients.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
@@ -74,8 +76,8 @@ class ShuffleRound:
             object.__setattr__(self, name, float(value))
         if isinstance(self.population, bool) or not isinstance(self.population, int) or self.population < 1:
             raise ValueError(f"population must be a positive integer, got {self.population!r}")
-        if self.local_epsilon <= 0:
-            raise ValueError(f"local_epsilon must be positive, got {self.local_epsilon!r}")
+        if not 0 < self.local_epsilon <= MAX_LOCAL_EPSILON:
+            raise ValueError(f"local_epsilon must be in (0, {MAX_LOCAL_EPSILON}], got {self.local_epsilon!r}")
         if not 0 < self.cohort <= self.population:
             raise ValueError(
                 f"cohort must be in (0, population], got {self.cohort!r} of {self.population}: "

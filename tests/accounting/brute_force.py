@@ -1,0 +1,78 @@
+"""Exact laws of small shuffled rounds, straight from their definition: nothing here knows of blankets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from scipy import optimize
+
+Histogram = tuple[int, ...]
+Law = dict[Histogram, float]
+
+
+def shuffled_law(
+    channel: np.ndarray, dataset: Sequence[int], *, cohort: int | None = None, rate: float | None = None
+) -> Law:
+    """Law of the histogram of shuffled reports, for a channel (inputs, outputs).
+
+    ``cohort`` samples that many clients without replacement, ``rate`` samples each on its own.
+    With neither, everybody takes part.
+    """
+    if rate is None and cohort is None:
+        cohort = len(dataset)
+    outputs = channel.shape[1]
+    laws: dict[Histogram, float] = {(0,) * outputs: 1.0}
+    for record in dataset:
+        grown: dict[Histogram, float] = defaultdict(float)
+        for histogram, mass in laws.items():
+            stays = 1.0 if rate is None else 1.0 - rate
+            joins = 1.0 if rate is None else rate
+            grown[histogram] += mass * stays
+            if cohort is not None and sum(histogram) == cohort:
+                continue
+            for output in range(outputs):
+                if channel[record, output] > 0:
+                    bigger = (*histogram[:output], histogram[output] + 1, *histogram[output + 1 :])
+                    grown[bigger] += mass * joins * float(channel[record, output])
+        laws = grown
+    if cohort is None:
+        return dict(laws)
+    subsets = math.comb(len(dataset), cohort)
+    return {h: mass / subsets for h, mass in laws.items() if sum(h) == cohort}
+
+
+def hockey_stick(first: Law, second: Law, epsilon: float) -> float:
+    """Σ (P − e^ε Q)₊."""
+    factor = math.exp(epsilon)
+    return sum(max(0.0, first.get(h, 0.0) - factor * second.get(h, 0.0)) for h in {*first, *second})
+
+
+def neighbours(records: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """All pairs of datasets that differ in the first client."""
+    for others in itertools.combinations_with_replacement(range(records), clients - 1):
+        for one, two in itertools.permutations(range(records), 2):
+            yield (one, *others), (two, *others)
+
+
+def extreme_channel(
+    rng: np.random.Generator, *, local_epsilon: float, records: int, outputs: int
+) -> np.ndarray | None:
+    """A random ε0-LDP channel each of whose outputs has only likelihoods c and c·e^ε0; None if none fits."""
+    shape = np.where(rng.random((records, outputs)) < 0.5, math.exp(local_epsilon), 1.0)
+    solution = optimize.linprog(
+        rng.random(outputs), A_eq=shape, b_eq=np.ones(records), bounds=[(0, None)] * outputs
+    )
+    if not solution.success:
+        return None
+    channel = shape * solution.x
+    return channel / channel.sum(axis=1, keepdims=True)
+
+
+def k_ary_response(local_epsilon: float, categories: int) -> np.ndarray:
+    """K-ary randomized response as a channel."""
+    e = math.exp(local_epsilon)
+    return (np.ones((categories, categories)) + (e - 1) * np.eye(categories)) / (e + categories - 1)

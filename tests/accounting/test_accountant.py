@@ -1,0 +1,388 @@
+"""The accountant, its checkpoints and its refusals."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shuffle_plugins.accounting import (
+    Blanket,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_cohort,
+    calibrate_local_epsilon,
+    calibrate_num_steps,
+)
+from shuffle_plugins.accounting.published.subsampled_rdp import epsilon as theorem_1_epsilon
+
+
+def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
+    accountant = ShuffleAccountant(method=method)
+    for shuffle_round, steps in entries:
+        accountant.step(shuffle_round, num_steps=steps)
+    return accountant
+
+
+ROUND = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)
+OTHER = ShuffleRound(local_epsilon=0.5, population=10_000, cohort=500)
+FLEETING = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, sampling="poisson")
+
+rounds = st.builds(
+    lambda local_epsilon, population, share, sampling: ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=max(1, int(share * population)),
+        sampling=sampling,
+    ),
+    st.floats(0.05, 6.0),
+    st.integers(1, 3_000),
+    st.floats(0.0, 1.0),
+    st.sampled_from(["without-replacement", "poisson", "single-pass"]),
+)
+
+
+def test_an_empty_history_costs_nothing() -> None:
+    interval = ShuffleAccountant().epsilon(1e-5)
+    assert (interval.lower, interval.upper) == (0.0, 0.0)
+    assert ShuffleAccountant().delta(0.5).upper == 0.0
+
+
+def test_interval_says_what_it_is() -> None:
+    interval = accountant_of((ROUND, 100)).epsilon(1e-5)
+    assert interval.neighbouring_relation == "replace-one"
+    assert interval.adversary == "model-observer"
+    assert interval.upper_bound == "blanket pair, PLD"
+    assert interval.lower_bound == "3-RR instance"
+    assert 0 < interval.lower < interval.upper < 100
+    assert accountant_of((ROUND, 100), method="rdp").epsilon(1e-5).upper_bound == "blanket pair, RDP"
+
+
+@given(rounds, st.integers(1, 200), st.sampled_from([1e-3, 1e-6, 1e-10]))
+@settings(max_examples=40, deadline=None)
+def test_bounds_are_ordered(shuffle_round: ShuffleRound, steps: int, delta: float) -> None:
+    accountant = accountant_of((shuffle_round, steps))
+    interval = accountant.epsilon(delta)
+    below, above = accountant.numerical_interval(delta)
+    assert 0 <= interval.lower <= interval.upper <= shuffle_round.local_epsilon * steps
+    assert below <= above
+    assert interval.lower <= above
+    rdp = accountant_of((shuffle_round, steps), method="rdp").epsilon(delta).upper
+    assert interval.upper <= rdp * (1 + 1e-4)
+    assert accountant.delta(interval.upper).upper <= delta * (1 + 1e-4)
+
+
+@given(rounds, st.integers(1, 60))
+@settings(max_examples=25, deadline=None)
+def test_more_steps_more_local_epsilon_and_less_delta_cost_more(
+    shuffle_round: ShuffleRound, steps: int
+) -> None:
+    def upper(r: ShuffleRound, t: int, delta: float) -> float:
+        return accountant_of((r, t)).epsilon(delta).upper
+
+    # Numerical bounds may waver by their own error, far below one per cent.
+    base, slack = upper(shuffle_round, steps, 1e-6), 0.995
+    assert upper(shuffle_round, 2 * steps, 1e-6) >= slack * base
+    assert upper(shuffle_round, steps, 1e-8) >= slack * base
+    louder = dataclasses.replace(shuffle_round, local_epsilon=1.2 * shuffle_round.local_epsilon)
+    assert upper(louder, steps, 1e-6) >= slack * base
+    crowd = dataclasses.replace(shuffle_round, population=2 * shuffle_round.population)
+    if crowd.sampling != "single-pass":
+        assert upper(crowd, steps, 1e-6) <= base / slack
+
+
+def test_poisson_costs_about_what_fixed_cohorts_cost() -> None:
+    fixed, poisson = (accountant_of((r, 500)).epsilon(1e-6).upper for r in (ROUND, FLEETING))
+    assert poisson == pytest.approx(fixed, rel=0.01)
+
+
+def test_published_theorem_is_several_times_looser() -> None:
+    published = theorem_1_epsilon(
+        local_epsilon=1.5, population=60_000, cohort=10_000, num_steps=1200, delta=1e-5
+    )
+    ours = accountant_of((ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000), 1200))
+    assert published == pytest.approx(3.0859, rel=0.01)
+    assert published / ours.epsilon(1e-5).upper > 7
+
+
+def test_mechanism_blanket_tightens_the_answer() -> None:
+    e, size = math.exp(2.0), math.exp(2.0) + 9
+    blanket = Blanket(local_epsilon=2.0, differing=1 / size, low=8 / size)
+    assert blanket.mass < 1 < e
+    generic = ShuffleRound(local_epsilon=2.0, population=10_000, cohort=10_000, sampling="full")
+    specific = dataclasses.replace(generic, mechanism="10-ary response", blanket=blanket)
+    interval = accountant_of((specific, 1)).epsilon(1e-6)
+    # Survey of peers, table 4.1: 0.079806 by a blanket transform, 0.079804 exactly on one dataset.
+    assert interval.upper == pytest.approx(0.079806, rel=2e-3)
+    assert interval.upper < accountant_of((generic, 1)).epsilon(1e-6).upper
+    assert interval.lower_bound == "10-ary response instance"
+
+
+def test_many_distinct_rounds() -> None:
+    entries = [(dataclasses.replace(ROUND, local_epsilon=0.5 + i / 100), 3) for i in range(60)]
+    interval = accountant_of(*entries).epsilon(1e-6)
+    below, above = accountant_of(*entries).numerical_interval(1e-6)
+    assert above - below < 0.02 * above
+    loudest = accountant_of((dataclasses.replace(ROUND, local_epsilon=1.1), 180)).epsilon(1e-6).upper
+    assert 0 < interval.lower < interval.upper < loudest
+
+
+def test_steps_merge_and_history_is_kept() -> None:
+    accountant = accountant_of((ROUND, 3), (ROUND, 4), (OTHER, 1), (ROUND, 1))
+    assert accountant.history == ((ROUND, 7), (OTHER, 1), (ROUND, 1))
+    assert accountant.num_steps == 9
+
+
+def test_repeated_questions_are_cached_and_steps_forget_the_answer() -> None:
+    accountant = accountant_of((ROUND, 10))
+    first = accountant.epsilon(1e-6)
+    assert accountant.epsilon(1e-6) is first
+    accountant.step(ROUND)
+    assert accountant.epsilon(1e-6).upper > first.upper
+
+
+def test_would_exceed_agrees_with_epsilon() -> None:
+    accountant = accountant_of((OTHER, 5))
+    target = accountant_of((OTHER, 5), (ROUND, 40)).upper_epsilon(1e-6)
+    taken = 0
+    while not accountant.would_exceed(ROUND, target_epsilon=target, delta=1e-6):
+        accountant.step(ROUND)
+        taken += 1
+        assert taken < 60
+    assert taken == 40
+    assert accountant.upper_epsilon(1e-6) <= target
+    assert accountant.would_exceed(OTHER, num_steps=10**6, target_epsilon=target, delta=1e-6)
+    assert accountant.num_steps == 45
+
+
+def test_asking_does_not_change_the_history() -> None:
+    accountant = accountant_of((ROUND, 2))
+    before = accountant.history
+    accountant.epsilon(1e-5)
+    accountant.delta(0.1)
+    accountant.bounds(1e-5)
+    accountant.would_exceed(OTHER, target_epsilon=1.0, delta=1e-5)
+    assert accountant.history == before
+
+
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+def test_checkpoints_are_plain_and_exact(method: str) -> None:
+    e = math.exp(1.0)
+    blanket = Blanket(local_epsilon=1.0, differing=1 / (e + 4), low=3 / (e + 4), exact=False)
+    own = dataclasses.replace(ROUND, mechanism="mine", blanket=blanket)
+    accountant = accountant_of((ROUND, 3), (own, 2), (FLEETING, 5), method=method)
+    state = accountant.state_dict()
+
+    def plain(value: object) -> bool:
+        if type(value) in (tuple, dict):
+            items = value.items() if isinstance(value, dict) else value
+            return all(map(plain, items))
+        return type(value) in (str, int, float, bool)
+
+    assert plain(state)
+    restored = ShuffleAccountant(method=method)
+    restored.load_state_dict(json.loads(json.dumps(state)))
+    assert restored.history == accountant.history
+    assert restored.epsilon(1e-5) == accountant.epsilon(1e-5)
+
+
+def damaged_states() -> list[object]:
+    good = accountant_of((ROUND, 3)).state_dict()
+    (entry, steps), *_ = good["history"]
+    damaged: list[object] = [None, {}, [], {**good, "version": 99}, {**good, "method": "rdp"}]
+    damaged += [{k: v for k, v in good.items() if k != "history"}, {**good, "history": 3}]
+    damaged += [{**good, "neighbouring_relation": "add-remove"}]
+    for wrong in (0, -1, 1.5, "3", True, None):
+        damaged.append({**good, "history": ((entry, wrong),)})
+    for position in range(len(entry)):
+        broken = list(entry)
+        broken[position] = None
+        damaged.append({**good, "history": ((tuple(broken), steps),)})
+    damaged.append({**good, "history": ((entry[:-1], steps),)})
+    damaged.append({**good, "history": ((entry, steps), ("nonsense", 1))})
+    return damaged
+
+
+@pytest.mark.parametrize("state", damaged_states())
+def test_damaged_checkpoints_are_refused_and_lose_nothing(state: object) -> None:
+    accountant = accountant_of((OTHER, 2))
+    before = copy.deepcopy(accountant.history)
+    with pytest.raises(ValueError, match=r"\w"):
+        accountant.load_state_dict(state)
+    assert accountant.history == before
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1e-5, 2.0, math.nan, math.inf, True, "1e-5", None])
+def test_bad_delta(delta: object) -> None:
+    accountant = accountant_of((ROUND, 1))
+    for ask in (
+        accountant.epsilon,
+        accountant.upper_epsilon,
+        accountant.numerical_interval,
+        accountant.bounds,
+    ):
+        with pytest.raises(ValueError, match="delta"):
+            ask(delta)
+
+
+@pytest.mark.parametrize("epsilon", [-1e-9, math.nan, math.inf])
+def test_bad_epsilon(epsilon: float) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        accountant_of((ROUND, 1)).delta(epsilon)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.0, True, None, "2"])
+def test_bad_steps(steps: object) -> None:
+    accountant = ShuffleAccountant()
+    with pytest.raises(ValueError, match="num_steps"):
+        accountant.step(ROUND, num_steps=steps)
+    assert accountant.history == ()
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(ValueError, match="method"):
+        ShuffleAccountant(method="prv")
+    with pytest.raises(TypeError, match="ShuffleRound"):
+        ShuffleAccountant().step("round")
+    accountant = accountant_of((ROUND, 1))
+    with pytest.raises(ValueError, match="accountant of their own"):
+        accountant.step(dataclasses.replace(ROUND, adversary="server"))
+    assert accountant.num_steps == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"local_epsilon": 0.0},
+        {"local_epsilon": -1.0},
+        {"local_epsilon": math.nan},
+        {"local_epsilon": math.inf},
+        {"local_epsilon": True},
+        {"local_epsilon": "1"},
+        {"population": 0},
+        {"population": 10.0},
+        {"population": True},
+        {"cohort": 0},
+        {"cohort": 10_001},
+        {"cohort": 1.5},
+        {"cohort": math.nan},
+        {"sampling": "full"},
+        {"sampling": "shuffle"},
+        {"adversary": "nobody"},
+        {"mechanism": "mine"},
+        {"blanket": Blanket.generic(2.0)},
+    ],
+)
+def test_impossible_rounds(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        dataclasses.replace(ROUND, **change)
+
+
+@pytest.mark.parametrize(
+    "masses",
+    [{"differing": -0.1}, {"differing": 0.5}, {"differing": 0.1, "low": 0.1}, {"differing": math.nan}],
+)
+def test_impossible_blankets(masses: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="blanket"):
+        Blanket(local_epsilon=1.0, **masses)
+
+
+def test_blanket_from_inner_atoms_is_spread_to_the_corners() -> None:
+    e = math.e
+    middle = math.sqrt(e)
+    atoms = [(middle, 1.0, 0.2), (1.0, middle, 0.2)]
+    rest = (1 - 0.2 * (middle + 1)) / (e + 1)
+    blanket = Blanket.from_atoms(local_epsilon=1.0, atoms=[*atoms, (e, 1.0, rest), (1.0, e, rest)])
+    assert not blanket.exact
+    assert blanket.low > 0
+    assert (e + 1) * blanket.differing + blanket.low == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="not a blanket atom"):
+        Blanket.from_atoms(local_epsilon=1.0, atoms=[(3.0, 1.0, 0.1)])
+    with pytest.raises(ValueError, match="equal mean"):
+        Blanket.from_atoms(local_epsilon=1.0, atoms=[(e, 1.0, 0.1)])
+
+
+TARGET = {"target_epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) -> None:
+    found = calibrate_local_epsilon(**TARGET, population=5_000, cohort=500, num_steps=300, sampling=sampling)
+    shuffle_round = ShuffleRound(local_epsilon=found, population=5_000, cohort=500, sampling=sampling)
+    upper = accountant_of((shuffle_round, 300)).epsilon(1e-6).upper
+    assert 0.998 < upper <= 1.0
+
+
+def test_calibrated_steps_are_the_largest() -> None:
+    found = calibrate_num_steps(**TARGET, shuffle_round=ROUND)
+    assert accountant_of((ROUND, found)).upper_epsilon(1e-6) <= 1.0
+    assert accountant_of((ROUND, found + 1)).upper_epsilon(1e-6) > 1.0
+
+
+def test_calibrated_cohort_is_the_best() -> None:
+    common = {"population": 5_000, "local_epsilon": 1.0, "num_steps": 300}
+
+    def upper(cohort: int) -> float:
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort)
+        return accountant_of((shuffle_round, 300)).upper_epsilon(1e-6)
+
+    found = calibrate_cohort(**TARGET, **common)
+    assert upper(found) <= 1.0 < upper(found + 1)
+
+
+@pytest.mark.parametrize("scheme", [{"sampling": "single-pass"}, {"adversary": "server"}])
+def test_hidden_only_by_its_cohort_a_client_wants_a_large_one(scheme: dict[str, str]) -> None:
+    def upper(cohort: int) -> float:
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort, **scheme)
+        return accountant_of((shuffle_round, 3)).upper_epsilon(1e-6)
+
+    found = calibrate_cohort(
+        target_epsilon=0.5, delta=1e-6, population=5_000, local_epsilon=1.0, num_steps=3, **scheme
+    )
+    assert 1 < found < 5_000
+    assert upper(found) <= 0.5 < upper(found - 1)
+
+
+def test_unreachable_targets_end_with_an_explanation() -> None:
+    with pytest.raises(ValueError, match="fewer rounds"):
+        calibrate_local_epsilon(target_epsilon=1e-6, delta=1e-9, population=10, cohort=10, num_steps=10**6)
+    with pytest.raises(ValueError, match="single round"):
+        calibrate_num_steps(target_epsilon=1e-4, delta=1e-9, shuffle_round=ROUND)
+    with pytest.raises(ValueError, match="no cohort"):
+        calibrate_cohort(target_epsilon=1e-6, delta=1e-9, population=100, local_epsilon=4.0, num_steps=10**5)
+    with pytest.raises(ValueError, match="nothing is left to choose"):
+        calibrate_cohort(**TARGET, population=100, local_epsilon=1.0, num_steps=1, sampling="full")
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="target_epsilon"):
+            calibrate_num_steps(target_epsilon=bad, delta=1e-6, shuffle_round=ROUND)
+    assert calibrate_local_epsilon(
+        target_epsilon=100.0, delta=1e-6, population=10, cohort=10, num_steps=1
+    ) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "population", "cohort", "steps", "delta"),
+    [
+        (1e-4, 10, 10, 1, 1e-5),
+        (20.0, 10, 10, 3, 1e-5),
+        (1.0, 1, 1, 1, 1e-5),
+        (1.0, 1, 1, 1000, 1e-5),
+        (8.0, 10**9, 10**9, 10, 1e-12),
+        (0.1, 10**9, 10**5, 10**6, 1e-15),
+        (2.0, 10**9, 10**8, 10**6, 1e-15),
+        (5.0, 10**3, 10, 10**6, 1e-12),
+    ],
+)
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_extremes_stay_ordered_and_finite(local_epsilon, population, cohort, steps, delta, sampling) -> None:
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
+    )
+    interval = accountant_of((shuffle_round, steps)).epsilon(delta)
+    assert 0 <= interval.lower <= interval.upper <= local_epsilon * steps
+    assert math.isfinite(interval.upper)

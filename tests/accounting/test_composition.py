@@ -1,0 +1,267 @@
+"""Privacy loss laws and their composition against independent routes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from shuffle_plugins.accounting import ShuffleRound
+from shuffle_plugins.accounting.binomial import binomial_window
+from shuffle_plugins.accounting.losses import COARSE, FINE, loss_law, spread_to_grid
+from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
+from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.renyi import RenyiComposition, renyi_divergence
+
+
+def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
+    """δ of the generic k-of-n pair from binomial tails: given m active slots, the heads count is linear."""
+    e, bound = math.exp(local_epsilon), math.exp(epsilon)
+    gamma = cohort / population
+    counts = np.arange(cohort + 1)
+    weights = stats.binom.pmf(counts, cohort, 2 / (e + 1))
+    counts, weights = counts[weights > 1e-30], weights[weights > 1e-30]
+    constant = (1 - gamma) * (1 - bound) + gamma / cohort * counts * (1 - e * bound)
+    slope = gamma / cohort * (e - 1) * (1 + bound)
+    least = np.floor(-constant / slope) + 1
+    above = stats.binom.sf(least - 1, counts, 0.5)
+    mean_above = counts / 2 * stats.binom.sf(least - 2, np.maximum(counts - 1, 0), 0.5)
+    return float(np.sum(weights * (constant * above + slope * mean_above)))
+
+
+@pytest.mark.parametrize("resolution", [FINE, COARSE])
+@pytest.mark.parametrize(
+    ("local_epsilon", "population", "cohort"),
+    [
+        (0.5, 300, 100),
+        (1.0, 5_000, 5_000),
+        (2.0, 100_000, 3_000),
+        (4.0, 40_000, 40_000),
+        (1.5, 60_000, 10_000),
+    ],
+)
+def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, cohort) -> None:
+    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+    laws = {
+        kind: loss_law(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
+        for kind in ("upper", "lower")
+    }
+    for multiple in (0.0, 0.5, 1.0, 2.0, 3.5):
+        epsilon = multiple * laws["upper"].deviation
+        exact = exact_delta(
+            local_epsilon=local_epsilon, population=population, cohort=cohort, epsilon=epsilon
+        )
+        above = LossComposition([laws["upper"]], [1]).delta(epsilon)
+        below = LossComposition([laws["lower"]], [1]).delta(epsilon)
+        assert below <= exact * (1 + 1e-9)
+        assert above >= exact * (1 - 1e-9)
+        scale = 0.006 if resolution is FINE else 0.04
+        assert above - below <= scale * exact * (1 + multiple**2)
+
+
+def test_law_masses_are_probabilities() -> None:
+    for sampling in ("without-replacement", "poisson"):
+        shuffle_round = ShuffleRound(local_epsilon=1.0, population=4_000, cohort=700, sampling=sampling)
+        law = loss_law(upper_mixture(shuffle_round), kind="upper")
+        assert law.p.sum() == pytest.approx(1.0, abs=1e-12)
+        assert law.q.sum() == pytest.approx(1.0, abs=1e-12)
+        assert law.missing < 1e-28
+        assert np.all(np.diff(law.loss) > 0)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_small_compositions_bracket_the_product_of_outcomes(steps: int) -> None:
+    shuffle_round = ShuffleRound(local_epsilon=1.0, population=4, cohort=3)
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    products = list(itertools.product(range(len(law.loss)), repeat=steps))
+    index = np.array(products)
+    p, q = law.p[index].prod(axis=1), law.q[index].prod(axis=1)
+    lower_law = loss_law(upper_mixture(shuffle_round), kind="lower")
+    for epsilon in (0.0, 0.2, 0.7, 1.3):
+        exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        above = LossComposition([law], [steps]).delta(epsilon)
+        below = LossComposition([lower_law], [steps]).delta(epsilon)
+        assert below <= exact + 1e-12
+        assert above >= exact - 1e-12
+        assert above == pytest.approx(exact, rel=0.01, abs=1e-9)
+
+
+def test_composition_agrees_with_dp_accounting() -> None:
+    """Row 3 of the reference table by another library's transform, on the exact profile."""
+    steps, delta, cell = 1200, 1e-5, 4e-4
+    top = 0.25
+    grid = np.arange(-round(top / cell), round(top / cell) + 1) * cell
+    deltas = [
+        max(0.0, exact_delta(local_epsilon=1.5, population=60_000, cohort=10_000, epsilon=x)) for x in grid
+    ]
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(
+        cell, np.rint(grid / cell).astype(int), np.array(deltas)
+    )
+    composed = privacy_loss_distribution.PrivacyLossDistribution(pmf).self_compose(steps)
+    theirs = composed.get_epsilon_for_delta(delta)
+    shuffle_round = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000)
+    ours = {
+        kind: LossComposition([loss_law(upper_mixture(shuffle_round), kind=kind)], [steps]).epsilon(delta)
+        for kind in ("upper", "lower")
+    }
+    assert ours["lower"] <= theirs * (1 + 1e-6)
+    assert ours["upper"] == pytest.approx(theirs, rel=2e-3)
+
+
+# Independent prototype of the project's design notes; δ = 1e-8, 1e-8, 1e-5.
+REFERENCE = [
+    (10**6, 1_000, 2.0, 10**5, 1e-8, 0.155, 0.146, 0.137, 0.108),
+    (10**6, 1_000, 1.0, 10**5, 1e-8, 0.0604, 0.0564, 0.0498, 0.0463),
+    (60_000, 10_000, 1.5, 1200, 1e-5, 0.463, 0.421, 0.384, 0.322),
+]
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize(
+    ("population", "cohort", "local_epsilon", "steps", "delta", "rdp", "pld", "ternary", "binary"), REFERENCE
+)
+def test_reference_table(
+    sampling, population, cohort, local_epsilon, steps, delta, rdp, pld, ternary, binary
+) -> None:
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
+    )
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    upper = LossComposition([law], [steps]).epsilon(delta)
+    lower = LossComposition([loss_law(upper_mixture(shuffle_round), kind="lower")], [steps]).epsilon(delta)
+    assert upper == pytest.approx(pld, rel=0.02)
+    assert RenyiComposition([law], [steps]).epsilon(delta) == pytest.approx(rdp, rel=0.02)
+    assert 0 <= upper - lower < 0.002 * upper
+    mixtures = lower_mixtures(shuffle_round)
+    for name, value in (("3-RR instance", ternary), ("binary-RR instance", binary)):
+        instance = loss_law(mixtures[name], kind="lower")
+        best = max(
+            LossComposition([side], [steps]).epsilon(delta) for side in (instance, instance.reversed())
+        )
+        assert best == pytest.approx(value, rel=0.02)
+
+
+# Table 4.1, bold rows, of the survey of peers: the pair evaluated by clone counts, one round, no sampling.
+SINGLE_ROUNDS = [
+    (0.5, 10**4, 1e-6, 0.0181174),
+    (1.0, 10**4, 1e-6, 0.0432062),
+    (2.0, 10**4, 1e-6, 0.1143997),
+    (4.0, 10**4, 1e-6, 0.4108125),
+    (1.0, 10**6, 1e-8, 0.0050116),
+    (2.0, 10**6, 1e-8, 0.0130369),
+    (4.0, 10**6, 1e-8, 0.0450730),
+    (2.0, 10**9, 1e-11, 0.0004814),
+    (4.0, 10**9, 1e-11, 0.0016396),
+]
+
+
+@pytest.mark.parametrize(("local_epsilon", "population", "delta", "epsilon"), SINGLE_ROUNDS)
+def test_single_rounds_bracket_their_golden_values(local_epsilon, population, delta, epsilon) -> None:
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=population, cohort=population, sampling="full"
+    )
+    bounds = [
+        LossComposition([loss_law(upper_mixture(shuffle_round), kind=kind)], [1]).epsilon(delta)
+        for kind in ("lower", "upper")
+    ]
+    assert bounds[0] <= epsilon * (1 + 1e-4)
+    assert bounds[1] >= epsilon * (1 - 1e-4)
+    assert bounds[1] - bounds[0] < 1e-3 * epsilon
+
+
+def test_delta_and_epsilon_are_inverse() -> None:
+    law = loss_law(
+        upper_mixture(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)), kind="upper"
+    )
+    for steps, delta in itertools.product((1, 2, 50, 10_000), (1e-3, 1e-6, 1e-12)):
+        composition = LossComposition([law], [steps])
+        epsilon = composition.epsilon(delta)
+        assert composition.delta(epsilon) <= delta * (1 + 1e-6)
+        assert composition.delta(0.99 * epsilon) > delta
+
+
+def test_order_and_splitting_of_entries_do_not_matter() -> None:
+    rounds = [ShuffleRound(local_epsilon=x, population=9_000, cohort=900) for x in (0.5, 1.0, 1.5)]
+    laws = [loss_law(upper_mixture(r), kind="upper") for r in rounds]
+    together = LossComposition(laws, [10, 20, 30]).epsilon(1e-6)
+    turned = LossComposition(laws[::-1], [30, 20, 10]).epsilon(1e-6)
+    split = LossComposition([*laws, laws[0]], [4, 20, 30, 6]).epsilon(1e-6)
+    assert turned == pytest.approx(together, rel=1e-9)
+    assert split == pytest.approx(together, rel=1e-9)
+
+
+def test_tilted_transform_reaches_tiny_delta() -> None:
+    """δ = 1e-15 lies far below what an untilted transform resolves; the Rényi route checks it."""
+    law = loss_law(
+        upper_mixture(ShuffleRound(local_epsilon=1.0, population=100_000, cohort=1_000)), kind="upper"
+    )
+    pld, rdp = (c([law], [10_000]).epsilon(1e-15) for c in (LossComposition, RenyiComposition))
+    assert 0.9 * rdp < pld < rdp
+
+
+@given(
+    trials=st.integers(1, 4_000),
+    probability=st.floats(1e-6, 1 - 1e-6),
+)
+@settings(max_examples=60, deadline=None)
+def test_binomial_window_is_the_binomial(trials: int, probability: float) -> None:
+    first, mass = binomial_window(trials, probability)
+    exact = stats.binom.pmf(first + np.arange(len(mass)), trials, probability)
+    np.testing.assert_allclose(mass, exact, rtol=1e-9, atol=1e-290)
+    assert 1 - mass.sum() < 1e-12
+
+
+@given(
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(1e-6, 1)), min_size=1, max_size=30), st.floats(1e-3, 0.3)
+)
+@settings(max_examples=60, deadline=None)
+def test_spreading_keeps_masses_and_raises_every_hockey_stick(outcomes, cell: float) -> None:
+    loss, q = (np.array(column) for column in zip(*outcomes, strict=True))
+    first, spread = spread_to_grid(loss, q, cell=cell)
+    points = (first + np.arange(len(spread))) * cell
+    assert spread.sum() == pytest.approx(q.sum(), rel=1e-9)
+    assert (spread * np.exp(points)).sum() == pytest.approx((q * np.exp(loss)).sum(), rel=1e-9)
+    for epsilon in np.linspace(-2, 2, 11):
+        before = np.maximum(q * np.exp(loss) - math.exp(epsilon) * q, 0).sum()
+        after = np.maximum(spread * np.exp(points) - math.exp(epsilon) * spread, 0).sum()
+        assert after >= before - 1e-9
+
+
+def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
+    """One client, no sampling: the pair is binary randomized response itself."""
+    law = loss_law(upper_mixture(ShuffleRound(local_epsilon=1.0, population=1, cohort=1)), kind="upper")
+    e = math.e
+    orders = np.array([1.001, 1.5, 2.0, 7.3, 64.0, 500.0])
+    p, q = np.array([e, 1]) / (e + 1), np.array([1, e]) / (e + 1)
+    exact = [math.log((p**a * q ** (1 - a)).sum()) / (a - 1) for a in orders]
+    np.testing.assert_allclose(renyi_divergence(law, orders), exact, rtol=1e-9)
+    with pytest.raises(ValueError, match="above 1"):
+        renyi_divergence(law, 1.0)
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
+    for cohort in (50, 400, 4_000):
+        law = loss_law(
+            upper_mixture(ShuffleRound(local_epsilon=1.0, population=4_000, cohort=cohort)), kind="upper"
+        )
+        for delta in (1e-4, 1e-8):
+            pld = LossComposition([law], [steps]).epsilon(delta)
+            rdp = RenyiComposition([law], [steps])
+            assert rdp.epsilon(delta) >= pld
+            assert rdp.delta(rdp.epsilon(delta)) == pytest.approx(delta, rel=0.05)
+
+
+def test_mixed_kinds_are_refused() -> None:
+    mixture = upper_mixture(ShuffleRound(local_epsilon=1.0, population=10, cohort=5))
+    upper, lower = (loss_law(mixture, kind=kind) for kind in ("upper", "lower"))
+    with pytest.raises(ValueError, match="cannot be composed together"):
+        LossComposition([upper, lower], [1, 1])
+    with pytest.raises(ValueError, match="upper laws"):
+        RenyiComposition([lower], [1])

@@ -1,0 +1,253 @@
+"""The dominating pairs against exhaustive enumeration of small rounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
+
+from shuffle_plugins.accounting import Blanket, ShuffleRound
+from shuffle_plugins.accounting.losses import LossLaw, loss_law
+from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
+
+VIOLATION = 1e-12
+
+
+def delta_of(law: LossLaw, epsilon: float) -> float:
+    return float(np.maximum(law.p - math.exp(epsilon) * law.q, 0.0).sum()) + (
+        law.missing if law.kind == "upper" else 0.0
+    )
+
+
+def pair_delta(shuffle_round: ShuffleRound, epsilon: float) -> float:
+    return delta_of(loss_law(upper_mixture(shuffle_round), kind="upper"), epsilon)
+
+
+def epsilons(local_epsilon: float) -> np.ndarray:
+    return np.linspace(-1.0, local_epsilon, 9)
+
+
+def channels(seed: int, count: int, local_epsilon: float) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    found: list[np.ndarray] = []
+    while len(found) < count:
+        channel = extreme_channel(
+            rng, local_epsilon=local_epsilon, records=int(rng.integers(2, 4)), outputs=int(rng.integers(2, 5))
+        )
+        if channel is not None:
+            found.append(channel)
+    return found
+
+
+def k_ary_blanket(local_epsilon: float, categories: int) -> Blanket:
+    e = math.exp(local_epsilon)
+    size = e + categories - 1
+    atoms = [(e, 1.0, 1 / size), (1.0, e, 1 / size), (1.0, 1.0, (categories - 2) / size)]
+    return Blanket.from_atoms(local_epsilon=local_epsilon, atoms=atoms)
+
+
+def own_blanket(channel: np.ndarray, one: int, two: int, local_epsilon: float) -> Blanket:
+    """Blanket of a channel by definition: ω is the smallest likelihood of each output."""
+    omega = channel.min(axis=0)
+    keep = omega > 0
+    atoms = zip(channel[one, keep] / omega[keep], channel[two, keep] / omega[keep], omega[keep], strict=True)
+    return Blanket.from_atoms(local_epsilon=local_epsilon, atoms=[tuple(map(float, a)) for a in atoms])
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("population", "cohort"), [(2, 1), (3, 2), (4, 2), (4, 4), (5, 3), (5, 5)])
+def test_generic_pair_dominates_random_channels(local_epsilon: float, population: int, cohort: int) -> None:
+    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    for channel in channels(population * 10 + cohort, 3, local_epsilon):
+        for one, two in neighbours(len(channel), population):
+            p = shuffled_law(channel, one, cohort=cohort)
+            q = shuffled_law(channel, two, cohort=cohort)
+            for epsilon in epsilons(local_epsilon):
+                assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+
+
+@pytest.mark.parametrize("local_epsilon", [0.5, 2.0])
+@pytest.mark.parametrize(("population", "rate"), [(3, 0.3), (4, 0.5), (4, 0.9)])
+def test_poisson_mixture_dominates_random_channels(
+    local_epsilon: float, population: int, rate: float
+) -> None:
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=population, cohort=rate * population, sampling="poisson"
+    )
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    for channel in channels(population, 3, local_epsilon):
+        for one, two in neighbours(len(channel), population):
+            p = shuffled_law(channel, one, rate=rate)
+            q = shuffled_law(channel, two, rate=rate)
+            for epsilon in epsilons(local_epsilon):
+                assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(3, 2), (4, 4), (5, 3)])
+def test_own_blanket_dominates_its_records_and_is_never_above_generic(population: int, cohort: int) -> None:
+    local_epsilon = 1.5
+    generic = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+    for channel in channels(7, 4, local_epsilon):
+        for first, second in itertools.permutations(range(len(channel)), 2):
+            specific = ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=population,
+                cohort=cohort,
+                mechanism="test",
+                blanket=own_blanket(channel, first, second, local_epsilon),
+            )
+            law = loss_law(upper_mixture(specific), kind="upper")
+            for one, two in neighbours(len(channel), population):
+                if (one[0], two[0]) != (first, second):
+                    continue
+                p = shuffled_law(channel, one, cohort=cohort)
+                q = shuffled_law(channel, two, cohort=cohort)
+                for epsilon in epsilons(local_epsilon):
+                    assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+            for epsilon in epsilons(local_epsilon):
+                assert delta_of(law, epsilon) <= pair_delta(generic, epsilon) + VIOLATION
+
+
+@pytest.mark.parametrize("categories", [3, 4, 5])
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_k_ary_blanket_dominates_k_ary_response(categories: int, sampling: str) -> None:
+    local_epsilon, population, cohort = 1.2, 4, 2
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        mechanism="k-rr",
+        blanket=k_ary_blanket(local_epsilon, categories),
+    )
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
+    channel = k_ary_response(local_epsilon, categories)
+    for one, two in neighbours(categories, population):
+        p, q = shuffled_law(channel, one, **scheme), shuffled_law(channel, two, **scheme)
+        for epsilon in epsilons(local_epsilon):
+            assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
+
+
+def test_merging_one_clients_rest_with_the_others_would_be_invalid() -> None:
+    """The variation-ratio shortcut gives 0.02355 here; the truth and the blanket pair are above it."""
+    local_epsilon, population, categories, epsilon = 2.0, 12, 5, 1.2
+    channel = k_ary_response(local_epsilon, categories)
+    p = shuffled_law(channel, (0, *[2] * 11))
+    q = shuffled_law(channel, (1, *[2] * 11))
+    exact = hockey_stick(p, q, epsilon)
+    assert exact == pytest.approx(0.02877, abs=5e-6)
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=population,
+        sampling="full",
+        mechanism="k-rr",
+        blanket=k_ary_blanket(local_epsilon, categories),
+    )
+    assert pair_delta(shuffle_round, epsilon) >= exact
+    assert exact > 0.02355 + 0.005
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize(("family", "categories"), [("3-RR instance", 3), ("binary-RR instance", 2)])
+def test_lower_pairs_are_exact_instances(sampling: str, family: str, categories: int) -> None:
+    local_epsilon, population, cohort = 1.3, 5, 3
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
+    )
+    law = loss_law(lower_mixtures(shuffle_round)[family], kind="lower")
+    channel = k_ary_response(local_epsilon, categories)
+    others = [categories - 1] * (population - 1)
+    scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
+    p = shuffled_law(channel, [0, *others], **scheme)
+    q = shuffled_law(channel, [1, *others], **scheme)
+    for epsilon in epsilons(local_epsilon):
+        # Merging in cells of the loss costs a lower law a little of δ, never adds to it.
+        assert delta_of(law, epsilon) <= hockey_stick(p, q, epsilon) + VIOLATION
+        assert delta_of(law, epsilon) == pytest.approx(hockey_stick(p, q, epsilon), abs=2e-3)
+        assert delta_of(law.reversed(), epsilon) == pytest.approx(hockey_stick(q, p, epsilon), abs=2e-3)
+
+
+def test_mirror_instance_of_a_mechanism_is_below_its_truth() -> None:
+    """3-ary response read as "speaks for x1", "speaks for x1'" or neither, everybody else at x1'."""
+    local_epsilon, population = 1.0, 4
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=population,
+        sampling="full",
+        mechanism="k-rr",
+        blanket=k_ary_blanket(local_epsilon, 3),
+    )
+    (mixture,) = lower_mixtures(shuffle_round).values()
+    law = loss_law(mixture, kind="lower")
+    channel = k_ary_response(local_epsilon, 3)
+    p, q = shuffled_law(channel, [0, 1, 1, 1]), shuffled_law(channel, [1, 1, 1, 1])
+    for epsilon in epsilons(local_epsilon):
+        assert delta_of(law, epsilon) <= hockey_stick(p, q, epsilon) + VIOLATION
+        assert delta_of(law, epsilon) == pytest.approx(hockey_stick(p, q, epsilon), abs=2e-3)
+
+
+@pytest.mark.parametrize("local_epsilon", [0.5, 2.0])
+def test_server_adversary_costs_a_participant_its_whole_cohort(local_epsilon: float) -> None:
+    seen = ShuffleRound(local_epsilon=local_epsilon, population=30, cohort=5, adversary="server")
+    full = ShuffleRound(local_epsilon=local_epsilon, population=5, cohort=5, sampling="full")
+    for epsilon in epsilons(local_epsilon):
+        assert pair_delta(seen, epsilon) == pair_delta(full, epsilon)
+
+
+def test_poisson_cohorts_before_a_server_dominate_enumeration() -> None:
+    local_epsilon, population, rate = 1.0, 4, 0.5
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=rate * population,
+        sampling="poisson",
+        adversary="server",
+    )
+    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    channel = k_ary_response(local_epsilon, 2)
+    for one, two in neighbours(2, population):
+        for epsilon in epsilons(local_epsilon):
+            exact = 0.0
+            for others in range(population):
+                # The server sees which others joined; by symmetry any set of that size will do.
+                weight = (
+                    math.comb(population - 1, others) * rate**others * (1 - rate) ** (population - 1 - others)
+                )
+                values = [
+                    hockey_stick(
+                        shuffled_law(channel, [one[0], *chosen]),
+                        shuffled_law(channel, [two[0], *chosen]),
+                        epsilon,
+                    )
+                    for chosen in itertools.combinations(one[1:], others)
+                ]
+                exact += weight * max(values)
+            assert exact <= delta_of(law, epsilon) + VIOLATION
+
+
+def test_high_atoms_are_accounted_as_an_upper_bound() -> None:
+    """A channel with (e, e) outputs: Hadamard response, three rows of the matrix of order eight."""
+    local_epsilon = 1.0
+    e = math.exp(local_epsilon)
+    signs = np.array(list(itertools.product([1, -1], repeat=3))).T
+    channel = np.where(signs > 0, e, 1.0) / (4 * (e + 1))
+    blanket = own_blanket(channel, 0, 1, local_epsilon)
+    assert blanket.high > 0
+    for population, cohort in [(3, 3), (3, 2)]:
+        specific = ShuffleRound(
+            local_epsilon=local_epsilon, population=population, cohort=cohort, mechanism="hr", blanket=blanket
+        )
+        law = loss_law(upper_mixture(specific), kind="upper")
+        for one, two in neighbours(3, population):
+            if one[0] == 0 and two[0] == 1:
+                p = shuffled_law(channel, one, cohort=cohort)
+                q = shuffled_law(channel, two, cohort=cohort)
+                for epsilon in epsilons(local_epsilon):
+                    assert hockey_stick(p, q, epsilon) <= delta_of(law, epsilon) + VIOLATION
