@@ -79,7 +79,10 @@ class PrivUnitParameters:
         uniform_threshold = min(scaled, 1 << PROBABILITY_BITS)
         informative = ((1 << PROBABILITY_BITS) - uniform_threshold) / (1 << PROBABILITY_BITS)
         if informative <= 0:
-            raise ValueError(f"local_epsilon={local_epsilon} is too small to be told from zero; raise it")
+            raise ValueError(
+                f"at local_epsilon={local_epsilon} and threshold={threshold} a report says nothing: raise "
+                "local_epsilon, or lower the threshold"
+            )
         return cls(
             local_epsilon=local_epsilon,
             dim=dim,

@@ -24,6 +24,8 @@ and dependent rows only lower r.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -95,19 +97,19 @@ class ChunkedSum:
         weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
         for (start, stop), gram in zip(self._bounds, self._grams, strict=True):
             part, lengths = x.narrow(start, stop), norms[start:stop]
-            rescaled = bool(_extreme(lengths).any())
-            if rescaled:
-                part, lengths = _normalised(part, lengths)
+            span = None if bool(_extreme(lengths).any()) else _Span.of(gram, lengths)
+            careful = span is None or span.ill_conditioned
+            if careful:
+                part = _unit_rows(part, lengths)
                 gram = part.gram()
-            inverse = torch.where(lengths > 0, lengths.double().reciprocal(), 0.0).cpu().numpy()
-            coefficients = _add_chunk(
-                total, part, gram, inverse, draws=draws.narrow(start, stop), randomness=randomness
-            )
-            row_weights = torch.from_numpy(coefficients * inverse).to(weights)
-            if rescaled:
-                part.add_weighted_sum(row_weights, out=total)
+                span = _Span.of(gram, gram.diagonal().sqrt())
+            assert span is not None
+            off_span, on_rows = _chunk(part, span, draws=draws.narrow(start, stop), randomness=randomness)
+            total += off_span
+            if careful:
+                total += part.weighted_sum(on_rows)
             else:
-                weights[start:stop] = row_weights
+                weights[start:stop] = on_rows
         x.add_weighted_sum(weights, out=total)
         return total
 
@@ -117,64 +119,77 @@ def _extreme(norms: Tensor) -> Tensor:
     return ~((norms > 1 / _EXTREME) & (norms < _EXTREME))
 
 
-def _normalised(x: Rows, norms: Tensor) -> tuple[Rows, Tensor]:
-    """Rows over their norms, and the norms of the result: one, or zero."""
-    scale = torch.where(norms > 0, norms, torch.ones_like(norms)).double().unsqueeze(1)
-    blocks = [(block.double() / scale).to(x.compute_dtype) for block in x.blocks]
-    return Rows(blocks), (norms > 0).to(x.compute_dtype)
+def _unit_rows(x: Rows, norms: Tensor) -> Rows:
+    """Rows over their norms, in float64; zero rows stay."""
+    scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
+    return Rows([block.double() / scale for block in x.blocks])
 
 
-def _add_chunk(
-    total: Tensor, x: Rows, gram: Tensor, inverse: Float64Array, *, draws: Draws, randomness: Randomness
-) -> Float64Array:
-    """Add the part off the span to ``total``; return the coefficients of the directions."""
-    to_basis, from_basis = _span(x, gram, inverse)
-    count, rank = from_basis.shape
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Orthonormal basis Q of the span of a chunk's directions, in coordinates; float64 on the CPU.
 
-    in_span = randomness.normal((count, rank), dtype=torch.float64).numpy()
+    Attributes:
+        inverse: 1/norm of each row, zero for zero rows, (clients,): directions are rows times it.
+        to_basis: M with Q = Uᵀ M, (clients, rank).
+        from_basis: U Q, (clients, rank).
+        ill_conditioned: whether a small eigenvalue of the cosines may be mostly float32 rounding.
+    """
+
+    inverse: Float64Array
+    to_basis: Float64Array
+    from_basis: Float64Array
+    ill_conditioned: bool
+
+    @classmethod
+    def of(cls, gram: Tensor, norms: Tensor) -> _Span:
+        lengths = norms.double().cpu().numpy()
+        present = lengths > 0
+        inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=present)
+        cosines = gram.double().cpu().numpy() * inverse[:, None] * inverse
+        np.fill_diagonal(cosines, present)
+        spectrum = torch.linalg.eigh(torch.from_numpy(cosines))
+        values, vectors = spectrum.eigenvalues.numpy(), spectrum.eigenvectors.numpy()
+        kept = values > _RANK_TOLERANCE
+        roots = np.sqrt(values[kept])
+        small = int((values < _ILL_CONDITIONED).sum()) > int((~present).sum())
+        return cls(
+            inverse=inverse,
+            to_basis=vectors[:, kept] / roots,
+            from_basis=vectors[:, kept] * roots,
+            ill_conditioned=small and gram.dtype != torch.float64,
+        )
+
+
+def _chunk(x: Rows, span: _Span, *, draws: Draws, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    """Steps 1 to 5: the multiple of a normal vector, (dim,), and the weights of the rows, (clients,)."""
+    count, rank = span.from_basis.shape
+    in_span, below = randomness.normal((2, count, count), dtype=torch.float64).numpy()
+    in_span = in_span[:, :rank]
     leaning = ~draws.uniform.numpy()
     along = np.where(leaning, draws.along.numpy(), 0.0)
-    across = np.where(leaning, np.einsum("ir,ir->i", in_span, from_basis), 0.0)
-    bartlett = _bartlett(count, freedom=x.dim - rank, randomness=randomness)
+    across = np.where(leaning, np.einsum("ir,ir->i", in_span, span.from_basis), 0.0)
+    bartlett = _bartlett(below, freedom=x.dim - rank, randomness=randomness)
     squared = np.sum(in_span**2, axis=1) - across**2 + np.sum(bartlett**2, axis=1)
-    weights = np.sqrt(np.maximum(1 - along**2, 0.0) / squared)
+    shares = np.sqrt(np.maximum(1 - along**2, 0.0) / squared)
 
     normals = randomness.normal(x.dim, dtype=x.compute_dtype, device=x.device)
-    normals_in_span = to_basis.T @ (inverse * x.dot(normals).double().cpu().numpy())
+    normals_in_span = span.to_basis.T @ (span.inverse * x.dot(normals).double().cpu().numpy())
     off_span = float(torch.dot(normals, normals)) - float(normals_in_span @ normals_in_span)
-    outside = float(np.linalg.norm(bartlett.T @ weights)) / off_span**0.5
-    total.add_(normals, alpha=outside)
+    outside = float(np.linalg.norm(bartlett.T @ shares)) / off_span**0.5
 
-    coefficients: Float64Array = along - weights * across
-    coefficients += to_basis @ (in_span.T @ weights - outside * normals_in_span)
-    return coefficients
+    coefficients = along - shares * across
+    coefficients += span.to_basis @ (in_span.T @ shares - outside * normals_in_span)
+    return normals.mul_(outside), torch.from_numpy(coefficients * span.inverse).to(normals)
 
 
-def _span(x: Rows, gram: Tensor, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Basis Q of the span of the directions: (M, T) with Q = Uᵀ M and T = U Q, both (clients, rank).
+def _bartlett(normals: Float64Array, *, freedom: int, randomness: Randomness) -> Float64Array:
+    """Lower triangular L with L Lᵀ ~ Wishart(freedom, I), from normals (clients, clients) and χ² quantiles.
 
-    Small eigenvalues of a float32 Gram matrix are mostly rounding: such a matrix is taken again in float64.
+    Needs freedom >= clients.
     """
-    values, vectors = _spectrum(gram, inverse)
-    missing = int((inverse == 0).sum())
-    if gram.dtype != torch.float64 and int((values < _ILL_CONDITIONED).sum()) > missing:
-        values, vectors = _spectrum(x.gram(dtype=torch.float64), inverse)
-    kept = values > _RANK_TOLERANCE
-    roots = np.sqrt(values[kept])
-    return vectors[:, kept] / roots, vectors[:, kept] * roots
-
-
-def _spectrum(gram: Tensor, inverse: Float64Array) -> tuple[Float64Array, Float64Array]:
-    cosines = gram.cpu().double().numpy() * inverse[:, None] * inverse
-    np.fill_diagonal(cosines, inverse > 0)
-    values, vectors = torch.linalg.eigh(torch.from_numpy(cosines))
-    return values.numpy(), vectors.numpy()
-
-
-def _bartlett(count: int, *, freedom: int, randomness: Randomness) -> Float64Array:
-    """Lower triangular L with L Lᵀ ~ Wishart(freedom, I): needs freedom >= count."""
-    lower: Float64Array = np.tril(randomness.normal((count, count), dtype=torch.float64).numpy(), -1)
-    shape = (freedom - np.arange(count)) / 2
-    squared = 2 * special.gammaincinv(shape, randomness.uniform(count).numpy())
+    lower: Float64Array = np.tril(normals, -1)
+    count = len(normals)
+    squared = 2 * special.gammaincinv((freedom - np.arange(count)) / 2, randomness.uniform(count).numpy())
     np.fill_diagonal(lower, np.sqrt(squared))
     return lower

@@ -18,6 +18,8 @@ def cap_measure(threshold: float, *, dim: int) -> float:
     """P[A >= threshold] for a threshold in [0, 1]; at dim 1 the cap is one of two points."""
     if dim == 1:
         return 0.5
+    if threshold < 0.7:
+        return 0.5 * float(special.betaincc(0.5, (dim - 1) / 2, threshold * threshold))
     complement = (1 - threshold) * (1 + threshold)
     return 0.5 * float(special.betainc((dim - 1) / 2, 0.5, complement))
 

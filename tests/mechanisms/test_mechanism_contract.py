@@ -1,0 +1,273 @@
+"""What every mechanism promises, whichever it is."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.randomness import SeededRandomness
+
+CASES = [
+    ("binary-rr", 1),
+    ("linf-coordinate", 1),
+    ("linf-coordinate", 6),
+    ("privunit", 1),
+    ("privunit", 2),
+    ("privunit", 7),
+    ("privunit", 80),
+]
+IDS = [f"{name}-{dim}" for name, dim in CASES]
+EPSILONS = [1e-4, 1.5, 50.0]
+
+
+@pytest.fixture(params=CASES, ids=IDS)
+def case(request):
+    return request.param
+
+
+def build(case, *, local_epsilon=1.5, radius=0.5):
+    name, dim = case
+    return get(name, local_epsilon=local_epsilon, dim=dim, radius=radius)
+
+
+def batch(mechanism, clients, *, seed=1):
+    """Rows of many lengths, inside and outside the ball, in two blocks where there are two columns."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(clients, mechanism.dim, generator=generator)
+    x *= mechanism.radius * torch.linspace(0.1, 2, clients).unsqueeze(1) / mechanism.dim**0.5
+    x[0] = 0
+    return x
+
+
+def in_blocks(x):
+    return Rows([x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]])
+
+
+def worst_z(estimates, truth):
+    """Largest deviation of the mean of independent estimates (draws, dim) in its standard errors."""
+    errors = estimates.double() - truth.double()
+    spread = errors.std(dim=0) / len(estimates) ** 0.5
+    return float((errors.mean(dim=0).abs() / spread.clamp(min=1e-12)).max())
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_reports_are_unbiased(case, epsilon):
+    mechanism = build(case, local_epsilon=epsilon)
+    rows = batch(mechanism, 5)
+    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    source = SeededRandomness(11)
+    means = torch.stack(
+        [
+            mechanism.aggregate(
+                mechanism.randomize(in_blocks(rows.repeat(40, 1)), randomness=source, clip=True)
+            )
+            for _ in range(200)
+        ]
+    )
+    assert worst_z(means, clipped.mean(dim=0)) < 5
+    inside = torch.stack(
+        [
+            mechanism.aggregate(mechanism.randomize(clipped.repeat(40, 1), randomness=source))
+            for _ in range(200)
+        ]
+    )
+    assert worst_z(inside, clipped.mean(dim=0)) < 5
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_randomize_sum_is_unbiased(case, epsilon):
+    mechanism = build(case, local_epsilon=epsilon)
+    rows = batch(mechanism, 40)
+    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    source = SeededRandomness(12)
+    sums = torch.stack([mechanism.randomize_sum(in_blocks(rows), randomness=source) for _ in range(300)])
+    assert worst_z(sums, clipped.sum(dim=0)) < 5
+    expected = float(mechanism.variance(clipped).sum())
+    realised = float((sums.double() - clipped.double().sum(dim=0)).square().sum(dim=1).mean())
+    assert realised == pytest.approx(expected, rel=5 * math.sqrt(2 / 300))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5, 6.0])
+def test_variance_is_the_formula(case, epsilon):
+    mechanism = build(case, local_epsilon=epsilon)
+    rows = batch(mechanism, 4)
+    rows = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    formula = mechanism.variance(rows)
+    for row, expected in zip(rows, formula, strict=True):
+        reports = mechanism.randomize(row.repeat(1500, 1), randomness=SeededRandomness(13))
+        values = torch.stack([mechanism.sum(reports.narrow(i, i + 1)) for i in range(1500)])
+        assert float((values - row).double().square().sum(dim=1).mean()) == pytest.approx(
+            float(expected), rel=0.02 + 5 * float((values - row).square().sum(1).std() / expected) / 1500**0.5
+        )
+
+
+def test_clip_factors_scale_onto_the_ball(case):
+    mechanism = build(case)
+    rows = batch(mechanism, 30)
+    factors = mechanism.clip_factors(in_blocks(rows))
+    order = 2 if mechanism.norm == "l2" else math.inf
+    norms = rows.norm(p=order, dim=1)
+    assert torch.allclose(factors, mechanism.radius / norms.clamp(min=mechanism.radius))
+    assert bool((norms > mechanism.radius).any())
+    assert bool((norms < mechanism.radius).any())
+
+
+def test_clipping_while_randomising_is_clipping_first(case):
+    mechanism = build(case)
+    rows = batch(mechanism, 64).double()
+    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    before = rows.clone()
+    one_pass = mechanism.randomize(rows, randomness=SeededRandomness(2), clip=True)
+    two_passes = mechanism.randomize(clipped, randomness=SeededRandomness(2))
+    torch.testing.assert_close(mechanism.sum(one_pass), mechanism.sum(two_passes), rtol=1e-5, atol=1e-5)
+    assert torch.equal(rows, before)
+
+
+def test_seed_determines_reports_and_default_randomness_does_not(case):
+    mechanism = build(case, local_epsilon=0.1)
+    rows = batch(mechanism, 200)
+
+    def sent(randomness):
+        return mechanism.randomize(rows, randomness=randomness, clip=True).to_bytes()
+
+    assert sent(SeededRandomness(1)) == sent(SeededRandomness(1))
+    assert sent(SeededRandomness(1)) != sent(SeededRandomness(2))
+    assert sent(None) != sent(None)
+    sums = [mechanism.randomize_sum(rows, randomness=SeededRandomness(seed)) for seed in (1, 1)]
+    assert torch.equal(*sums)
+
+
+def test_wire_size_and_round_trip(case):
+    mechanism = build(case)
+    reports = mechanism.randomize(batch(mechanism, 37), randomness=SeededRandomness(1), clip=True)
+    data = reports.to_bytes()
+    assert reports.bits_per_report == mechanism.bits_per_report
+    assert len(data) == reports.header_bytes + (37 * mechanism.bits_per_report + 7) // 8
+    assert torch.equal(mechanism.sum(Reports.from_bytes(data)), mechanism.sum(reports))
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "bits"),
+    [
+        ("binary-rr", 1, 1),
+        ("linf-coordinate", 1, 1),
+        ("linf-coordinate", 6, 4),
+        ("linf-coordinate", 8, 4),
+        ("linf-coordinate", 203_530, 19),
+        ("privunit", 3, 96),
+    ],
+)
+def test_bits_per_report(name, dim, bits):
+    assert get(name, local_epsilon=1.0, dim=dim).bits_per_report == bits
+
+
+def test_order_does_not_matter_and_chunks_add_up(case):
+    mechanism = build(case)
+    reports = mechanism.randomize(batch(mechanism, 50), randomness=SeededRandomness(1), clip=True)
+    total = mechanism.sum(reports)
+    shuffled = reports.permute(SeededRandomness(2).permutation(50))
+    torch.testing.assert_close(mechanism.sum(shuffled), total, rtol=1e-4, atol=1e-4)
+    parts = mechanism.sum(reports.narrow(0, 20)) + mechanism.sum(reports.narrow(20, 50))
+    torch.testing.assert_close(parts, total, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mechanism.aggregate(reports) * 50, total)
+
+
+def test_empty_batch(case):
+    mechanism = build(case)
+    nobody = torch.zeros(0, mechanism.dim)
+    reports = mechanism.randomize(nobody)
+    assert len(reports) == 0
+    assert torch.equal(mechanism.sum(reports), torch.zeros(mechanism.dim))
+    assert torch.equal(mechanism.randomize_sum(nobody), torch.zeros(mechanism.dim))
+    assert len(Reports.from_bytes(reports.to_bytes())) == 0
+    with pytest.raises(ValueError, match="no reports"):
+        mechanism.aggregate(reports)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_entries_that_are_not_finite_are_refused(case, bad):
+    mechanism = build(case)
+    rows = batch(mechanism, 50)
+    rows[43, -1] = bad
+    for clip in (False, True):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            mechanism.randomize(rows, clip=clip)
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            mechanism.randomize_sum(rows, clip=clip)
+
+
+def test_rows_outside_the_ball_are_refused_without_clip(case):
+    mechanism = build(case)
+    rows = batch(mechanism, 50)
+    rows = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    mechanism.randomize(rows)
+    largest = int(mechanism.clip_factors(rows * 10).argmin())
+    rows[largest] *= 1.001
+    for draw in (mechanism.randomize, mechanism.randomize_sum):
+        with pytest.raises(ValueError, match="clip=True"):
+            draw(rows, clip=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_other_dtypes_are_refused(case, dtype):
+    mechanism = build(case)
+    with pytest.raises(ValueError, match="floating"):
+        mechanism.randomize(torch.zeros(3, mechanism.dim, dtype=dtype))
+
+
+def test_other_shapes_are_refused(case):
+    mechanism = build(case)
+    with pytest.raises(ValueError, match=f"dimension {mechanism.dim}"):
+        mechanism.randomize(torch.zeros(3, mechanism.dim + 1))
+    with pytest.raises(ValueError, match="clients, dim"):
+        mechanism.randomize(torch.zeros(mechanism.dim))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_float_dtype_is_taken(case, dtype):
+    mechanism = build(case)
+    rows = batch(mechanism, 40).to(dtype)
+    assert mechanism.sum(mechanism.randomize(rows, clip=True)).isfinite().all()
+    total = mechanism.randomize_sum(rows)
+    assert total.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_foreign_reports_are_refused(case):
+    mechanism = build(case)
+    name, dim = case
+    reports = mechanism.randomize(torch.zeros(3, dim))
+    for foreign in (
+        Reports(mechanism="another", dim=dim, fields=reports.fields),
+        Reports(mechanism=name, dim=dim + 1, fields=reports.fields),
+        Reports(mechanism=name, dim=dim, fields=reports.fields * 2),
+    ):
+        with pytest.raises(ValueError, match="these are reports of"):
+            mechanism.sum(foreign)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf, 501.0, "1", True, None])
+def test_bad_local_epsilon_is_refused(case, epsilon):
+    with pytest.raises(ValueError, match="local_epsilon"):
+        build(case, local_epsilon=epsilon)
+
+
+@pytest.mark.parametrize("radius", [0, -1.0, math.nan, math.inf, "1", True])
+def test_bad_radius_is_refused(case, radius):
+    with pytest.raises(ValueError, match="radius"):
+        build(case, radius=radius)
+
+
+@pytest.mark.parametrize("dim", [0, -1, 1.0, True, 1 << 60])
+@pytest.mark.parametrize("name", ["binary-rr", "linf-coordinate", "privunit"])
+def test_bad_dim_is_refused(name, dim):
+    with pytest.raises(ValueError, match="dim"):
+        get(name, local_epsilon=1.0, dim=dim)
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1.0, 50.0, 500.0])
+def test_blanket_holds_one_report(case, epsilon):
+    blanket = build(case, local_epsilon=epsilon).blanket()
+    assert blanket.local_epsilon == epsilon
+    assert 0 < blanket.mass <= 1
+    assert blanket.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)

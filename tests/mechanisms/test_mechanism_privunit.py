@@ -1,0 +1,230 @@
+"""PrivUnit's reports and the shortcut to their sum: the same law, and exact identities."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+
+from shuffle_plugins.mechanisms import Rows, get
+from shuffle_plugins.mechanisms.privunit_reports import Draws, dense_reports
+from shuffle_plugins.mechanisms.privunit_sum import ChunkedSum
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.randomness import SeededRandomness
+
+DIM = 12
+P_VALUE = 1e-4
+
+
+def inner_product_cdf(a, *, parameters, share):
+    """CDF of ⟨V, x/‖x‖⟩ when the cap is around +x with probability ``share``, else around -x."""
+    d, s, c = parameters.dim, parameters.cap_measure, parameters.uniform_probability
+    below = 0.5 + 0.5 * np.sign(a) * special.betainc(0.5, (d - 1) / 2, a * a)
+    upper_cap = np.clip(1 - (1 - below) / s, 0, 1)
+    lower_cap = np.clip(below / s, 0, 1)
+    return c * below + (1 - c) * (share * upper_cap + (1 - share) * lower_cap)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 6.0])
+@pytest.mark.parametrize("dim", [2, 3, 20, 2_000])
+@pytest.mark.parametrize("length", [0.2, 1.0])
+def test_reports_follow_the_stated_density(dim, epsilon, length):
+    mechanism = get("privunit", local_epsilon=epsilon, dim=dim)
+    direction = torch.ones(dim) / dim**0.5
+    clients = 10_000 if dim < 100 else 1_000
+    reports = mechanism.randomize((length * direction).expand(clients, dim), randomness=SeededRandomness(3))
+    vectors = reports.fields[0].values
+    assert torch.allclose(vectors.norm(dim=1), torch.ones(clients), atol=1e-5)
+    along = (vectors @ direction).double().numpy()
+    share = (1 + length) / 2
+    law = stats.kstest(along, lambda a: inner_product_cdf(a, parameters=mechanism.parameters, share=share))
+    assert law.pvalue > P_VALUE
+    if dim > 2:
+        across = vectors - torch.outer(vectors @ direction, direction)
+        across /= across.norm(dim=1, keepdim=True)
+        probe = torch.zeros(dim)
+        probe[0], probe[1] = 2**-0.5, -(2**-0.5)
+        b = (across @ probe).double().numpy()
+        uniform = stats.kstest(
+            b, lambda v: 0.5 + 0.5 * np.sign(v) * special.betainc(0.5, (dim - 2) / 2, np.minimum(v * v, 1.0))
+        )
+        assert uniform.pvalue > P_VALUE
+
+
+def test_zero_rows_report_the_uniform_law():
+    mechanism = get("privunit", local_epsilon=6.0, dim=4)
+    vectors = mechanism.randomize(torch.zeros(20_000, 4), randomness=SeededRandomness(3)).fields[0].values
+    for column in vectors.double().numpy().T:
+        law = stats.kstest(column, lambda v: 0.5 + 0.5 * np.sign(v) * special.betainc(0.5, 1.5, v * v))
+        assert law.pvalue > P_VALUE
+
+
+def test_altered_vectors_are_refused():
+    mechanism = get("privunit", local_epsilon=1.0, dim=4)
+    values = mechanism.randomize(torch.zeros(3, 4), randomness=SeededRandomness(3)).fields[0].values
+    for factor in (1.01, 0.0, math.nan, math.inf):
+        altered = values.clone()
+        altered[1] *= factor
+        with pytest.raises(ValueError, match="unit vector"):
+            mechanism.sum(Reports(mechanism="privunit", dim=4, fields=(Field(altered, 32),)))
+    with pytest.raises(ValueError, match="float32 values"):
+        mechanism.sum(Reports(mechanism="privunit", dim=4, fields=(Field(values.double(), 64),)))
+
+
+def generic_rows():
+    return torch.randn(9, DIM, generator=torch.Generator().manual_seed(4))
+
+
+def repeated_rows():
+    rows = generic_rows()
+    rows[1] = 3 * rows[0]
+    rows[2] = -rows[0]
+    rows[3] = rows[0] + 1e-4 * rows[3]
+    return rows
+
+
+def dependent_rows():
+    rows = generic_rows()
+    return rows @ torch.diag((torch.arange(DIM) < 2).float())
+
+
+def rows_with_zeros():
+    rows = generic_rows()
+    rows[[2, 8]] = 0
+    return rows
+
+
+ROWS = [generic_rows, repeated_rows, dependent_rows, rows_with_zeros]
+
+
+def fixed_draws(rows, *, uniform_share=0.3, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    along = torch.rand(len(rows), generator=generator, dtype=torch.float64) * 1.6 - 0.8
+    uniform = torch.rand(len(rows), generator=generator) < uniform_share
+    return Draws(along=along, uniform=uniform | (rows.norm(dim=1) == 0))
+
+
+def shortcut_sums(rows, draws, *, chunk, count, seed=6):
+    source = SeededRandomness(seed)
+    batch = Rows([rows[:, :5], rows[:, 5:]])
+    norms = ChunkedSum(batch, chunk=chunk).norms()
+    return torch.stack(
+        [ChunkedSum(batch, chunk=chunk).sample(norms, draws=draws, randomness=source) for _ in range(count)]
+    ).double()
+
+
+def literal_sums(rows, draws, *, count, seed=7):
+    repeated = Draws(along=draws.along.repeat(count), uniform=draws.uniform.repeat(count))
+    many = rows.repeat(count, 1)
+    vectors = dense_reports(Rows(many), many.norm(dim=1), draws=repeated, randomness=SeededRandomness(seed))
+    return vectors.reshape(count, len(rows), rows.shape[1]).double().sum(dim=1)
+
+
+def statistics_of(sums, rows):
+    """Named samples of one number per sum: projections, norms, products."""
+    directions = torch.nn.functional.normalize(rows.double(), dim=1)
+    probe = torch.linspace(-1, 1, rows.shape[1], dtype=torch.float64)
+    found = {f"client {i}": sums @ u for i, u in enumerate(directions) if u.norm() > 0}
+    off_span = sums - sums @ torch.linalg.pinv(directions) @ directions
+    found["probe"] = sums @ probe
+    found["norm"] = sums.norm(dim=1)
+    found["off the span"] = off_span.norm(dim=1)
+    found["product"] = (sums @ directions[0]) * (sums @ directions[4])
+    found["square of the probe"] = (sums @ probe).square() - (sums @ directions[5]).square()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "chunk"),
+    [(generic_rows, 4), (generic_rows, 6), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
+)
+def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
+    rows = make()
+    draws = fixed_draws(rows)
+    literal = statistics_of(literal_sums(rows, draws, count=2_000), rows)
+    shortcut = statistics_of(shortcut_sums(rows, draws, chunk=chunk, count=1_000), rows)
+    for name, sample in literal.items():
+        if float(sample.std()) < 1e-5:
+            assert float((shortcut[name] - sample.mean()).abs().max()) < 1e-4, name
+        else:
+            assert stats.ks_2samp(sample.numpy(), shortcut[name].numpy()).pvalue > P_VALUE, name
+
+
+@pytest.mark.parametrize("make", ROWS)
+def test_the_shortcut_has_the_exact_mean_and_covariance(make):
+    rows = make()
+    draws = fixed_draws(rows)
+    count = 1_500
+    sums = shortcut_sums(rows, draws, chunk=6, count=count)
+    directions = torch.nn.functional.normalize(rows.double(), dim=1)
+    mean = torch.zeros(DIM, dtype=torch.float64)
+    covariance = torch.zeros(DIM, DIM, dtype=torch.float64)
+    identity = torch.eye(DIM, dtype=torch.float64)
+    for u, a, uniform in zip(directions, draws.along, draws.uniform, strict=True):
+        if uniform:
+            covariance += identity / DIM
+        else:
+            mean += a * u
+            covariance += (1 - a * a) * (identity - torch.outer(u, u)) / (DIM - 1)
+    centred = sums - mean
+    assert float((centred.mean(dim=0) / (covariance.diagonal() / count).sqrt()).abs().max()) < 5
+    products = torch.einsum("ni,nj->nij", centred, centred)
+    errors = (products.mean(dim=0) - covariance) / (products.std(dim=0) / count**0.5)
+    assert float(errors.abs().max()) < 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [2, 12, 5_000])
+def test_one_client_has_exactly_its_norm_and_inner_product(dim, dtype):
+    row = torch.linspace(-1, 2, dim, dtype=dtype).unsqueeze(0)
+    tolerance = 2e-6 if dtype == torch.float32 else 1e-12
+    for along in (-1.0, -0.2, 0.0, 0.7, 1.0):
+        draws = Draws(along=torch.tensor([along], dtype=torch.float64), uniform=torch.tensor([False]))
+        chunked = ChunkedSum(Rows(row), chunk=1)
+        total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(8))
+        assert float(total.norm()) == pytest.approx(1, abs=tolerance)
+        assert float(total @ row[0] / row[0].norm()) == pytest.approx(along, abs=tolerance)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1.0, 1e12, 1e25, 1e34])
+def test_equal_directions_add_up_their_inner_products_at_any_scale(scale):
+    """Every report is orthogonal to the common direction but for its own part along it."""
+    direction = torch.linspace(-1, 2, 200)
+    rows = torch.outer(torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0, 7.0]) * scale, direction)
+    draws = Draws(along=torch.linspace(-0.5, 0.9, 6).double(), uniform=torch.zeros(6, dtype=torch.bool))
+    chunked = ChunkedSum(Rows(rows), chunk=6)
+    norms = chunked.norms()
+    assert torch.allclose(norms / scale, torch.tensor([1.0, 2, 0.5, 3, 1, 7]) * direction.norm(), rtol=1e-5)
+    total = chunked.sample(norms, draws=draws, randomness=SeededRandomness(9))
+    assert float(total @ direction / direction.norm()) == pytest.approx(float(draws.along.sum()), abs=1e-4)
+
+
+def test_reports_without_a_random_part_are_added_exactly():
+    rows = generic_rows().double()
+    signs = torch.tensor([1.0, -1, 1, 1, -1, -1, 1, -1, 1]).double()
+    draws = Draws(along=signs, uniform=torch.zeros(9, dtype=torch.bool))
+    chunked = ChunkedSum(Rows(rows), chunk=4)
+    total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(1))
+    expected = (torch.nn.functional.normalize(rows, dim=1) * signs.unsqueeze(1)).sum(dim=0)
+    torch.testing.assert_close(total, expected)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 7])
+def test_chunks_too_large_for_the_dimension_are_refused(chunk):
+    with pytest.raises(ValueError, match="chunk"):
+        ChunkedSum(Rows(generic_rows()), chunk=chunk)
+
+
+def test_the_sum_of_a_large_batch_has_the_right_length():
+    """At dim 3,000 over five chunks: ‖Σ V‖² concentrates around its mean."""
+    mechanism = get("privunit", local_epsilon=2.0, dim=3_000)
+    rows = torch.randn(150, 3_000, generator=torch.Generator().manual_seed(1)) + 0.3
+    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    expected = float(mechanism.variance(clipped).sum())
+    source = SeededRandomness(2)
+    errors = [
+        float((mechanism.randomize_sum(rows, randomness=source) - clipped.sum(dim=0)).square().sum())
+        for _ in range(30)
+    ]
+    assert np.mean(errors) == pytest.approx(expected, rel=5 * (2 / 3_000 / 30) ** 0.5)

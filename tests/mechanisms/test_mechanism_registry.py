@@ -1,0 +1,88 @@
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from shuffle_plugins import mechanisms
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
+
+
+@pytest.fixture(autouse=True)
+def own_entries(monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+
+def offer(monkeypatch, name, value):
+    point = EntryPoint(name=name, value=value, group=registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+
+
+def test_listing_and_accounting_do_not_import_torch():
+    program = (
+        "import sys, shuffle_plugins.mechanisms as m\n"
+        "names = m.available()\n"
+        "assert {'binary-rr', 'linf-coordinate', 'privunit'} <= set(names)\n"
+        "assert all(m.summary(name) for name in names)\n"
+        "m.blanket('privunit', local_epsilon=1.5, dim=1000)\n"
+        "m.blanket('linf-coordinate', local_epsilon=1.5, dim=1000)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_get_builds_what_the_name_says():
+    built = mechanisms.get("privunit", local_epsilon=2.0, dim=30, radius=0.25)
+    assert isinstance(built, mechanisms.PrivUnit)
+    assert (built.local_epsilon, built.dim, built.radius, built.name) == (2.0, 30, 0.25, "privunit")
+
+
+@pytest.mark.parametrize("name", ["binary-rr", "linf-coordinate", "privunit"])
+def test_blanket_by_name_is_the_mechanisms_own(name):
+    own = mechanisms.get(name, local_epsilon=1.2, dim=1).blanket()
+    assert mechanisms.blanket(name, local_epsilon=1.2, dim=1) == own
+
+
+def test_unknown_names_and_options_are_refused():
+    with pytest.raises(ValueError, match=r"no mechanism named 'privunits'; available: .*privunit"):
+        mechanisms.get("privunits", local_epsilon=1.0, dim=3)
+    with pytest.raises(TypeError, match="takes no option gamma"):
+        mechanisms.get("privunit", local_epsilon=1.0, dim=3, gamma=0.1)
+    with pytest.raises(AttributeError, match="Gaussian"):
+        _ = mechanisms.Gaussian
+
+
+def test_register():
+    mechanisms.register("my-rr", BinaryRandomizedResponse, summary="mine")
+    assert "my-rr" in mechanisms.available()
+    assert mechanisms.summary("my-rr") == "mine"
+    built = mechanisms.get("my-rr", local_epsilon=1.0, dim=1)
+    assert mechanisms.blanket("my-rr", local_epsilon=1.0, dim=1) == built.blanket()
+    with pytest.raises(ValueError, match="registered already"):
+        mechanisms.register("my-rr", BinaryRandomizedResponse)
+
+
+@pytest.mark.parametrize("name", ["", "PrivUnit", "a b", "-a", "a_b"])
+def test_register_refuses_malformed_names(name):
+    with pytest.raises(ValueError, match="lower-case words"):
+        mechanisms.register(name, BinaryRandomizedResponse)
+
+
+def test_installed_packages_add_mechanisms(monkeypatch):
+    offer(monkeypatch, "third-party", "shuffle_plugins.mechanisms.binary_rr:BinaryRandomizedResponse")
+    assert "third-party" in mechanisms.available()
+    assert "third-party" in mechanisms.available()
+    assert mechanisms.get("third-party", local_epsilon=1.0, dim=1).bits_per_report == 1
+
+
+def test_installed_packages_cannot_replace_mechanisms(monkeypatch):
+    offer(monkeypatch, "privunit", "elsewhere:Mechanism")
+    with pytest.raises(ValueError, match="taken"):
+        mechanisms.available()
+
+
+def test_installed_packages_with_malformed_names_are_named(monkeypatch):
+    offer(monkeypatch, "Bad Name", "elsewhere:Mechanism")
+    with pytest.raises(ValueError, match=r"elsewhere:Mechanism.*malformed"):
+        mechanisms.available()
