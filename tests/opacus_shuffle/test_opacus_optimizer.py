@@ -360,6 +360,20 @@ def test_parameters_frozen_after_backward_do_not_move_by_their_raw_gradient(flat
     assert all(p.grad is None for p in parameters)
 
 
+def test_parameters_swapped_for_others_of_the_same_size(flat: Any) -> None:
+    linear = nn.Linear(6, 6)
+    module = GradSampleModule(nn.Sequential(linear, nn.Linear(6, 6).requires_grad_(False)))
+    optimizer = wrap(module)
+    backward(module, torch.randn(8, 6))
+    for p in module.parameters():
+        p.requires_grad_(not p.requires_grad)
+    before = flat(module)
+    with pytest.raises(ShufflePrivacyError, match="make_private again"):
+        optimizer.step()
+    assert torch.equal(flat(module), before)
+    assert all(p.grad is None for p in module.parameters())
+
+
 def test_no_accountant_no_release(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
