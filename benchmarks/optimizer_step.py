@@ -2,15 +2,17 @@
 
 A 784-256-10 MLP (203,530 parameters) and 256 samples a step. Per-sample gradients are computed once; what is
 timed is ``step()`` alone: clipping, noise or coins, accounting, and SGD. The variants take turns, so that a
-slow moment of the machine hits them all; the median over rounds is reported.
+slow moment of the machine hits them all. The ratio is that of the medians over rounds; the load average says
+how much else the machine was doing.
 
-Usage: python benchmarks/optimizer_step.py [--rounds 40] [--threads 2] [--output FILE]
+Usage: python benchmarks/optimizer_step.py [--rounds 40] [--threads 1 2] [--output FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
 import warnings
@@ -88,7 +90,8 @@ class Timed:
         return time.perf_counter() - start
 
 
-def measure(rounds: int, warm_up: int = 3) -> dict[str, dict[str, float]]:
+def measure(rounds: int, *, threads: int, warm_up: int = 3) -> dict[str, dict[str, float]]:
+    torch.set_num_threads(threads)
     timed = {name: Timed(make) for name, make in VARIANTS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in timed}
     for round_number in range(rounds + warm_up):
@@ -110,19 +113,21 @@ def measure(rounds: int, warm_up: int = 3) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     results = {
         "batch": BATCH,
         "dim": 784 * 256 + 256 + 256 * 10 + 10,
-        "threads": arguments.threads,
         "rounds": arguments.rounds,
         "torch": torch.__version__,
         "machine": platform.machine(),
-        "steps": measure(arguments.rounds),
+        "cpus": os.cpu_count(),
+        "by_threads": {
+            str(threads): measure(arguments.rounds, threads=threads) for threads in arguments.threads
+        },
+        "load_average_1min": round(os.getloadavg()[0], 2),
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
