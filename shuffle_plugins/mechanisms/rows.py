@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_CACHE_BYTES = 1 << 22
-
 
 class Rows:
     """A (clients, dim) matrix held as column blocks that are never concatenated.
@@ -96,12 +94,8 @@ class Rows:
         for block in self.blocks:
             if block.numel() == 0:
                 continue
-            step = max(1, _CACHE_BYTES // (block.shape[1] * block.element_size()))
-            for start in range(0, self.num_rows, step):
-                part = block[start : start + step]
-                largest = torch.maximum(part.amax(dim=1), part.amin(dim=1).neg_())
-                view = norms[start : start + step]
-                torch.maximum(view, largest, out=view)
+            largest = torch.maximum(block.amax(dim=1), block.amin(dim=1).neg_())
+            torch.maximum(norms, largest, out=norms)
         return norms.to(self.compute_dtype)
 
     def gather(self, columns: Tensor) -> Tensor:
