@@ -30,7 +30,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import subsampled_rdp
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
 
 @dataclass(frozen=True, kw_only=True)

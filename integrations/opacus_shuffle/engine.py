@@ -137,7 +137,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 the same one in every process.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
             max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ℓ∞ for
-                ``"linf-coordinate"``. Longer gradients are scaled down to it.
+                ``"linf-coordinate"``. Gradients outside are clipped to it.
             randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
                 factory.
             sampling: law of the batches.

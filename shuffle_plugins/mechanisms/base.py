@@ -95,15 +95,21 @@ class LocalRandomizer(ABC):
 
     @abstractmethod
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """Randomise each row times min(1, radius / norm), norms given and finite."""
+        """Randomise each row as :meth:`clip` leaves it, without making that copy; norms are finite."""
 
-    def clip_factors(self, x: Tensor | Rows) -> Tensor:
-        """Factor 1/max(1, ‖row‖/radius) of each row, (clients,) (CLDP-SGD, Algorithm 1).
+    def clip(self, x: Tensor | Rows) -> Tensor:
+        """The rows brought into the ball, as a copy (clients, dim): what ``clip=True`` works with.
+
+        A row outside is scaled by radius/‖row‖ (CLDP-SGD, Algorithm 1), unless a mechanism says otherwise.
 
         Raises:
             ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
         """
-        return self._factors(self._norms(self._rows(x)))
+        rows = self._rows(x)
+        return self._clip(rows, self._norms(rows))
+
+    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+        return rows.dense() * self._factors(norms).unsqueeze(1).to(rows.dtype)
 
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = False
@@ -113,7 +119,7 @@ class LocalRandomizer(ABC):
         Args:
             x: (clients, dim), one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            clip: scale rows outside the ball onto it first; no clipped copy of the batch is made.
+            clip: bring rows outside the ball onto it first; no clipped copy of the batch is made.
 
         Raises:
             ValueError: if x is not a floating (clients, dim) batch, has NaN or infinite entries, or, without

@@ -55,7 +55,7 @@ def worst_z(estimates, truth):
 def test_reports_are_unbiased(case, epsilon):
     mechanism = build(case, local_epsilon=epsilon)
     rows = batch(mechanism, 5)
-    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    clipped = mechanism.clip(rows)
     source = SeededRandomness(11)
     means = torch.stack(
         [
@@ -79,7 +79,7 @@ def test_reports_are_unbiased(case, epsilon):
 def test_randomize_sum_is_unbiased(case, epsilon):
     mechanism = build(case, local_epsilon=epsilon)
     rows = batch(mechanism, 40)
-    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    clipped = mechanism.clip(rows)
     source = SeededRandomness(12)
     sums = torch.stack([mechanism.randomize_sum(in_blocks(rows), randomness=source) for _ in range(300)])
     assert worst_z(sums, clipped.sum(dim=0)) < 5
@@ -92,7 +92,7 @@ def test_randomize_sum_is_unbiased(case, epsilon):
 def test_variance_is_the_formula(case, epsilon):
     mechanism = build(case, local_epsilon=epsilon)
     rows = batch(mechanism, 4)
-    rows = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    rows = mechanism.clip(rows)
     formula = mechanism.variance(rows)
     for row, expected in zip(rows, formula, strict=True):
         reports = mechanism.randomize(row.repeat(1500, 1), randomness=SeededRandomness(13))
@@ -102,21 +102,31 @@ def test_variance_is_the_formula(case, epsilon):
         )
 
 
-def test_clip_factors_scale_onto_the_ball(case):
+def test_clip_brings_rows_into_the_ball_and_leaves_those_inside(case):
     mechanism = build(case)
     rows = batch(mechanism, 30)
-    factors = mechanism.clip_factors(in_blocks(rows))
+    clipped = mechanism.clip(in_blocks(rows))
     order = 2 if mechanism.norm == "l2" else math.inf
-    norms = rows.norm(p=order, dim=1)
-    assert torch.allclose(factors, mechanism.radius / norms.clamp(min=mechanism.radius))
-    assert bool((norms > mechanism.radius).any())
-    assert bool((norms < mechanism.radius).any())
+    before, after = rows.norm(p=order, dim=1), clipped.norm(p=order, dim=1)
+    outside = before > mechanism.radius
+    assert bool(outside.any())
+    assert not bool(outside.all())
+    torch.testing.assert_close(clipped[~outside], rows[~outside])
+    torch.testing.assert_close(after[outside], torch.full_like(after[outside], mechanism.radius))
+
+
+def test_l2_mechanisms_keep_a_long_rows_direction_and_linf_its_small_coordinates():
+    rows = torch.tensor([[3.0, 4.0, 0.0], [0.1, -5.0, 0.2]])
+    scaled = get("privunit", local_epsilon=1.0, dim=3, radius=1.0).clip(rows)
+    torch.testing.assert_close(scaled[0], torch.tensor([0.6, 0.8, 0.0]))
+    projected = get("linf-coordinate", local_epsilon=1.0, dim=3, radius=1.0).clip(rows)
+    torch.testing.assert_close(projected[1], torch.tensor([0.1, -1.0, 0.2]))
 
 
 def test_clipping_while_randomising_is_clipping_first(case):
     mechanism = build(case)
     rows = batch(mechanism, 64).double()
-    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    clipped = mechanism.clip(rows)
     before = rows.clone()
     one_pass = mechanism.randomize(rows, randomness=SeededRandomness(2), clip=True)
     two_passes = mechanism.randomize(clipped, randomness=SeededRandomness(2))
@@ -200,9 +210,10 @@ def test_entries_that_are_not_finite_are_refused(case, bad):
 def test_rows_outside_the_ball_are_refused_without_clip(case):
     mechanism = build(case)
     rows = batch(mechanism, 50)
-    rows = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    rows = mechanism.clip(rows)
     mechanism.randomize(rows)
-    largest = int(mechanism.clip_factors(rows * 10).argmin())
+    order = 2 if mechanism.norm == "l2" else math.inf
+    largest = int(rows.norm(p=order, dim=1).argmax())
     rows[largest] *= 1.001
     for draw in (mechanism.randomize, mechanism.randomize_sum):
         with pytest.raises(ValueError, match="clip=True"):

@@ -220,7 +220,7 @@ def test_the_sum_of_a_large_batch_has_the_right_length():
     """At dim 3,000 over five chunks: ‖Σ V‖² concentrates around its mean."""
     mechanism = get("privunit", local_epsilon=2.0, dim=3_000)
     rows = torch.randn(150, 3_000, generator=torch.Generator().manual_seed(1)) + 0.3
-    clipped = rows * mechanism.clip_factors(rows).unsqueeze(1)
+    clipped = mechanism.clip(rows)
     expected = float(mechanism.variance(clipped).sum())
     source = SeededRandomness(2)
     errors = [

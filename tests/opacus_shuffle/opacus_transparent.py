@@ -38,4 +38,4 @@ class Transparent(LocalRandomizer):
     ) -> Tensor:
         rows = self._rows(x)
         type(self).batches.append((rows.num_rows, rows.dim))
-        return rows.weighted_sum(self.clip_factors(rows))
+        return rows.weighted_sum(self._factors(self._norms(rows)))
