@@ -13,6 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from shuffle_plugins.randomness import SeededRandomness
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def transparent() -> type[Transparent]:
     Transparent.batches.clear()

@@ -123,8 +123,12 @@ def test_the_average_of_a_step_is_unbiased(dataset: Any, randomizer: str) -> Non
         optimizer.pre_step()
         draws.append(next(iter(module.parameters())).grad.flatten().clone())
     gradient = 2 * (x @ module._module.weight.detach().T) * x
-    norm = gradient.abs().amax(1) if randomizer == "linf-coordinate" else gradient.norm(dim=1)
-    expected = (gradient * (radius / norm.clamp(min=radius))[:, None]).mean(0)
+    if randomizer == "linf-coordinate":
+        clipped = gradient.clamp(-radius, radius)
+    else:
+        clipped = gradient * (radius / gradient.norm(dim=1).clamp(min=radius))[:, None]
+    expected = clipped.mean(0)
+    assert not torch.allclose(expected, gradient.mean(0), rtol=0.1), "clipping should matter here"
     stacked = torch.stack(draws)
     error = (stacked.mean(0) - expected).abs() / (stacked.std(0) / math.sqrt(len(draws)))
     assert error.max() < 5
