@@ -14,6 +14,7 @@ import json
 import time
 from pathlib import Path
 
+import matplotlib
 import torch
 from mnist_idx import load_mnist, paper_network
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -24,9 +25,14 @@ from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.mechanisms import registry
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
 
 COHORT, LOCAL_EPSILON, CLIP, DELTA = 10_000, 1.5, 1 / 100, 1e-5
 EPOCHS, FIRST_RATE, SECOND_RATE, RATE_CHANGES_AFTER = 200, 0.3, 0.18, 70
+PUBLISHED_POINTS = ((1.4, 0.80, 0.018), (2.91, 0.90, 0.005))  # ε, accuracy, its deviation over ten runs
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -102,8 +108,6 @@ def accuracy(model: nn.Module, test: tuple[torch.Tensor, torch.Tensor]) -> float
 
 def account(*, steps: int) -> ShuffleAccountant:
     """The core accountant after so many rounds of the one-coordinate mechanism, whose blanket is generic."""
-    from shuffle_plugins.mechanisms import registry
-
     blanket = registry.blanket("linf-coordinate", local_epsilon=LOCAL_EPSILON, dim=13_706)
     accountant = ShuffleAccountant()
     accountant.step(
@@ -143,10 +147,45 @@ def write(path: Path, *, curve: list[dict[str, float]], seconds: float, paramete
         "neighbouring_relation": "replace-one",
         "learning_rates": [FIRST_RATE, SECOND_RATE],
     }
-    path.write_text(
-        json.dumps({"settings": settings, "training_seconds": round(seconds), "curve": curve}, indent=1)
-        + "\n"
-    )
+    result = {
+        "settings": settings,
+        "training_seconds": round(seconds),
+        "beside_the_paper": [beside(point, curve) for point in PUBLISHED_POINTS],
+        "curve": curve,
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    draw(path.with_suffix(".png"), curve)
+
+
+def beside(point: tuple[float, float, float], curve: list[dict[str, float]]) -> dict[str, float]:
+    """This run at the last epoch whose published ε is within the paper's, beside what the paper reports."""
+    epsilon, accuracy_there, deviation = point
+    within = [entry for entry in curve if entry["epsilon_published"] <= epsilon]
+    ours = within[-1] if within else {}
+    return {
+        "paper_epsilon": epsilon,
+        "paper_accuracy": accuracy_there,
+        "paper_deviation": deviation,
+        **{f"this_run_{name}": value for name, value in ours.items()},
+    }
+
+
+def draw(path: Path, curve: list[dict[str, float]]) -> None:
+    """Accuracy against ε by the published bound and by the pair, with the paper's two points."""
+    accuracies = [point["accuracy"] for point in curve]
+    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    published = [point["epsilon_published"] for point in curve]
+    lower, upper = ([point[f"epsilon_{side}"] for point in curve] for side in ("lower", "upper"))
+    axes.plot(upper, accuracies, color="tab:orange", label="this run, certified ε")
+    axes.fill_betweenx(accuracies, lower, upper, color="tab:orange", alpha=0.3, linewidth=0)
+    axes.plot(published, accuracies, color="tab:blue", label="this run, ε by the published bound")
+    for epsilon, value, deviation in PUBLISHED_POINTS:
+        axes.errorbar(epsilon, value, deviation, fmt="k.", capsize=3)
+    axes.errorbar([], [], [], fmt="k.", capsize=3, label="paper, 10 runs")
+    axes.set(xlabel=f"ε at δ = {DELTA:g} (replace-one)", ylabel="test accuracy", xlim=(0, None), ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":
