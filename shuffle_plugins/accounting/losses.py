@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
+from shuffle_plugins.accounting.grid import Cells, Floats, spread_to_grid, tally
 from shuffle_plugins.accounting.pairs import CountPair, PairMixture
 
 Kind = Literal["upper", "lower"]
-Floats = npt.NDArray[np.float64]
-Cells = npt.NDArray[np.int64]
 
 _TAILS_CUT = 3 * TAIL
 _SHARED_PASSIVE_CELLS = 5_000_000
@@ -153,31 +151,6 @@ def _condense(
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
     return np.log1p((merged_p - merged_q) / merged_q), merged_p, merged_q
-
-
-def tally(index: Cells, weights: Floats, size: int) -> Floats:
-    """Sum of the weights at each index in [0, size)."""
-    return np.bincount(index, weights=weights, minlength=size).astype(np.float64, copy=False)
-
-
-def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
-    """Spread outcomes over the two multiples of ``cell`` around their loss, keeping their P and Q mass.
-
-    Pessimistic: a mean-preserving spread of the likelihood ratio ("connect the dots", Doroshenko, Ghazi,
-    Kamath, Kumar, Manurangsi 2022).
-
-    Returns:
-        The index of the first grid point, and the Q masses at consecutive grid points. The P mass at grid
-        point i is its Q mass times e^(i·cell).
-    """
-    index = np.floor(loss / cell)
-    share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
-    cells = index.astype(np.int64)
-    first = int(cells.min())
-    cells -= first
-    size = int(cells.max()) + 2
-    upper = tally(cells + 1, share * q, size)
-    return first, upper + tally(cells, (1.0 - share) * q, size)
 
 
 def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, optimize
 
-from shuffle_plugins.accounting.losses import Cells, Floats, Kind, LossLaw, spread_to_grid, tally
+from shuffle_plugins.accounting.grid import Floats, merge_to_grid, spread_to_grid, tally
+from shuffle_plugins.accounting.losses import Kind, LossLaw
 
 _WANTED_GRID = 1 << 16
 _SIGMAS = 9.0
 _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
-_CHAIN_SHARE = 0.6
 _WIDENINGS = 12
 _FINEST_CELL = 1e-4  # of the span of one step's loss
 
@@ -81,6 +81,11 @@ class LossComposition:
         cell = self._deviation / math.sqrt(self._total_steps) / wanted
         spans = [law.loss[-1] - law.loss[0] for law in self._laws]
         cell = max(cell, _FINEST_CELL * max(spans) / math.sqrt(self._total_steps))
+        # The likeliest loss goes on the grid, where rounding it costs nothing.
+        leading = max(self._laws, key=lambda law: law.deviation)
+        likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
+        if likeliest > cell:
+            cell = likeliest / math.ceil(likeliest / cell)
         self._cell = cell
         self._grid = [_to_grid(law, cell) for law in self._laws]
         self._missing = float(sum(s * g.missing for s, g in zip(self._steps, self._grid, strict=True)))
@@ -116,7 +121,7 @@ class LossComposition:
         if self._single is not None:
             law = self._single
             above = law.loss > epsilon
-            value = float((law.p[above] - math.exp(epsilon) * law.q[above]).sum())
+            value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
             slack = law.missing if self._kind == "upper" else 0.0
             return _clamp(value * (1 + _sign(self._kind) * _RELATIVE_SLACK) + slack)
         if epsilon >= self._largest:
@@ -186,24 +191,29 @@ class LossComposition:
         origin = math.floor(centre / cell) - size // 2
         product = np.ones(size // 2 + 1, dtype=np.complex128)
         relative_error = np.zeros(size // 2 + 1)
-        log_size = math.log2(size) + 4
+        log_bound = np.zeros(size // 2 + 1)
+        rounding = 4 * (math.log2(size) + 4) * _UNIT_ROUNDOFF
         shift = 0.0
         for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
             weight = mass * np.exp(tilt * loss - (tilt * loss).max())
             weight = weight[: len(grid.p)] / weight.sum()
-            folded = weight
             if len(weight) > size:
-                folded = tally(np.arange(len(weight)) % size, weight, size)
-            spectrum = fft.rfft(folded, n=size)
-            magnitude = np.maximum(np.abs(spectrum), 1e-300)
-            relative_error += step * (4 * log_size * _UNIT_ROUNDOFF / magnitude + 8 * _UNIT_ROUNDOFF)
+                weight = tally(np.arange(len(weight)) % size, weight, size)
+            spectrum = fft.rfft(weight, n=size)
+            magnitude = np.abs(spectrum)
+            log_bound += step * np.log(magnitude + rounding)
+            relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
             with np.errstate(under="ignore"):
                 product *= _power(spectrum, int(step))
             shift += step * grid.first
         absolute = np.abs(product)
-        # Where a spectrum has died out, its power is below rounding whatever its relative error.
-        error = np.where(relative_error < 0.5, absolute * relative_error, np.minimum(2 * absolute, 1.0))
-        noise = 2 * float(error.sum()) + 8 * log_size * _UNIT_ROUNDOFF * float(absolute.sum())
+        # Where a transform has died out nothing is known of its power but how large it can be.
+        with np.errstate(under="ignore"):
+            lost = absolute + np.exp(log_bound)
+        known = relative_error < 0.5
+        error = np.where(known, absolute * np.expm1(np.where(known, relative_error, 0.0)), lost)
+        # A real transform lists half of its frequencies.
+        noise = 2 * (float(error.sum()) + rounding * float(absolute.sum()))
         mass = fft.irfft(product, n=size)
         mass = np.roll(mass, (int(shift) - origin) % size)
         loss = (origin + np.arange(size)) * cell
@@ -213,7 +223,8 @@ class LossComposition:
             tilt=tilt,
             centre=centre,
             log_scale=cumulant - tilt * centre,
-            error=noise + wrapped + 1e-12 * self._total_steps * _UNIT_ROUNDOFF,
+            error=noise + wrapped,
+            cell=cell,
         )
 
     def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
@@ -254,52 +265,73 @@ class _Window:
     centre: float
     log_scale: float
     error: float
+    cell: float
 
     def _tails(self) -> tuple[Floats, Floats, Floats]:
-        """Σ p and Σ q above each grid point, in units of e^log_scale, for losses that are not far below."""
+        """At each grid point x, in units of e^log_scale: its offset from the centre, Σ p and Σ e^(x − L)·p
+        over the losses L from x on. Points so far below that their weights overflow are left out.
+        """
         offset = self.loss - self.centre
-        usable = (self.tilt + 1) * np.abs(offset) < 300
-        offset, weight = offset[usable], self.mass[usable]
-        above_p = np.cumsum((weight * np.exp(-self.tilt * offset))[::-1])[::-1]
-        above_q = np.cumsum((weight * np.exp(-(self.tilt + 1) * offset))[::-1])[::-1]
-        return offset, above_p, above_q
-
-    def _slack(self, offset: Floats) -> Floats:
-        return self.error * np.exp(-self.tilt * offset)
+        start = int(np.searchsorted(self.tilt * offset, -600.0))
+        offset = offset[start:]
+        weight = self.mass[start:] * np.exp(-self.tilt * offset)
+        above = np.cumsum(weight[::-1])[::-1]
+        return offset, above, _discounted(weight, self.cell)
 
     def delta(self, epsilon: float, *, kind: Kind) -> float:
-        offset, above_p, above_q = self._tails()
+        """δ at ε, on the safe side."""
+        offset, above, discounted = self._tails()
         x = epsilon - self.centre
         index = int(np.searchsorted(offset, x, side="right"))
-        value = above_p[index] - math.exp(x) * above_q[index] if index < len(offset) else 0.0
-        slack = self.error * math.exp(-self.tilt * x)
-        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * slack
+        value = 0.0
+        if index < len(offset):
+            value = float(above[index] - math.exp(x - offset[index]) * discounted[index])
+        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * float(self._slack(x))
         return math.exp(self.log_scale) * max(value, 0.0)
 
     def epsilon(self, delta: float, *, kind: Kind) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
-        offset, above_p, above_q = self._tails()
-        log_wanted = math.log(delta) - self.log_scale
-        wanted = math.exp(min(log_wanted, 700.0))
+        offset, above, discounted = self._tails()
+        wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
         factor = 1 + _sign(kind) * _RELATIVE_SLACK
         slack = _sign(kind) * self._slack(offset)
         # δ at grid point j counts the outcomes above it.
-        at_points = np.append(above_p[1:] - np.exp(offset[:-1]) * above_q[1:], 0.0) * factor + slack
+        following = math.exp(-self.cell)
+        at_points = np.append(above[1:] - following * discounted[1:], 0.0) * factor + slack
         exceeding = np.nonzero(at_points > wanted)[0]
         if len(exceeding) == len(offset):
             return math.inf if kind == "upper" else float(offset[-1] + self.centre)
         if len(exceeding) == 0:
             return max(0.0, float(self.centre + offset[0])) if kind == "upper" else 0.0
         j = int(exceeding[-1])
-        # Between grid points j and j + 1 the same outcomes count, so δ(ε) = A − e^ε·B.
-        a, b = float(above_p[j + 1]), float(above_q[j + 1])
+        # Between grid points j and j + 1 the same outcomes count: δ(x) = A − e^(x − L)·B, L the upper one.
+        a, b = float(above[j + 1]), float(discounted[j + 1])
         remaining = a - (wanted - float(slack[j])) / factor
+        low, high = float(offset[j]), float(offset[j + 1])
         if b <= 0 or remaining <= 0:
-            x = float(offset[j + 1] if kind == "upper" else offset[j])
+            x = high if kind == "upper" else low
         else:
-            x = min(max(math.log(remaining / b), float(offset[j])), float(offset[j + 1]))
-        value = self.centre + x
-        return value * (1 + _sign(kind) * 1e-12)
+            x = min(max(high + math.log(remaining / b), low), high)
+        return (self.centre + x) * (1 + _sign(kind) * 1e-12)
+
+    def _slack(self, offset: npt.ArrayLike) -> Floats:
+        """What errors of tilted mass can add up to at and above an offset."""
+        exponent = -self.tilt * np.asarray(offset, dtype=np.float64)
+        return np.asarray(self.error * np.exp(np.minimum(exponent, 600.0)), dtype=np.float64)
+
+
+def _discounted(weight: Floats, cell: float) -> Floats:
+    """C_j = Σ_{i ≥ j} e^(−(i − j)·cell)·weight_i, by blocks in which nothing overflows."""
+    block = max(1, int(200.0 / cell))
+    result = np.empty_like(weight)
+    carry = 0.0
+    for stop in range(len(weight), 0, -block):
+        start = max(0, stop - block)
+        distance = cell * np.arange(stop - start)
+        part = np.cumsum((weight[start:stop] * np.exp(-distance))[::-1])[::-1]
+        result[start:stop] = np.exp(distance) * (part + carry * math.exp(-cell * (stop - start)))
+        carry = float(result[start])
+    return result
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
@@ -324,110 +356,8 @@ def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
     if law.kind == "upper":
         first, q = spread_to_grid(law.loss, law.q, cell=cell)
         return _GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell), missing=law.missing)
-    first, p = _merge_to_grid(law, cell)
+    first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell)
     return _GridLaw(first=first, p=p, missing=law.missing)
-
-
-def _merge_to_grid(law: LossLaw, cell: float) -> tuple[int, Floats]:
-    """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
-
-    Outcomes are first merged within cells. Going inward from either tail, a cell's mass is merged with just
-    so much of the next cell's that the mean likelihood ratio is that of the grid point between them. The two
-    chains meet near the middle; what is left there is rounded down, which loses P mass. All of it is a
-    post-processing or drops mass, so the result is a lower bound; its error is second order in ``cell``.
-    """
-    # An outcome a rounding error below a grid point is on it.
-    index = np.floor(law.loss / cell + 1e-9).astype(np.int64)
-    first = int(index.min())
-    index -= first
-    size = int(index.max()) + 2
-    p = tally(index, law.p, size)
-    q = tally(index, law.q, size)
-    edge = np.exp((first + np.arange(size + 1)) * cell)
-    occupied = np.nonzero(q)[0]
-    up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
-    rising = _chain(occupied, p, q, edge)
-    falling = _chain(size - 1 - occupied[::-1], q[::-1], p[::-1], 1.0 / edge[::-1])
-    # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
-    spare = rising.left + falling.left[::-1] - 1.0
-    central = p[occupied] >= 0.25 * p[occupied].max()
-    with np.errstate(invalid="ignore"):
-        cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
-    meet = int(np.argmin(cost))
-    if np.isfinite(cost[meet]):
-        grid_q = rising.masses_until(meet)
-        above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
-        grid_q += above / edge  # a mirrored grid point's Q mass is P mass
-        grid_q[occupied[meet]] += spare[meet] * q[occupied[meet]]
-    else:
-        last = int(rising.front[-1]) if len(rising.front) else 0
-        grid_q = rising.masses_until(last)
-        grid_q[occupied[last]] += rising.left[last] * q[occupied[last]]
-        grid_q[occupied[last + 1 :]] += q[occupied[last + 1 :]]
-    return first, grid_q * edge
-
-
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """Groups made from one tail inward.
-
-    ``left[i]`` is the fraction of occupied cell i that no group has used when the chain stops there, and nan
-    if it cannot stop there.
-    """
-
-    left: Floats
-    target: Cells
-    mass: Floats
-    front: Cells
-    points: int
-
-    def masses_until(self, stop: int) -> Floats:
-        """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
-        closed = self.front <= stop
-        return tally(self.target[closed], self.mass[closed], self.points)
-
-
-def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:
-    """Group inward from the lower tail, as far as the first cells past the median."""
-    stop = min(int(np.searchsorted(np.cumsum(q[occupied]), _CHAIN_SHARE * q.sum())) + 2, len(occupied))
-    cells = occupied[:stop]
-    # surplus[i] is how far cell i is above its lower edge; deficit[i] how far below its upper edge.
-    mass = q[cells].tolist()
-    deficits = np.maximum(edge[cells + 1] * q[cells] - p[cells], 0.0).tolist()
-    numbers, p_list, edges = cells.tolist(), p[cells].tolist(), edge.tolist()
-    left = [math.nan] * len(occupied)
-    targets: list[int] = []
-    masses: list[float] = []
-    fronts: list[int] = []
-    rest, position, count = 1.0, 0, len(numbers)
-    while True:
-        left[position] = rest
-        point = numbers[position] + 1
-        ratio = edges[point]
-        deficit = rest * deficits[position]
-        grouped = rest * mass[position]
-        position += 1
-        while position < count:
-            surplus = p_list[position] - ratio * mass[position]
-            if surplus >= deficit and surplus > 0:
-                break
-            deficit -= surplus if surplus > 0 else 0.0
-            grouped += mass[position]
-            position += 1
-        if position == count:
-            break
-        share = deficit / surplus
-        targets.append(point)
-        masses.append(grouped + share * mass[position])
-        fronts.append(position)
-        rest = 1.0 - share
-    return _Chain(
-        left=np.array(left),
-        target=np.array(targets, dtype=np.int64),
-        mass=np.array(masses),
-        front=np.array(fronts, dtype=np.int64),
-        points=len(edge),
-    )
 
 
 def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.losses import Floats, LossLaw
+from shuffle_plugins.accounting.grid import Floats
+from shuffle_plugins.accounting.losses import LossLaw
 
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
 _REFINEMENTS = 2

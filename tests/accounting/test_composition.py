@@ -14,7 +14,8 @@ from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound
 from shuffle_plugins.accounting.binomial import binomial_window
-from shuffle_plugins.accounting.losses import COARSE, FINE, loss_law, spread_to_grid
+from shuffle_plugins.accounting.grid import spread_to_grid
+from shuffle_plugins.accounting.losses import COARSE, FINE, loss_law
 from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition, renyi_divergence
@@ -173,6 +174,28 @@ def test_single_rounds_bracket_their_golden_values(local_epsilon, population, de
     assert bounds[0] <= epsilon * (1 + 1e-4)
     assert bounds[1] >= epsilon * (1 - 1e-4)
     assert bounds[1] - bounds[0] < 1e-3 * epsilon
+
+
+@pytest.mark.parametrize(("local_epsilon", "steps"), [(0.01, 10_000), (1.0, 500), (3.0, 2_000), (0.1, 10**6)])
+@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-14])
+def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int, delta: float) -> None:
+    """Nobody to hide among: the total loss is ε0·(2A − T), A binomial. Its ε runs from 0.1 to thousands."""
+    heads = np.arange(steps + 1)
+    law = stats.binom(steps, 1 / (1 + math.exp(-local_epsilon)))
+    losses, masses = local_epsilon * (2.0 * heads - steps), law.pmf(heads)
+
+    def exact_delta_at(epsilon: float) -> float:
+        above = losses > epsilon
+        return float((-masses[above] * np.expm1(epsilon - losses[above])).sum())
+
+    shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1)
+    mixture = upper_mixture(shuffle_round)
+    above, below = (
+        LossComposition([loss_law(mixture, kind=kind)], [steps]).epsilon(delta) for kind in ("upper", "lower")
+    )
+    assert exact_delta_at(above) <= delta * (1 + 1e-9)
+    assert below == 0 or exact_delta_at(below) >= delta * (1 - 1e-9)
+    assert above - below <= 0.02 * above + 1e-6
 
 
 def test_delta_and_epsilon_are_inverse() -> None:

@@ -1,0 +1,141 @@
+"""Outcomes put on a grid of losses: spread to bound from above, merged to bound from below."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Cells = npt.NDArray[np.int64]
+
+_CHAIN_SHARE = 0.6
+
+
+def tally(index: Cells, weights: Floats, size: int) -> Floats:
+    """Sum of the weights at each index in [0, size)."""
+    return np.bincount(index, weights=weights, minlength=size).astype(np.float64, copy=False)
+
+
+def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
+    """Spread outcomes over the two multiples of ``cell`` around their loss, keeping their P and Q mass.
+
+    Pessimistic: a mean-preserving spread of the likelihood ratio ("connect the dots", Doroshenko, Ghazi,
+    Kamath, Kumar, Manurangsi 2022).
+
+    Returns:
+        The index of the first grid point, and the Q masses at consecutive grid points. The P mass at grid
+        point i is its Q mass times e^(i·cell).
+    """
+    index = np.floor(loss / cell)
+    share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
+    cells = index.astype(np.int64)
+    first = int(cells.min())
+    cells -= first
+    size = int(cells.max()) + 2
+    upper = tally(cells + 1, share * q, size)
+    return first, upper + tally(cells, (1.0 - share) * q, size)
+
+
+def merge_to_grid(loss: Floats, p: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
+    """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
+
+    Outcomes are first merged within cells. Going inward from either tail, a cell's mass is merged with just
+    so much of the next cell's that the mean likelihood ratio is that of the grid point between them. The two
+    chains meet near the middle; what is left there is rounded down, which loses P mass. All of it is a
+    post-processing or drops mass, so the result is a lower bound; its error is second order in ``cell``.
+    """
+    # An outcome a rounding error below a grid point is on it.
+    index = np.floor(loss / cell + 1e-9).astype(np.int64)
+    first = int(index.min())
+    index -= first
+    size = int(index.max()) + 2
+    p = tally(index, p, size)
+    q = tally(index, q, size)
+    edge = np.exp((first + np.arange(size + 1)) * cell)
+    occupied = np.nonzero(q)[0]
+    up = np.maximum(p - edge[:-1] * q, 0.0)  # how far a cell is above its lower edge
+    rising = _chain(occupied, p, q, edge)
+    falling = _chain(size - 1 - occupied[::-1], q[::-1], p[::-1], 1.0 / edge[::-1])
+    # What neither chain has used of a cell when both stop there; meet where rounding that down is cheapest.
+    spare = rising.left + falling.left[::-1] - 1.0
+    central = p[occupied] >= 0.25 * p[occupied].max()
+    with np.errstate(invalid="ignore"):
+        cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
+    meet = int(np.argmin(cost))
+    if np.isfinite(cost[meet]):
+        grid_q = rising.masses_until(meet)
+        above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
+        grid_q += above / edge  # a mirrored grid point's Q mass is P mass
+        grid_q[occupied[meet]] += spare[meet] * q[occupied[meet]]
+    else:
+        last = int(rising.front[-1]) if len(rising.front) else 0
+        grid_q = rising.masses_until(last)
+        grid_q[occupied[last]] += rising.left[last] * q[occupied[last]]
+        grid_q[occupied[last + 1 :]] += q[occupied[last + 1 :]]
+    return first, grid_q * edge
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Groups made from one tail inward.
+
+    ``left[i]`` is the fraction of occupied cell i that no group has used when the chain stops there, and nan
+    if it cannot stop there.
+    """
+
+    left: Floats
+    target: Cells
+    mass: Floats
+    front: Cells
+    points: int
+
+    def masses_until(self, stop: int) -> Floats:
+        """Q masses on the grid of all groups closed with their front at or before occupied cell ``stop``."""
+        closed = self.front <= stop
+        return tally(self.target[closed], self.mass[closed], self.points)
+
+
+def _chain(occupied: Cells, p: Floats, q: Floats, edge: Floats) -> _Chain:
+    """Group inward from the lower tail, as far as the first cells past the median."""
+    stop = min(int(np.searchsorted(np.cumsum(q[occupied]), _CHAIN_SHARE * q.sum())) + 2, len(occupied))
+    cells = occupied[:stop]
+    # surplus[i] is how far cell i is above its lower edge; deficit[i] how far below its upper edge.
+    mass = q[cells].tolist()
+    deficits = np.maximum(edge[cells + 1] * q[cells] - p[cells], 0.0).tolist()
+    numbers, p_list, edges = cells.tolist(), p[cells].tolist(), edge.tolist()
+    left = [math.nan] * len(occupied)
+    targets: list[int] = []
+    masses: list[float] = []
+    fronts: list[int] = []
+    rest, position, count = 1.0, 0, len(numbers)
+    while True:
+        left[position] = rest
+        point = numbers[position] + 1
+        ratio = edges[point]
+        deficit = rest * deficits[position]
+        grouped = rest * mass[position]
+        position += 1
+        while position < count:
+            surplus = p_list[position] - ratio * mass[position]
+            if surplus >= deficit and surplus > 0:
+                break
+            deficit -= surplus if surplus > 0 else 0.0
+            grouped += mass[position]
+            position += 1
+        if position == count:
+            break
+        share = deficit / surplus
+        targets.append(point)
+        masses.append(grouped + share * mass[position])
+        fronts.append(position)
+        rest = 1.0 - share
+    return _Chain(
+        left=np.array(left),
+        target=np.array(targets, dtype=np.int64),
+        mass=np.array(masses),
+        front=np.array(fronts, dtype=np.int64),
+        points=len(edge),
+    )
