@@ -146,14 +146,15 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def _read_state(self, state_dict: Mapping[str, Any]) -> ShuffleAccountant:
         if not isinstance(state_dict, Mapping) or not state_dict:
             raise ShufflePrivacyError(f"not the state of an accountant: {state_dict!r}")
+        mechanism = state_dict.get("mechanism", self.mechanism())
+        if mechanism != self.mechanism():
+            raise ShufflePrivacyError(
+                f"a history of {mechanism!r} cannot be continued by {self.mechanism()!r}: create the engine "
+                "with the accountant that wrote the checkpoint"
+            )
         missing = {"history", "mechanism", "neighbouring_relation"} - set(state_dict)
         if missing:
             raise ShufflePrivacyError(f"the accountant's state lacks {sorted(missing)}")
-        if state_dict["mechanism"] != self.mechanism():
-            raise ShufflePrivacyError(
-                f"a history of {state_dict['mechanism']!r} cannot be continued by {self.mechanism()!r}: "
-                "create the engine with the accountant that wrote the checkpoint"
-            )
         if state_dict["neighbouring_relation"] != NEIGHBOURING_RELATION:
             raise ShufflePrivacyError(
                 f"the history is for {state_dict['neighbouring_relation']!r} neighbours, "
@@ -174,6 +175,23 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what :meth:`load_state_dict` would raise, and change nothing."""
         self._read_state(state_dict)
+
+    def continues(self, state_dict: Mapping[str, Any]) -> bool:
+        """Whether a saved history holds everything recorded here: loading it forgets no round.
+
+        Raises:
+            ValueError: as :meth:`load_state_dict`.
+        """
+        mine, theirs = self._core.history, self._read_state(state_dict).history
+        if not mine:
+            return True
+        *earlier, (last_round, last_steps) = mine
+        return (
+            len(theirs) >= len(mine)
+            and list(theirs[: len(earlier)]) == earlier
+            and theirs[len(earlier)][0] == last_round
+            and theirs[len(earlier)][1] >= last_steps
+        )
 
 
 class SubsampledShuffleRDPAccountant(SubsampledShuffleAccountant):

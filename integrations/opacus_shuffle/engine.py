@@ -45,6 +45,13 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     Sampling.POISSON: PoissonSampler,
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew")
+_OPACUS_KEYWORDS = {
+    "noise_multiplier": "privacy is set by local_epsilon (and randomizer)",
+    "poisson_sampling": "use sampling='poisson' or sampling='without-replacement'",
+    "clipping": "every gradient is clipped to one ball of radius max_grad_norm; leave it out",
+    "noise_generator": "use randomness=, a cryptographic generator by default",
+    "rand_on_empty": "an empty Poisson round releases nothing; leave it out",
+}
 _BISECTIONS = 30
 
 
@@ -122,6 +129,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomness: Randomness | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
+        **unknown: object,
     ) -> PrivateObjects:
         """Add local randomisation, shuffling and accounting to the three training objects.
 
@@ -156,9 +164,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             (module, optimizer, data_loader), as Opacus does.
 
         Raises:
+            TypeError: for any other keyword argument; for Opacus's own it names what replaces it.
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
             ValueError: for numbers outside their range.
         """
+        _refuse_keywords("make_private", unknown)
         accountant = self._require_accountant()
         population, cohort = self._check(
             module=module,
@@ -233,8 +243,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
         randomness: Randomness | None = None,
+        **unknown: object,
     ) -> PrivateObjects:
-        """As :meth:`make_private`, with the largest ε0 whose run stays within (ε, δ).
+        """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
         ε0 is solved for the exact n, k, number of steps, randomizer and accountant, on top of what the
         accountant has recorded already. Read it from ``optimizer.local_epsilon``. The step that would exceed
@@ -262,9 +273,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             (module, optimizer, data_loader).
 
         Raises:
+            TypeError: as :meth:`make_private`.
             ShufflePrivacyError: as :meth:`make_private`; also if the history has spent the budget.
             ValueError: if no ε0 meets the target.
         """
+        _refuse_keywords("make_private_with_epsilon", unknown)
         population, cohort = self._check(
             module=module,
             optimizer=optimizer,
@@ -349,14 +362,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             The checkpoint's dictionary, as Opacus does.
 
         Raises:
-            ValueError: if the accountant's state is missing, damaged, or another accountant's. Module,
-                optimizer and history are then as before.
+            ValueError: if the accountant's state is missing, damaged, or another accountant's, or lacks
+                rounds that this engine has recorded: those were released and stay spent. Module, optimizer
+                and history are then as before.
         """
         start = path.tell() if hasattr(path, "tell") else None
         checkpoint = torch.load(path, **{**(torch_load_kwargs or {}), "weights_only": False})
         if start is not None:
             path.seek(start)  # type: ignore[union-attr]
-        self._require_accountant().check_state_dict(checkpoint.get("privacy_accountant_state_dict", {}))
+        if not self._require_accountant().continues(checkpoint.get("privacy_accountant_state_dict", {})):
+            raise ShufflePrivacyError(
+                "this engine has recorded rounds that the checkpoint does not hold; loading it would report "
+                "ε without them. To go back to earlier weights, load only those "
+                "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
+            )
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
@@ -468,3 +487,11 @@ def _require_own_parameters(module: nn.Module, optimizer: Optimizer) -> None:
     held: Iterable[nn.Parameter] = (p for group in optimizer.param_groups for p in group["params"])
     if any(p not in own for p in held):
         raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
+
+
+def _refuse_keywords(method: str, unknown: dict[str, object]) -> None:
+    for name in unknown:
+        hint = _OPACUS_KEYWORDS.get(name)
+        raise TypeError(
+            f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else "")
+        )

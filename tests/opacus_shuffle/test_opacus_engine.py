@@ -287,6 +287,17 @@ def test_unknown_keywords_are_refused(make_private: Any, foreign: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("foreign", "replacement"),
+    [("noise_multiplier", "local_epsilon"), ("poisson_sampling", "sampling="), ("clipping", "max_grad_norm")],
+)
+def test_keywords_of_opacus_are_told_what_replaces_them(
+    make_private: Any, foreign: str, replacement: str
+) -> None:
+    with pytest.raises(TypeError, match=replacement):
+        make_private(**{foreign: 1})
+
+
+@pytest.mark.parametrize(
     "bad",
     [
         {"local_epsilon": 0.0},
