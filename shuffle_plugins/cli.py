@@ -4,46 +4,64 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
-from shuffle_plugins.accounting import (
-    Adversary,
-    Blanket,
-    Method,
-    Sampling,
-    ShuffleRound,
-    calibrate_cohort,
-    calibrate_local_epsilon,
-    calibrate_num_steps,
-)
-from shuffle_plugins.comparison import Comparison, compare
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.plotting import PlottingUnavailable, plot_comparisons
-from shuffle_plugins.tables import bounds_table, rounded, rounds_table, verdict
+from shuffle_plugins.tables import WIDE, bounds_table, rounded, rounds_tables, verdict
+
+# The accounting itself needs SciPy: it is imported by the commands that ask it something.
+if TYPE_CHECKING:
+    from shuffle_plugins.accounting import Blanket, Method, ShuffleRound
+    from shuffle_plugins.comparison import Comparison
 
 T = TypeVar("T")
 
 _GENERIC = "generic"
-_PIPE_WIDTH = 110
+_NARROWEST = 60
 _PLOT_POINTS = 13
 _PROBE_DIMS = (1, 2, 1_000)
 
+_ancestry = typer.BadParameter.__mro__
+# Base of all complaints about a command line: its name and package depend on the version of typer.
+_CommandLineError = cast(type[typer.BadParameter], _ancestry[_ancestry.index(Exception) - 1])
+
+
+class _Command(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
+
+
+class _Group(TyperGroup):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
+
+
+def _as_flag(option: Any) -> Any:
+    """The option, shown without a type: newer typer prints ``<bool>`` after a flag."""
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
 app = typer.Typer(
     name="shuffle-plugins",
+    cls=_Group,
     help="What rounds of the shuffle model cost: certified ε for replace-one neighbours.",
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
@@ -78,6 +96,36 @@ def _listed(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
         raise typer.BadParameter(error.message, param_hint=option) from error
 
 
+def _chosen(text: str, choices: Iterable[str]) -> str:
+    names = [str(choice) for choice in choices]
+    if text not in names:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}")
+    return text
+
+
+def _sampling(text: str) -> str:
+    from shuffle_plugins.accounting import Sampling
+
+    return _chosen(text, Sampling)
+
+
+def _adversary(text: str) -> str:
+    from shuffle_plugins.accounting import Adversary
+
+    return _chosen(text, Adversary)
+
+
+def _method(text: str) -> str:
+    from shuffle_plugins.accounting import Method
+
+    return _chosen(text, get_args(Method))
+
+
+_ROUNDS_HELP = (
+    "Rounds; under single-pass sampling, passes; against a server, only the rounds that one client takes "
+    "part in."
+)
+
 PopulationOption = Annotated[
     int, typer.Option("--population", "-n", parser=_whole, metavar="N", help="Clients in the population, n.")
 ]
@@ -88,23 +136,49 @@ CohortOption = Annotated[
         "-k",
         parser=_number,
         metavar="K",
-        help="Reports shuffled together, k.",
+        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
+        "under single-pass. Required except under full, where it defaults to N.",
+    ),
+]
+SolvableCohortOption = Annotated[
+    float | None,
+    typer.Option(
+        "--cohort",
+        "-k",
+        parser=_number,
+        metavar="K",
+        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
+        "under single-pass. Required unless solved for, and except under full, where it "
+        "defaults to N.",
     ),
 ]
 LocalEpsilonOption = Annotated[
     float,
     typer.Option("--local-epsilon", "-e", parser=_number, metavar="EPS0", help="ε0 of one report."),
 ]
-RoundsOption = Annotated[
-    int,
-    typer.Option("--rounds", "-t", parser=_whole, metavar="T", help="Rounds (or passes)."),
-]
+RoundsOption = Annotated[int, typer.Option("--rounds", "-t", parser=_whole, metavar="T", help=_ROUNDS_HELP)]
 DeltaOption = Annotated[
     float, typer.Option("--delta", "-d", parser=_number, metavar="DELTA", help="Total δ in (0, 1).")
 ]
-SamplingOption = Annotated[Sampling, typer.Option("--sampling", help="How the cohort is chosen.")]
+SamplingOption = Annotated[
+    str,
+    typer.Option(
+        "--sampling",
+        parser=_sampling,
+        metavar="SCHEME",
+        help="How the cohort is chosen: without-replacement, poisson, full (everybody in it; sampling "
+        "earns nothing) or single-pass (batches of one pass over everybody).",
+    ),
+]
 AdversaryOption = Annotated[
-    Adversary, typer.Option("--adversary", help="Who watches: only the model's readers, or the server too.")
+    str,
+    typer.Option(
+        "--adversary",
+        parser=_adversary,
+        metavar="WHO",
+        help="Who watches: model-observer (reads the model, does not see who took part) or server (sees the "
+        "cohort too; --rounds then counts only the rounds that one client takes part in).",
+    ),
 ]
 MechanismOption = Annotated[
     str,
@@ -114,10 +188,23 @@ MechanismOption = Annotated[
 ]
 DimOption = Annotated[
     int | None,
-    typer.Option("--dim", parser=_whole, metavar="D", help="Length of a client's vector, where it matters."),
+    typer.Option(
+        "--dim",
+        parser=_whole,
+        metavar="D",
+        help="Length of a client's vector; needed where the mechanism's blanket depends on it: privunit.",
+    ),
 ]
-MethodOption = Annotated[Method, typer.Option("--method", help="How the certified interval composes.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")]
+MethodOption = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        parser=_method,
+        metavar="HOW",
+        help="How the certified interval composes: pld (tightest) or rdp.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, nothing else.")]
 PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib)."),
@@ -127,22 +214,27 @@ PlotOption = Annotated[
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print version.")] = False,
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Print version.")] = False,
 ) -> None:
     if version:
         print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        text = context.get_help()  # printed already, and empty, if typer has Rich
+        if text:
+            print(text)
+        raise typer.Exit(2)
 
 
-@app.command("epsilon")
+@app.command("epsilon", cls=_Command)
 def epsilon_command(
     population: PopulationOption,
     local_epsilon: LocalEpsilonOption,
     rounds: RoundsOption,
     delta: DeltaOption,
     cohort: CohortOption = None,
-    sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
-    adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
     mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
@@ -159,10 +251,10 @@ def epsilon_command(
         mechanism=mechanism,
         dim=dim,
     )
-    answer = compare(shuffle_round=shuffle_round, num_steps=rounds, delta=delta, method=method)
+    answer = _compare(shuffle_round, num_steps=rounds, delta=delta, method=method)
     if plot is not None:
         others = [
-            compare(shuffle_round=shuffle_round, num_steps=num_steps, delta=delta, method=method)
+            _compare(shuffle_round, num_steps=num_steps, delta=delta, method=method)
             for num_steps in _spread(rounds)
             if num_steps != rounds
         ]
@@ -170,23 +262,26 @@ def epsilon_command(
     if as_json:
         _print_json(_answer_json(answer))
     else:
-        _print(bounds_table(answer), verdict(answer))
+        _print(bounds_table(answer, width=_width()), verdict(answer))
+        _say(_only_the_cohort(answer, population=population))
+    _say(_drawn(plot), aside=as_json)
 
 
-@app.command("compare")
+@app.command("compare", cls=_Command)
 def compare_command(
     population: PopulationOption,
     local_epsilon: Annotated[
         str,
-        typer.Option("--local-epsilon", "-e", metavar="EPS0[,EPS0...]", help="One ε0 or several."),
+        typer.Option("--local-epsilon", "-e", metavar="EPS0,…", help="One ε0 or several, comma-separated."),
     ],
     delta: DeltaOption,
     cohort: CohortOption = None,
     rounds: Annotated[
-        str, typer.Option("--rounds", "-t", metavar="T[,T...]", help="Numbers of rounds, one or more.")
+        str,
+        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {_ROUNDS_HELP}"),
     ] = "1,10,100,1000,10000",
-    sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
-    adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
     mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
@@ -199,8 +294,8 @@ def compare_command(
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
     answers = [
-        compare(
-            shuffle_round=_round(
+        _compare(
+            _round(
                 local_epsilon=level,
                 population=population,
                 cohort=cohort,
@@ -226,10 +321,14 @@ def compare_command(
             ]
         )
     else:
-        _print(*(rounds_table([a for a in answers if a.shuffle_round.local_epsilon == e]) for e in levels))
+        for level in levels:
+            asked = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
+            _print(*rounds_tables(asked, width=_width()))
+        _say(_only_the_cohort(answers[0], population=population))
+    _say(_drawn(plot), aside=as_json)
 
 
-@app.command("calibrate")
+@app.command("calibrate", cls=_Command)
 def calibrate_command(
     target_epsilon: Annotated[
         float,
@@ -237,44 +336,66 @@ def calibrate_command(
     ],
     delta: DeltaOption,
     population: PopulationOption,
-    solve: Annotated[Unknown, typer.Option("--solve", help="What to solve for.")] = Unknown.LOCAL_EPSILON,
-    cohort: CohortOption = None,
+    solve: Annotated[
+        Unknown,
+        typer.Option("--solve", metavar="WHAT", help="What to solve for: local-epsilon, rounds or cohort."),
+    ] = Unknown.LOCAL_EPSILON,
+    cohort: SolvableCohortOption = None,
     local_epsilon: Annotated[
         float | None,
-        typer.Option("--local-epsilon", "-e", parser=_number, metavar="EPS0", help="ε0 of one report."),
+        typer.Option(
+            "--local-epsilon",
+            "-e",
+            parser=_number,
+            metavar="EPS0",
+            help="ε0 of one report. Required unless solved for.",
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", "-t", parser=_whole, metavar="T", help="Rounds (or passes)."),
+        typer.Option(
+            "--rounds",
+            "-t",
+            parser=_whole,
+            metavar="T",
+            help=f"{_ROUNDS_HELP} Required unless solved for.",
+        ),
     ] = None,
-    sampling: SamplingOption = Sampling.WITHOUT_REPLACEMENT,
-    adversary: AdversaryOption = Adversary.MODEL_OBSERVER,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
     mechanism: MechanismOption = _GENERIC,
     dim: DimOption = None,
     method: MethodOption = "pld",
     as_json: JsonOption = False,
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
-    if sampling is Sampling.FULL and solve is not Unknown.COHORT:
-        cohort = population if cohort is None else cohort
+    from shuffle_plugins.accounting import (
+        Adversary,
+        Sampling,
+        calibrate_cohort,
+        calibrate_local_epsilon,
+        calibrate_num_steps,
+    )
+
     given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
     if given[solve] is not None:
         raise typer.BadParameter(f"leave out --{solve}: it is what --solve asks for")
     found: float
     match solve:
         case Unknown.LOCAL_EPSILON:
-            rounds, cohort = _needed(rounds, "--rounds"), _needed(cohort, "--cohort")
+            rounds = _needed(rounds, "--rounds")
+            hiding, cohort = _participants(population=population, cohort=cohort, sampling=sampling)
             found = local_epsilon = calibrate_local_epsilon(
                 target_epsilon=target_epsilon,
                 delta=delta,
-                population=population,
+                population=hiding,
                 cohort=cohort,
                 num_steps=rounds,
-                sampling=sampling,
-                adversary=adversary,
+                sampling=Sampling(sampling),
+                adversary=Adversary(adversary),
                 mechanism=mechanism,
                 blanket_factory=_blanket_factory(mechanism, dim),
-                method=method,
+                method=cast("Method", method),
             )
         case Unknown.ROUNDS:
             local_epsilon = _needed(local_epsilon, "--local-epsilon")
@@ -290,7 +411,7 @@ def calibrate_command(
                     mechanism=mechanism,
                     dim=dim,
                 ),
-                method=method,
+                method=cast("Method", method),
             )
         case Unknown.COHORT:
             local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
@@ -301,14 +422,14 @@ def calibrate_command(
                 population=population,
                 local_epsilon=local_epsilon,
                 num_steps=rounds,
-                sampling=sampling,
-                adversary=adversary,
+                sampling=Sampling(sampling),
+                adversary=Adversary(adversary),
                 mechanism=mechanism,
                 blanket=factory(local_epsilon) if factory else None,
-                method=method,
+                method=cast("Method", method),
             )
-    answer = compare(
-        shuffle_round=_round(
+    answer = _compare(
+        _round(
             local_epsilon=local_epsilon,
             population=population,
             cohort=cohort,
@@ -324,12 +445,14 @@ def calibrate_command(
     if as_json:
         _print_json({"solve": solve.value, "value": found, **_answer_json(answer)})
     else:
-        shown = rounded(found, up=False, digits=6)
+        shown = f"{found:,}" if isinstance(found, int) else rounded(found, up=False, digits=6)
         _print(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
-        _print(bounds_table(answer), verdict(answer))
+        _print(bounds_table(answer, width=_width()), verdict(answer))
+        _say(_only_the_cohort(answer, population=population))
+    _say(_capped(solve, found), aside=as_json)
 
 
-@app.command("mechanisms")
+@app.command("mechanisms", cls=_Command)
 def mechanisms_command(
     dim: Annotated[
         int | None, typer.Option("--dim", parser=_whole, metavar="D", help="Length of a client's vector.")
@@ -363,7 +486,7 @@ def mechanisms_command(
         if dim is not None:
             error = entry.get("mean_squared_error_at_zero")
             cells += [entry.get("norm", "—"), f"{entry['bits']:,}" if "bits" in entry else "—"]
-            cells.append("—" if error is None else f"{error:.4g}")
+            cells.append("—" if error is None else rounded(error, up=True))
         table.add_row(*cells, entry.get("unavailable", entry["summary"]))
     _print(table)
 
@@ -393,25 +516,74 @@ def _round(
     local_epsilon: float,
     population: int,
     cohort: float | None,
-    sampling: Sampling,
-    adversary: Adversary,
+    sampling: str,
+    adversary: str,
     mechanism: str,
     dim: int | None,
 ) -> ShuffleRound:
-    if cohort is None:
-        if sampling is not Sampling.FULL:
-            raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
-        cohort = population
+    from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
+
+    hiding, cohort = _participants(population=population, cohort=cohort, sampling=sampling)
     factory = _blanket_factory(mechanism, dim)
     return ShuffleRound(
         local_epsilon=local_epsilon,
-        population=population,
+        population=hiding,
         cohort=cohort,
-        sampling=sampling,
-        adversary=adversary,
+        sampling=Sampling(sampling),
+        adversary=Adversary(adversary),
         mechanism=mechanism,
         blanket=factory(local_epsilon) if factory else None,
     )
+
+
+def _participants(*, population: int, cohort: float | None, sampling: str) -> tuple[int, float]:
+    """(n, k) to account for.
+
+    Under full participation sampling earns nothing: a client hides among the reports of its cohort alone, so
+    a cohort smaller than the population is the whole population of its rounds.
+    """
+    if sampling != "full":
+        if cohort is None:
+            raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
+        return population, cohort
+    if cohort is None:
+        return population, population
+    alone = 0 < cohort < population and float(cohort).is_integer()
+    return (int(cohort) if alone else population), cohort
+
+
+def _compare(shuffle_round: ShuffleRound, *, num_steps: int, delta: float, method: str) -> Comparison:
+    from shuffle_plugins.comparison import compare
+
+    return compare(
+        shuffle_round=shuffle_round, num_steps=num_steps, delta=delta, method=cast("Method", method)
+    )
+
+
+def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
+    counted = answer.shuffle_round.population
+    if counted == population:
+        return None
+    return (
+        f"Full participation: sampling earns nothing, so this counts only the {counted:,} reports shuffled "
+        f"together, everybody among them, not the population of {population:,}."
+    )
+
+
+def _capped(solve: Unknown, found: float) -> str | None:
+    from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
+
+    if solve is Unknown.LOCAL_EPSILON and found >= MAX_LOCAL_EPSILON:
+        cap = f"ε0 = {MAX_LOCAL_EPSILON:g}"
+    elif solve is Unknown.ROUNDS and found >= MAX_NUM_STEPS:
+        cap = f"T = {MAX_NUM_STEPS:,}"
+    else:
+        return None
+    return f"{cap} is the solver's cap, not the target's: more may stay within the target too."
+
+
+def _drawn(path: Path | None) -> str | None:
+    return None if path is None else f"Picture written to {path}"
 
 
 def _blanket_factory(mechanism: str, dim: int | None) -> Callable[[float], Blanket] | None:
@@ -452,17 +624,31 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
+def _width() -> int:
+    """Columns to print in: the terminal's, or $COLUMNS; enough for the widest layout in a pipe without it."""
+    asked = os.environ.get("COLUMNS", "")
+    if sys.stdout.isatty() or (asked.isdecimal() and int(asked) > 0):
+        return max(_NARROWEST, Console().width)
+    return WIDE
+
+
 def _print(*parts: Any) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = Console(highlight=False, width=_width())
     for part in parts:
         console.print(part)
+
+
+def _say(note: str | None, *, aside: bool = False) -> None:
+    """Print a remark if there is one, on stderr where stdout is for a program to read."""
+    if note is not None:
+        print(note, file=sys.stderr if aside else sys.stdout)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line; bad input ends in one line on stderr and exit code 2."""
     try:
         status = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
-    except typer.TyperException as error:
+    except _CommandLineError as error:
         return _refuse(error.format_message())
     except (ValueError, OSError, PlottingUnavailable) as error:
         return _refuse(str(error))
@@ -474,8 +660,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 def _refuse(message: str) -> int:
-    if message:  # typer prints the help itself when no command is given
-        print("error:", " ".join(message.split()), file=sys.stderr)
+    print("error:", " ".join(message.split()), file=sys.stderr)
     return 2
 
 

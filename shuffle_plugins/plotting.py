@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+
     from shuffle_plugins.comparison import Comparison
 
-
 _TALLEST = 100.0
+_LOWEST_RATIO, _HIGHEST_RATIO = 0.7, 1.25
+_BAND = "certified interval"
+_BAND_COLOUR = "#ffe47a"
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+_COLOURS = {
+    "blanket pair, PLD": "#00694c",
+    "blanket pair, RDP": "#0072b2",
+    "subsampled shuffle RDP, published": "#d55e00",
+    "clones, closed form": "#cc79a7",
+    "local epsilon, no amplification": "#7f7f7f",
+    "3-RR instance": "#009e73",
+    "binary-RR instance": "#e69f00",
+}
+_FURTHER_COLOURS = ("#56b4e9", "#8c564b", "#000000", "#bcbd22")
 
 
 class PlottingUnavailable(ImportError):
@@ -19,6 +35,9 @@ class PlottingUnavailable(ImportError):
 
 def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
+
+    The certified interval is shaded. Below each panel the same lines stand as multiples of the certified ε,
+    on a linear scale around 1.
 
     Args:
         comparisons: any number of answers at one δ; those of equal ε0 are joined in order of their rounds.
@@ -43,30 +62,24 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     for comparison in sorted(comparisons, key=lambda each: each.num_steps):
         panels.setdefault(comparison.shuffle_round.local_epsilon, []).append(comparison)
 
-    figure = Figure(figsize=(1.5 + 5.0 * len(panels), 4.6), layout="constrained")
+    figure = Figure(figsize=(1.5 + 5.0 * len(panels), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
-    colours = {
-        name: f"C{i}"
-        for i, name in enumerate(
-            dict.fromkeys(bound.name for comparison in comparisons for bound in comparison.bounds)
-        )
-    }
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    lines = {}
-    for axis, (local_epsilon, answers) in zip(axes, panels.items(), strict=True):
-        curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    colours = bound_colours({bound.name for comparison in comparisons for bound in comparison.bounds})
+    rows = figure.subplots(
+        2, len(panels), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": (3, 1)}
+    )
+    legend: dict[str, Artist] = {}
+    intervals = [answer.interval for answer in comparisons if answer.interval.lower > 0]
+    loosest = min((interval.lower / interval.upper for interval in intervals), default=1.0)
+    for axis, ratios, (local_epsilon, answers) in zip(*rows, panels.items(), strict=True):
+        curves: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
         for answer in answers:
             for bound in answer.bounds:
                 if bound.epsilon > 0:
-                    curves.setdefault((bound.kind, bound.name), []).append((answer.num_steps, bound.epsilon))
-        for (kind, name), points in curves.items():
-            (lines[f"{name} ({kind})"],) = axis.plot(
-                *zip(*points, strict=True),
-                color=colours[name],
-                linestyle="-" if kind == "upper" else "--",
-                marker="o",
-                markersize=3,
-            )
+                    upper_epsilon = answer.interval.upper
+                    ratio = bound.epsilon / upper_epsilon if upper_epsilon > 0 else math.nan
+                    point = (answer.num_steps, bound.epsilon, ratio)
+                    curves.setdefault((bound.kind, bound.name), []).append(point)
         certified = [
             (answer.num_steps, answer.interval.lower, answer.interval.upper)
             for answer in answers
@@ -74,12 +87,36 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
         ]
         if certified:
             rounds, lower, upper = zip(*certified, strict=True)
-            axis.fill_between(rounds, lower, upper, alpha=0.15, color="black", linewidth=0)
-        axis.set(xscale="log", yscale="log", xlabel="rounds", title=f"ε0 = {local_epsilon:g}")
+            band: dict[str, Any] = {"facecolor": _BAND_COLOUR, "edgecolor": _BAND_COLOUR, "zorder": 1}
+            legend[_BAND] = axis.fill_between(rounds, lower, upper, **band)
+            part = [low / high for low, high in zip(lower, upper, strict=True)]
+            ratios.fill_between(rounds, part, [1.0] * len(part), **band)
+        for (kind, name), points in curves.items():
+            rounds, epsilons, multiples = zip(*points, strict=True)
+            line: dict[str, Any] = {
+                "color": colours[name],
+                "linestyle": "-" if kind == "upper" else "--",
+                "linewidth": 1.2,
+                "marker": "o",
+                "markersize": 2.5,
+            }
+            (legend[f"{name} ({kind})"],) = axis.plot(rounds, epsilons, **line)
+            ratios.plot(rounds, multiples, **line)
+        axis.set(xscale="log", yscale="log", title=f"ε0 = {local_epsilon:g}")
         # bounds that far above the certified one would only flatten the rest
         axis.set_ylim(top=_TALLEST * max(answer.interval.upper for answer in comparisons) or None)
         axis.grid(True, which="major", alpha=0.3)
+        ratios.set(xlabel="rounds", ylim=(min(_LOWEST_RATIO, 0.9 * loosest), _HIGHEST_RATIO))
+        ratios.grid(True, which="major", alpha=0.3)
     interval = comparisons[0].interval
-    axes[0].set_ylabel(f"ε at δ = {interval.delta:g} ({interval.neighbouring_relation})")
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=2, fontsize="small")
+    rows[0][0].set_ylabel(f"ε at δ = {interval.delta:g} ({interval.neighbouring_relation})")
+    rows[1][0].set_ylabel("× certified ε")
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=160)
+
+
+def bound_colours(names: Collection[str]) -> dict[str, str]:
+    """A colour for every bound: always the same for those of this package, a spare one for the rest."""
+    others = sorted(set(names) - _COLOURS.keys())
+    spare = {name: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, name in enumerate(others)}
+    return {name: _COLOURS.get(name) or spare[name] for name in names}

@@ -3,56 +3,115 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import TYPE_CHECKING
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
-from shuffle_plugins.comparison import Comparison
+if TYPE_CHECKING:
+    from shuffle_plugins.comparison import Comparison
+
+WIDE = 110
+"""Columns that the widest layout needs."""
 
 _NOTHING = "—"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_BOUND_COLUMN = 22
+_WIDE_GAP, _NARROW_GAP = 3, 2
+_TITLE = 54
+_LARGEST_IN_FULL = 10**9
 
 
-def bounds_table(answer: Comparison) -> Table:
-    """One row per bound; those behind the certified interval in bold."""
-    table = _table(_question(answer, rounds=f"T = {answer.num_steps:,}"))
+def bounds_table(answer: Comparison, *, width: int = WIDE) -> Table:
+    """One row per bound; those behind the certified interval in bold.
+
+    Args:
+        answer: what to show.
+        width: columns there are; below ``WIDE`` sources stand under their bounds.
+    """
+    wide = width >= WIDE
+    table = _table(_question(answer, rounds=f"T = {answer.num_steps:,}", wide=wide))
     table.add_column("ε", justify="right", no_wrap=True)
     table.add_column("× certified", justify="right", no_wrap=True)
-    table.add_column("source", style="dim")
+    if wide:
+        table.add_column("source", style="dim")
+
+    def add(name: str, kind: str, epsilon: str, ratio: str, source: str, style: str | None) -> None:
+        cells = [kind, epsilon, ratio]
+        if wide:
+            table.add_row(escape(name), *cells, escape(source), style=style)
+        else:
+            table.add_row(f"{escape(name)}\n[not bold dim]{escape(source)}[/]", *cells, style=style)
+
     certified = answer.interval.upper
     reported = {answer.interval.upper_bound, answer.interval.lower_bound}
     for bound in answer.bounds:
-        table.add_row(
+        up = bound.kind == "upper"
+        add(
             bound.name,
             bound.kind,
-            rounded(bound.epsilon, up=bound.kind == "upper"),
-            rounded(bound.epsilon / certified, up=True, digits=3) if certified > 0 else _NOTHING,
+            rounded(bound.epsilon, up=up),
+            rounded(bound.epsilon / certified, up=up, digits=3) if certified > 0 else _NOTHING,
             bound.source,
-            style="bold" if bound.name in reported else None,
+            "bold" if bound.name in reported else None,
         )
     for missing in answer.out_of_range:
-        table.add_row(missing.name, "upper", _NOTHING, _NOTHING, missing.reason, style="dim")
+        add(missing.name, "upper", _NOTHING, _NOTHING, missing.reason, "dim")
     return table
 
 
-def rounds_table(answers: Sequence[Comparison]) -> Table:
-    """One row per bound, one column per answer: the same kind of round, different numbers of them."""
-    table = _table(_question(answers[0]))
-    table.caption, table.caption_justify = relation(answers[0]), "left"
-    if any(answer.out_of_range for answer in answers):
-        table.caption += f" · {_NOTHING} outside the range of the theorem"
-    for answer in answers:
-        table.add_column(f"T = {answer.num_steps:,}", justify="right", no_wrap=True)
-    cells = [{(str(bound.kind), bound.name): bound.epsilon for bound in answer.bounds} for answer in answers]
+def rounds_tables(answers: Sequence[Comparison], *, width: int = WIDE) -> Iterator[Table]:
+    """One row per bound, one column per answer: the same kind of round, different numbers of them.
+
+    Args:
+        answers: in the order of their columns, at least one.
+        width: columns there are; answers that do not fit beside each other go into a further table.
+    """
+    values = [{(str(bound.kind), bound.name): bound.epsilon for bound in answer.bounds} for answer in answers]
     missing = [("upper", each.name) for answer in answers for each in answer.out_of_range]
-    rows = dict.fromkeys([*(key for column in reversed(cells) for key in column), *missing])
-    for kind, name in sorted(rows, key=lambda row: row[0] == "lower"):
-        values = (column.get((kind, name)) for column in cells)
-        table.add_row(
-            name, kind, *(_NOTHING if v is None else rounded(v, up=kind == "upper") for v in values)
-        )
-    return table
+    named = dict.fromkeys([*(key for column in reversed(values) for key in column), *missing])
+    rows = sorted(named, key=lambda row: row[0] == "lower")
+    wide = width >= WIDE
+    heading = "T = {:,}" if wide else "T={:,}"
+    columns = [
+        [
+            heading.format(answer.num_steps),
+            *(rounded(found[row], up=row[0] == "upper") if row in found else _NOTHING for row in rows),
+        ]
+        for answer, found in zip(answers, values, strict=True)
+    ]
+    gap = _WIDE_GAP if wide else _NARROW_GAP
+    edges = 2
+    pages = list(_pages(columns, room=width - edges - _BOUND_COLUMN - len("upper") - gap, gap=gap))
+    for page in pages:
+        table = _table(_question(answers[0], wide=wide) if page is pages[0] else "", wide=wide)
+        for column in page:
+            table.add_column(column[0], justify="right", no_wrap=True)
+        for place, (kind, name) in enumerate(rows, start=1):
+            table.add_row(escape(name), kind, *(column[place] for column in page))
+        if page is pages[-1]:
+            table.caption, table.caption_justify = relation(answers[0]), "left"
+            if missing:
+                table.caption += f" · {_NOTHING} outside the range of the theorem"
+        yield table
+
+
+def _pages(columns: Sequence[list[str]], *, room: int, gap: int) -> Iterator[list[list[str]]]:
+    """Columns in their order, as many to a page as its room holds, at least one."""
+    page: list[list[str]] = []
+    left = room
+    for column in columns:
+        needed = max(map(len, column)) + gap
+        if page and needed > left:
+            yield page
+            page, left = [], room
+        page.append(column)
+        left -= needed
+    yield page
 
 
 def verdict(answer: Comparison) -> str:
@@ -67,23 +126,33 @@ def relation(answer: Comparison) -> str:
 
 
 def rounded(value: float, *, up: bool, digits: int = 4) -> str:
-    """A number to so many significant digits, rounded towards one side."""
+    """A number to so many significant digits, rounded towards one side, its thousands separated."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     exact = Decimal(value)
     place = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    number = float(exact.quantize(place, rounding=ROUND_CEILING if up else ROUND_FLOOR))
-    return f"{number:,.0f}" if abs(number) >= 10**digits else f"{number:.{digits}g}"
+    near = exact.quantize(place, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    if not Decimal("1e-4") <= abs(near) < _LARGEST_IN_FULL:
+        return f"{float(near):.{digits}g}"
+    text = f"{near:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+def _table(title: str, *, wide: bool = True) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=not wide,
+    )
     table.add_column("bound")
     table.add_column("kind", no_wrap=True)
     return table
 
 
-def _question(answer: Comparison, *, rounds: str | None = None) -> str:
+def _question(answer: Comparison, *, rounds: str | None = None, wide: bool = True) -> str:
     asked = answer.shuffle_round
     parts = [
         f"n = {asked.population:,}",
@@ -92,4 +161,8 @@ def _question(answer: Comparison, *, rounds: str | None = None) -> str:
         *([rounds] if rounds else []),
         f"δ = {answer.interval.delta:g}",
     ]
-    return " · ".join(parts)
+    if wide:
+        return " · ".join(parts)
+    unbroken = [part.replace(" ", _NO_BREAK) for part in parts]
+    lines = textwrap.fill(f"{_NO_BREAK}· ".join(unbroken), _TITLE, break_on_hyphens=False)
+    return lines.replace(_NO_BREAK, " ")

@@ -1,17 +1,19 @@
 import builtins
 import json
+import re
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from shuffle_plugins import __version__, cli
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Method, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -19,7 +21,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
     def run_command(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(arguments)
         printed = capsys.readouterr()
@@ -99,6 +103,36 @@ def test_sampling_schemes(run: Run) -> None:
     assert full["upper"] > 3 * without["upper"]
 
 
+def test_under_full_participation_a_cohort_is_a_population_of_its_own(run: Run) -> None:
+    asked = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5", "--sampling", "full"]
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(local_epsilon=1.0, population=200, cohort=200, sampling=Sampling.FULL), num_steps=20
+    )
+    assert answer(run, "epsilon", *asked)["upper"] == accountant.epsilon(1e-5).upper
+    assert answer(run, "compare", *asked)[0]["upper"] == accountant.epsilon(1e-5).upper
+    for command in ("epsilon", "compare"):
+        _, out, _ = run(command, *asked)
+        assert out.count("sampling earns nothing") == 1
+        assert "200 reports" in out
+        _, out, _ = run(command, "-n", "200", *asked[4:])
+        assert "sampling earns nothing" not in out
+    target = ["-n", "2000", "-k", "200", "-t", "20", "-d", "1e-5", "--sampling", "full"]
+    found = answer(run, "calibrate", "--target-epsilon", "2", *target)
+    again = answer(run, "epsilon", *target, "-e", str(found["value"]))
+    assert 1.98 < again["upper"] == found["upper"] <= 2
+
+
+def test_the_documented_question_is_answered_under_every_sampling(run: Run) -> None:
+    documented = "--population 60000 --cohort 10000 --local-epsilon 1.5 --rounds 1200 --delta 1e-5"
+    uppers = {
+        sampling: answer(run, "epsilon", *documented.split(), "--sampling", sampling)["upper"]
+        for sampling in ("without-replacement", "poisson", "full")
+    }
+    assert uppers["poisson"] == pytest.approx(uppers["without-replacement"], rel=0.05)
+    assert uppers["full"] > 5 * uppers["poisson"]
+
+
 def test_published_bounds_are_left_out_where_they_are_not_stated(run: Run) -> None:
     names = {bound["name"] for bound in answer(run, "epsilon", *QUESTION)["bounds"]}
     poisson = answer(run, "epsilon", *QUESTION, "--sampling", "poisson")
@@ -135,7 +169,11 @@ def test_plot(run: Run, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, *QUESTION, "--plot", str(target))
     assert (code, err) == (0, "")
     assert "blanket pair, PLD" in out
+    assert f"Picture written to {target}\n" in out
     assert target.read_bytes().startswith(b"\x89PNG")
+    code, out, err = run(command, *QUESTION, "--plot", str(target), "--json")
+    assert (code, err) == (0, f"Picture written to {target}\n")
+    assert json.loads(out)
 
 
 def test_plot_without_matplotlib_says_what_to_install(
@@ -180,6 +218,34 @@ def test_calibrate_comes_close_to_the_target_from_below(
     assert f"{solve} = " in out
 
 
+@pytest.mark.parametrize(
+    ("asked", "cap"),
+    [
+        ("-k 20 -t 1 --target-epsilon 19", "ε0 = 20"),
+        ("-k 1 -e 1e-4 --solve rounds --target-epsilon 10", "T = 1,000,000,000"),
+    ],
+)
+def test_calibrate_says_when_it_answers_with_its_own_cap(run: Run, asked: str, cap: str) -> None:
+    common = ["-n", "2000", "-d", "1e-5", *asked.split()]
+    remark = f"{cap} is the solver's cap"
+    code, out, err = run("calibrate", *common)
+    assert (code, err) == (0, "")
+    assert remark in out
+    code, out, err = run("calibrate", *common, "--json")
+    assert code == 0
+    assert remark in err
+    assert json.loads(out)["value"] in (MAX_LOCAL_EPSILON, MAX_NUM_STEPS)
+
+
+def test_calibrated_whole_numbers_are_shown_in_full(run: Run) -> None:
+    asked = ["-n", "2000", "-k", "1", "-e", "0.01", "--solve", "rounds", "-d", "1e-5"]
+    found = answer(run, "calibrate", *asked, "--target-epsilon", "0.2")
+    assert found["value"] > 10**6
+    assert found["value"] % 10
+    _, out, _ = run("calibrate", *asked, "--target-epsilon", "0.2")
+    assert f"rounds = {found['value']:,} " in out
+
+
 def test_mechanisms(run: Run) -> None:
     listed = answer(run, "mechanisms")
     assert {"binary-rr", "linf-coordinate", "privunit"} <= {each["name"] for each in listed}
@@ -199,6 +265,15 @@ BAD = [
     "epsilon",
     "epsilon -n 10 -e 1 -t 1 -d 1e-5",
     "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5",
+    "epsilon -n 10 -k 20 -e 1 -t 1 -d 1e-5 --sampling full",
+    "epsilon -n 10 -k 0 -e 1 -t 1 -d 1e-5 --sampling full",
+    "epsilon -n 10 -k 2.5 -e 1 -t 1 -d 1e-5 --sampling full",
+    "epsilon -n 10 -k nan -e 1 -t 1 -d 1e-5 --sampling full",
+    "epsilon -n 10 -k 5 -t 1 -d 1e-5",
+    "epsilon -k 5 -e 1 -t 1 -d 1e-5",
+    "epsilon -n 10 -k 5 -e 1 -d 1e-5",
+    "epsilon -n 10 -k 5 -e 1 -t 1",
+    "epsilon -n 10 -k 5 -e 1 -t 1 -d 1e-5 --adversary nobody",
     "epsilon -n 10 -k 0 -e 1 -t 1 -d 1e-5",
     "epsilon -n 10 -k 2.5 -e 1 -t 1 -d 1e-5",
     "epsilon -n 10.5 -k 2 -e 1 -t 1 -d 1e-5",
@@ -218,6 +293,7 @@ BAD = [
     "compare -n 10 -k 5 -e 1,x -d 1e-5",
     "compare -n 10 -k 5 -e , -d 1e-5",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100",
+    "calibrate --target-epsilon 1 -d 1e-5 -n 100 -t 5",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 -k 10 -t 5 -e 1",
     "calibrate --target-epsilon 0 -d 1e-5 -n 100 -k 10 -t 5",
     "calibrate --target-epsilon 1 -d 1e-5 -n 100 --solve everything",
@@ -241,10 +317,58 @@ def test_the_long_options_are_the_documented_ones(run: Run) -> None:
 
 
 def test_no_command_shows_the_help_and_version_the_version(run: Run) -> None:
-    _, out, err = run()
+    code, out, err = run()
     assert "calibrate" in out
-    assert err == ""
+    assert (code, err) == (2, "")
     assert run("--version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate", "mechanisms", None])
+def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
+    code, out, err = run(*([command] if command else []), "--help")
+    assert (code, err) == (0, "")
+    assert "bool" not in out.lower()
+    flag, told = ("--json", "Print JSON") if command else ("--version", "Print version")
+    assert re.search(rf"{flag} +{told}", out)
+    assert re.search(r"--help +Show", out)
+
+
+@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate"])
+def test_help_says_what_an_option_means_under_each_scheme(run: Run, command: str) -> None:
+    _, out, _ = run(command, "--help")
+    told = " ".join(out.replace("│", " ").split())
+    for choice in (*Sampling, *Adversary, *get_args(Method)):
+        assert re.search(rf"\b{choice}\b", told)
+    for phrase in (
+        "except under full",
+        "expected number under poisson",
+        "smallest batch under single-pass",
+        "only the rounds that one client takes part in",
+        "depends on it: privunit",
+    ):
+        assert phrase in told
+
+
+@pytest.mark.parametrize(
+    ("columns", "widest"), [("80", 80), ("60", 60), ("20", 60), ("130", 130), ("0", 110), ("many", 110)]
+)
+def test_columns_are_respected_in_a_pipe(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, widest: int
+) -> None:
+    found = answer(run, "epsilon", *QUESTION)
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main(["epsilon", *QUESTION]) == 0
+    out = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= widest
+    for bound in found["bounds"]:
+        assert all(word in out for word in f"{bound['name']} {bound['source']}".split())
+    assert (max(map(len, out.splitlines())) > 90) == (widest > 90)
+
+
+def test_thousands_are_separated(run: Run) -> None:
+    _, out, _ = run("epsilon", "-n", "60000", "-k", "10000", "-e", "1.5", "-t", "1200", "-d", "1e-5")
+    assert "1,800" in out
+    assert not re.search(r"\d{4,}", re.sub(r"\d+\.\d+|\b20\d\d\b", "", out))
 
 
 def test_an_accounting_question_starts_fast_and_without_torch() -> None:
@@ -259,11 +383,26 @@ def test_an_accounting_question_starts_fast_and_without_torch() -> None:
     assert json.loads(done.stdout)["upper"] > 0
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["epsilon", "--help"], ["mechanisms", "--json"]]
+)
+def test_what_needs_no_accounting_does_not_load_it(arguments: list[str]) -> None:
+    script = (
+        "import sys; from shuffle_plugins import cli; "
+        f"code = cli.main({arguments!r}); "
+        "heavy = {'torch', 'scipy', 'numpy', 'matplotlib'} & set(sys.modules); "
+        "print(sorted(heavy), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert done.stdout
+
+
 def test_start_up_takes_less_than_1500_ms_of_processor_time() -> None:
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-m", "shuffle_plugins.cli", "mechanisms"], capture_output=True, check=True
+            [sys.executable, "-m", "shuffle_plugins", "mechanisms"], capture_output=True, check=True
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -273,7 +412,7 @@ def test_start_up_takes_less_than_1500_ms_of_processor_time() -> None:
 
 def test_a_failing_command_leaves_no_traceback_in_a_shell() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "shuffle_plugins.cli", "epsilon", "-n", "10"], capture_output=True, text=True
+        [sys.executable, "-m", "shuffle_plugins", "epsilon", "-n", "10"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: Missing option")

@@ -1,12 +1,17 @@
+from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.published import clones, subsampled_rdp
-from shuffle_plugins.comparison import compare
-from shuffle_plugins.plotting import plot_comparisons
-from shuffle_plugins.tables import rounded
+from shuffle_plugins.comparison import Comparison, compare
+from shuffle_plugins.plotting import bound_colours, plot_comparisons
+from shuffle_plugins.tables import bounds_table, rounded, rounds_tables
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 
@@ -86,7 +91,67 @@ def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
     target = tmp_path / "epsilon.svg"
     plot_comparisons(comparisons=answers, path=target)
     drawn = target.read_text()
-    assert drawn.count('<g id="axes_') == 2
+    assert drawn.count('<g id="axes_') == 4, "the bounds, and their multiples of the certified one"
+
+
+def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
+    target = tmp_path / "epsilon.svg"
+    plot_comparisons(comparisons=[small(rounds) for rounds in (1, 10)], path=target)
+    assert target.read_text().count('<g id="FillBetweenPolyCollection') == 2
+    assert "<!-- certified interval -->" in target.read_text()
+
+
+def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
+    free = compare(
+        shuffle_round=ShuffleRound(local_epsilon=0.1, population=100, cohort=50), num_steps=1, delta=0.9
+    )
+    assert free.interval.upper == 0
+    plot_comparisons(comparisons=[free], path=tmp_path / "zeros.png")
+    assert (tmp_path / "zeros.png").stat().st_size > 0
+
+
+def test_a_bound_keeps_its_colour_in_every_picture() -> None:
+    names = [bound.name for bound in small(10).bounds]
+    colours = bound_colours(names)
+    assert len(set(colours.values())) == len(names)
+    for name in names:
+        assert bound_colours([name]) == {name: colours[name]}
+    own = bound_colours([*names, "privunit instance"])
+    assert colours.items() < own.items()
+    assert len(set(own.values())) == len(own)
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 160])
+def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
+    answers = [small(10**power) for power in range(7)]
+    fitted = printed([bounds_table(answers[2], width=width)], width=width)
+    for bound in answers[2].bounds:
+        assert rounded(bound.epsilon, up=bound.kind == "upper") in fitted
+        assert all(word in fitted for word in f"{bound.name} {bound.source}".split())
+    fitted = printed(rounds_tables(answers, width=width), width=width)
+    for answer in answers:
+        assert f"T={answer.num_steps:,}" in fitted.replace(" = ", "=")
+        for bound in answer.bounds:
+            assert f" {rounded(bound.epsilon, up=bound.kind == 'upper')} " in fitted
+    assert "…" not in fitted
+
+
+def small(num_steps: int) -> Comparison:
+    return compare(
+        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),
+        num_steps=num_steps,
+        delta=1e-5,
+    )
+
+
+def printed(tables: Iterable[Table], *, width: int) -> str:
+    console = Console(width=width, record=True, file=StringIO())
+    for table in tables:
+        assert Measurement.get(console, console.options, table).minimum <= width
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    return text
 
 
 @pytest.mark.parametrize(
@@ -97,7 +162,11 @@ def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
         (0.5, True, "0.5"),
         (99.991, True, "100"),
         (123_456.0, True, "123,500"),
-        (1800.0, True, "1800"),
+        (1800.0, True, "1,800"),
+        (1234.56, False, "1,234"),
+        (999.96, True, "1,000"),
+        (9_999_999.0, False, "9,999,000"),
+        (2e10, True, "2e+10"),
         (5.1481e-05, True, "5.149e-05"),
         (0.0, False, "0"),
         (float("inf"), True, "inf"),
