@@ -18,6 +18,9 @@ Method = Literal["pld", "rdp"]
 
 _STATE_VERSION = 1
 _MOST_FINE_ROUNDS = 32
+_MOST_STEPS = 10**12
+_MOST_LOSS_STEPS = 10**6
+_CROSSING = 1e-6
 _UPPER_NAMES: dict[Method, str] = {"pld": "blanket pair, PLD", "rdp": "blanket pair, RDP"}
 _SOURCE = "shuffle_plugins, docs/accounting.md"
 
@@ -121,7 +124,7 @@ class ShuffleAccountant:
         self._rounds: list[ShuffleRound] = []
         self._steps: list[int] = []
         self._epsilons: dict[float, EpsilonInterval] = {}
-        self._allowed: dict[tuple[ShuffleRound, float, float, int], int] = {}
+        self._allowance: _Allowance | None = None
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -133,8 +136,7 @@ class ShuffleAccountant:
             ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
                 adversary than the history.
         """
-        if type(num_steps) is not int or num_steps < 1:
-            raise ValueError(f"num_steps must be a positive int, got {num_steps!r}")
+        _check_num_steps(num_steps)
         rounds = self._rounds
         if rounds and (rounds[-1] is shuffle_round or rounds[-1] == shuffle_round):
             self._steps[-1] += num_steps
@@ -144,6 +146,9 @@ class ShuffleAccountant:
             self._steps.append(num_steps)
         if self._epsilons:
             self._epsilons = {}
+        allowance = self._allowance
+        if allowance is not None and not allowance.covers(rounds[-1], before=len(rounds) - 1):
+            self._allowance = None
 
     def _check_joins(self, shuffle_round: ShuffleRound) -> None:
         if not isinstance(shuffle_round, ShuffleRound):
@@ -182,6 +187,11 @@ class ShuffleAccountant:
         if found is None:
             lower, lower_name = self._lower_epsilon(delta)
             upper, upper_name = self._upper_epsilon(delta)
+            if lower > upper * (1 + _CROSSING):
+                raise ArithmeticError(
+                    f"the bounds cross: {lower_name} gives at least {lower}, {upper_name} at most {upper}; "
+                    "check that every round's blanket is its mechanism's, and report it"
+                )
             found = EpsilonInterval(
                 lower=min(lower, upper),
                 upper=upper,
@@ -200,7 +210,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``epsilon`` is negative or not finite.
         """
-        if not (math.isfinite(epsilon) and epsilon >= 0):
+        if not (_is_number(epsilon) and 0 <= epsilon < math.inf):
             raise ValueError(f"epsilon must be a finite number, at least 0, got {epsilon!r}")
         upper = lower = 0.0
         upper_name, lower_name = _UPPER_NAMES[self._method], "none"
@@ -233,22 +243,33 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`step` and :meth:`epsilon`.
         """
+        check_target(target_epsilon)
         _check_delta(delta)
-        if type(num_steps) is not int or num_steps < 1:
-            raise ValueError(f"num_steps must be a positive int, got {num_steps!r}")
+        _check_num_steps(num_steps)
         self._check_joins(shuffle_round)
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
         before = len(self._rounds) - goes_on
         taken = self._steps[-1] if goes_on else 0
-        key = (shuffle_round, target_epsilon, delta, before)
-        allowed = self._allowed.get(key)
-        if allowed is None or taken + num_steps > allowed:
-            probe = self._probe(before)
-            probe.step(shuffle_round, num_steps=taken + num_steps)
-            if probe.upper_epsilon(delta) > target_epsilon:
-                return True
-            allowed = self._allowed_steps(shuffle_round, taken + num_steps, target_epsilon, delta, before)
-            self._allowed = {key: allowed}
+        steps = taken + num_steps
+        allowance = self._allowance
+        if (
+            allowance is not None
+            and allowance.covers(shuffle_round, before=before)
+            and (allowance.target_epsilon, allowance.delta) == (target_epsilon, delta)
+            and steps <= allowance.steps
+        ):
+            return False
+        probe = self._probe(before)
+        probe.step(shuffle_round, num_steps=steps)
+        if probe.upper_epsilon(delta) > target_epsilon:
+            return True
+        self._allowance = _Allowance(
+            shuffle_round=shuffle_round,
+            before=before,
+            target_epsilon=target_epsilon,
+            delta=delta,
+            steps=self._allowed_steps(shuffle_round, steps, target_epsilon, delta, before),
+        )
         return False
 
     def _allowed_steps(
@@ -361,7 +382,8 @@ class ShuffleAccountant:
         Raises:
             ValueError: if the state is damaged, of another version or of another method.
         """
-        if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if type(version) is not int or version != _STATE_VERSION:
             raise ValueError("not a state of ShuffleAccountant, or of a version this release cannot read")
         if state.get("method") != self._method:
             raise ValueError(
@@ -370,16 +392,18 @@ class ShuffleAccountant:
         if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
             raise ValueError("the state is for another neighbouring relation")
         loaded = ShuffleAccountant(method=self._method)
+        if not isinstance(state.get("history"), (list, tuple)):
+            raise ValueError("the saved history is damaged: it is not a list of entries")
         try:
             entries = [
                 (ShuffleRound.from_state(round_state), steps) for round_state, steps in state["history"]
             ]
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
         self._rounds, self._steps = loaded._rounds, loaded._steps
-        self._epsilons, self._allowed = {}, {}
+        self._epsilons, self._allowance = {}, None
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -410,9 +434,13 @@ class ShuffleAccountant:
         name = _UPPER_NAMES[self._method]
         if not self._rounds:
             return 0.0, name
-        composed = self._compose(*self._upper_laws("upper")).epsilon(delta)
-        pure = self._pure_epsilon()
-        return (composed, name) if composed <= pure else (pure, "local epsilon, no amplification")
+        laws, steps = self._upper_laws("upper")
+        found = [(self._compose(laws, steps).epsilon(delta), name)]
+        if self._method == "pld" and sum(steps) > _MOST_LOSS_STEPS:
+            # So many steps leave the grid of losses coarse; orders do not mind.
+            found.append((RenyiComposition(laws, steps).epsilon(delta), _UPPER_NAMES["rdp"]))
+        found.append((self._pure_epsilon(), "local epsilon, no amplification"))
+        return min(found)
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"
@@ -449,6 +477,37 @@ class ShuffleAccountant:
         return candidates
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allowance:
+    """So many steps of a round, after the first ``before`` entries, were found to stay within a target."""
+
+    shuffle_round: ShuffleRound
+    before: int
+    target_epsilon: float
+    delta: float
+    steps: int
+
+    def covers(self, shuffle_round: ShuffleRound, *, before: int) -> bool:
+        return before == self.before and (
+            shuffle_round is self.shuffle_round or shuffle_round == self.shuffle_round
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_num_steps(num_steps: int) -> None:
+    if type(num_steps) is not int or not 1 <= num_steps <= _MOST_STEPS:
+        raise ValueError(f"num_steps must be a positive int, at most {_MOST_STEPS:g}, got {num_steps!r}")
+
+
+def check_target(target_epsilon: float) -> None:
+    """Raise ValueError unless ``target_epsilon`` is a positive finite number."""
+    if not (_is_number(target_epsilon) and 0 < target_epsilon < math.inf):
+        raise ValueError(f"target_epsilon must be a positive finite number, got {target_epsilon!r}")
+
+
 def _check_delta(delta: float) -> None:
-    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 < delta < 1:
+    if not (_is_number(delta) and 0 < delta < 1):
         raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")

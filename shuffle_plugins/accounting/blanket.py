@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
+MIN_LOCAL_EPSILON = 1e-9
+MAX_LOCAL_EPSILON = 500.0
 _MASS_TOLERANCE = 1e-9
 
 
@@ -38,8 +40,7 @@ class Blanket:
     exact: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.local_epsilon) and self.local_epsilon > 0):
-            raise ValueError(f"local_epsilon must be a positive finite number, got {self.local_epsilon!r}")
+        check_local_epsilon(self.local_epsilon)
         if not all(math.isfinite(x) and x >= 0 for x in (self.differing, self.low, self.high)):
             raise ValueError("blanket masses must be finite and not negative")
         e = math.exp(self.local_epsilon)
@@ -53,6 +54,7 @@ class Blanket:
     @classmethod
     def generic(cls, local_epsilon: float) -> Self:
         """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs)."""
+        check_local_epsilon(local_epsilon)
         return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0))
 
     @classmethod
@@ -70,6 +72,7 @@ class Blanket:
         Raises:
             ValueError: if a weight is outside [1, e^ε0], or the masses do not belong to one randomizer.
         """
+        check_local_epsilon(local_epsilon)
         e = math.exp(local_epsilon)
         differing = mirrored = low = high = 0.0
         corners_only = True
@@ -104,3 +107,13 @@ def _snap(fraction: float) -> float:
     if fraction < 1e-9:
         return 0.0
     return 1.0 if fraction > 1 - 1e-9 else fraction
+
+
+def check_local_epsilon(local_epsilon: float) -> None:
+    """Raise ValueError unless ε0 is a number in [1e-9, 500]."""
+    number = isinstance(local_epsilon, (int, float)) and not isinstance(local_epsilon, bool)
+    if not (number and MIN_LOCAL_EPSILON <= local_epsilon <= MAX_LOCAL_EPSILON):
+        raise ValueError(
+            f"local_epsilon must be a number in [{MIN_LOCAL_EPSILON:g}, {MAX_LOCAL_EPSILON:g}], "
+            f"got {local_epsilon!r}"
+        )

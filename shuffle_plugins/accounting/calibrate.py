@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant
+from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant, check_target
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 
@@ -17,11 +17,6 @@ MAX_LOCAL_EPSILON = 20.0
 MAX_NUM_STEPS = 10**9
 _RELATIVE_PRECISION = 1e-4
 _MAX_BISECTIONS = 64
-
-
-def _check_target(target_epsilon: float) -> None:
-    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
-        raise ValueError(f"target_epsilon must be a positive finite number, got {target_epsilon!r}")
 
 
 def _fits(
@@ -65,7 +60,7 @@ def calibrate_local_epsilon(
     Raises:
         ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
     """
-    _check_target(target_epsilon)
+    check_target(target_epsilon)
 
     def fits(local_epsilon: float) -> bool:
         shuffle_round = ShuffleRound(
@@ -103,7 +98,7 @@ def calibrate_num_steps(
     Raises:
         ValueError: if an argument is out of range, or a single round costs more than the target.
     """
-    _check_target(target_epsilon)
+    check_target(target_epsilon)
 
     def fits(num_steps: int) -> bool:
         return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
@@ -136,7 +131,7 @@ def calibrate_cohort(
         ValueError: if an argument is out of range, or no cohort within the population fits; full
             participation has no cohort to choose.
     """
-    _check_target(target_epsilon)
+    check_target(target_epsilon)
     scheme = Sampling(sampling)
     if scheme is Sampling.FULL:
         raise ValueError("under full participation the cohort is the population; nothing is left to choose")

@@ -26,6 +26,8 @@ from shuffle_plugins.accounting.pairs import CountPair, PairMixture
 Kind = Literal["upper", "lower"]
 
 _TAILS_CUT = 3 * TAIL
+_NEVER_CUT = 40  # windows hold every count of so few slots
+_LOST_MASS = 1e-9
 _SHARED_PASSIVE_CELLS = 5_000_000
 
 
@@ -99,6 +101,12 @@ def _deviation(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
+def _log_ratio(p: Floats, q: Floats) -> Floats:
+    """log(p/q), accurate for nearly equal and for hugely different masses."""
+    smaller, larger = np.minimum(p, q), np.maximum(p, q)
+    return np.asarray(np.sign(p - q) * np.log1p((larger - smaller) / smaller), dtype=np.float64)
+
+
 def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE) -> LossLaw:
     """The privacy loss law of a pair.
 
@@ -111,11 +119,16 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
     p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])
     q = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
     ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
-    missing = ratio_bound * (_TAILS_CUT + mixture.dropped)
+    cut = _TAILS_CUT if max(pair.slots for pair in mixture.pairs) > _NEVER_CUT else 0.0
+    missing = ratio_bound * (cut + mixture.dropped)
     keep = (p > 0) & (q > 0)
     certain = float(p[~keep].sum()) if kind == "upper" else 0.0
     p, q = p[keep], q[keep]
-    loss = np.log1p((p - q) / q)
+    if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
+        raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
+    if len(p) == 0:
+        raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
+    loss = _log_ratio(p, q)
     deviation = _deviation(loss, p)
     outcomes = len(loss)
     loss, p, q = _condense(loss, p, q, cell=deviation / (_STORED_CELLS[kind] * resolution.cells), kind=kind)
@@ -150,32 +163,30 @@ def _condense(
     merged_p, merged_q = tally(index, p, size), tally(index, q, size)
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
-    return np.log1p((merged_p - merged_q) / merged_q), merged_p, merged_q
+    return _log_ratio(merged_p, merged_q), merged_p, merged_q
 
 
 def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:
     """P and Q masses of all outcomes kept; shape (outcomes,) each."""
     nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
     passive = _passive_nodes(pair, nodes, kind=kind, tolerance=tolerance)
-    population = float(pair.population)
-    common = pair.passive_effect * passive.value  # (buckets, passive nodes)
+    # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
+    z = passive.value
+    common = (pair.population - z) + pair.passive_weight * z  # (active nodes, passive nodes)
     if pair.one_sided:
-        density = 1.0 + (pair.gain * nodes.value[:, None] + common) / population
-        mass = nodes.mass[:, None] * passive.mass
-        return (mass * density).ravel(), mass.ravel()
+        mass = nodes.mass[:, None] * passive.mass / pair.population
+        return (mass * (common + pair.gain * nodes.value[:, None])).ravel(), (mass * pair.population).ravel()
     signs = _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
     half = pair.gain / 2.0
-    # axes: bucket entry, passive node, sign node
-    shared = population + half * nodes.value[:, None, None] + common[:, :, None]
-    swing = half * signs.value[:, None, :]
-    mass = (nodes.mass[:, None, None] * passive.mass[:, :, None] / population) * signs.mass[:, None, :]
-    p, q = (mass * (shared + swing)).ravel(), (mass * (shared - swing)).ravel()
-    possible = mass.ravel() > 0
-    if np.any((q < -1e-12 * p) & possible):
+    # axes: active node, passive node, sign node
+    m, sign_sum = nodes.value[:, None, None], signs.value[:, None, :]
+    mass = (nodes.mass[:, None, None] * passive.mass[:, :, None] / pair.population) * signs.mass[:, None, :]
+    p = (mass * (common[:, :, None] + half * (m + sign_sum))).ravel()
+    q = (mass * (common[:, :, None] + half * (m - sign_sum))).ravel()
+    if np.any(q < -1e-12 * p):
         raise ArithmeticError(f"a node of {pair} left the range of a density; please report this round")
     q = np.maximum(q, 0.0)
-    centre = np.broadcast_to(signs.value[:, None, :] == 0, mass.shape).ravel()
-    mirror = ~centre
+    mirror = ~np.broadcast_to(sign_sum == 0, mass.shape).ravel()
     return np.concatenate([p, q[mirror]]), np.concatenate([q, p[mirror]])
 
 
@@ -245,7 +256,7 @@ def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, toleranc
     if pair.passive >= 1.0 or pair.passive <= 0.0:
         return alone
     trials = nodes.most_inactive if kind == "upper" else nodes.least_inactive
-    step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / abs(pair.passive_effect)))
+    step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / abs(1.0 - pair.passive_weight)))
     if kind == "lower" and step > 2 * math.sqrt(trials.max() * pair.passive * (1 - pair.passive)):
         return alone
     if len(trials) * pair.slots > _SHARED_PASSIVE_CELLS:
@@ -272,9 +283,13 @@ def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind
     width = int((top - bottom).max()) + 1
     width += -width % step
     i = np.arange(1, width, dtype=np.float64)
-    above = top[:, None] - i + 1
-    ratio = np.clip(above, 0.0, None) / (trials[:, None] - above + 1) * ((1 - probability) / probability)
-    mass = np.concatenate([np.ones((len(trials), 1)), np.cumprod(ratio, axis=1)], axis=1)
+    above = np.clip(top[:, None] - i + 1, 0.0, None)
+    with np.errstate(divide="ignore"):
+        steps = (
+            np.log(above) - np.log(trials[:, None] - above + 1) + math.log((1 - probability) / probability)
+        )
+    exponent = np.concatenate([np.zeros((len(trials), 1)), np.cumsum(steps, axis=1)], axis=1)
+    mass = np.exp(exponent - exponent.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)
     centred = top - mean
     groups = mass.reshape(len(trials), -1, step)

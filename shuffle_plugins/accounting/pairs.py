@@ -6,7 +6,7 @@ number of active slots, D the sum of their signs and z the number of passive slo
 
     dP/df = 1 + (g/2·(m + D) + c·z)/n        dQ/df = 1 + (g/2·(m − D) + c·z)/n
 
-where g = e^ε0 − 1 is what a slot that speaks for one record adds, and c what a passive slot takes away. It
+where g = e^ε0 − 1 is what a slot that speaks for one record adds, and −c what a passive slot takes away. It
 follows from the blanket pair
 
     dP/df = (1 − γ) + (γ/k)·Σ r0             dQ/df = (1 − γ) + (γ/k)·Σ r1
@@ -42,7 +42,7 @@ class CountPair:
         active: probability that a slot is active, in [0, 1].
         passive: probability that an inactive slot is passive, in [0, 1].
         gain: g ≥ 0.
-        passive_effect: c, in [−1, g].
+        passive_weight: w ≥ 0; c = w − 1.
         one_sided: if true, m counts slots that speak for P alone and dQ/df = 1:
             dP/df = 1 + (g·m + c·z)/n. Such a pair is not symmetric in P and Q.
     """
@@ -52,7 +52,7 @@ class CountPair:
     active: float
     passive: float
     gain: float
-    passive_effect: float
+    passive_weight: float
     one_sided: bool = False
 
     @property
@@ -63,8 +63,9 @@ class CountPair:
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small; which of two pairs tells more."""
-        common = 0.0 if not self.one_sided else self.passive_effect**2 * self.passive * (1.0 - self.active)
-        return self.slots * (self.gain**2 * self.active + common) / self.population**2
+        loss = 1.0 - self.passive_weight
+        common = loss**2 * self.passive * (1.0 - self.active) if self.one_sided else 0.0
+        return self.slots * (self.gain * self.active * self.gain + common) / self.population**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +113,7 @@ def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation
         active=active,
         passive=min(null / (1.0 - active), 1.0) if active < 1 else 0.0,
         gain=math.expm1(blanket.local_epsilon),
-        passive_effect=-1.0,
+        passive_weight=0.0,
     )
 
 
@@ -160,7 +161,7 @@ def k_ary_lower_pair(
         active=active,
         passive=min(passive, 1.0),
         gain=e - 1.0,
-        passive_effect=1.0 / e - 1.0,
+        passive_weight=1.0 / e,
     )
 
 
@@ -178,7 +179,7 @@ def mirror_lower_pair(blanket: Blanket, *, population: int, slots: int, particip
         active=active,
         passive=min(e * active / (1.0 - active), 1.0),
         gain=e - 1.0,
-        passive_effect=1.0 / e - 1.0,
+        passive_weight=1.0 / e,
         one_sided=True,
     )
 
@@ -198,8 +199,10 @@ def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
 
     A mechanism's own blanket gives the instance in which everybody else holds the replacement record. The
     generic worst case is also bounded by 3-ary randomized response. Empty if the round's blanket is itself
-    only a bound.
+    only a bound, and for single passes, whose cost is attained only before those who know the batches.
     """
+    if shuffle_round.sampling is Sampling.SINGLE_PASS:
+        return {}
     blanket = shuffle_round.effective_blanket()
     found: dict[str, PairMixture] = {}
     if shuffle_round.mechanism == "generic":

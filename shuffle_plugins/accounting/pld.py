@@ -27,6 +27,7 @@ _SIGMAS = 9.0
 _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
+_ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
 _FINEST_CELL = 1e-4  # of the span of one step's loss
@@ -105,7 +106,7 @@ class LossComposition:
     def epsilon(self, delta: float) -> float:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
         if self._deviation == 0:
-            return 0.0
+            return self._without_loss(delta)
         if self._single is not None:
             return max(0.0, _invert_single(self._single, delta, kind=self._kind))
         target = delta - self._missing if self._kind == "upper" else delta
@@ -118,18 +119,26 @@ class LossComposition:
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0, rounded to the safe side."""
         if self._deviation == 0:
-            return 0.0
+            return _clamp(self._charge()) if self._kind == "upper" else 0.0
         if self._single is not None:
             law = self._single
             above = law.loss > epsilon
             value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
-            slack = law.missing if self._kind == "upper" else 0.0
-            return _clamp(value * (1 + _sign(self._kind) * _RELATIVE_SLACK) + slack)
+            slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
+            missing = law.missing if self._kind == "upper" else 0.0
+            return _clamp(value + _sign(self._kind) * slack + missing)
         if epsilon >= self._largest:
             return _clamp(self._missing) if self._kind == "upper" else 0.0
         window = self._window(self._tilt_for_epsilon(epsilon))
         value = window.delta(epsilon, kind=self._kind)
         return _clamp(value + (self._missing if self._kind == "upper" else 0.0))
+
+    def _charge(self) -> float:
+        return float(sum(s * law.missing for s, law in zip(self._steps, self._laws, strict=True)))
+
+    def _without_loss(self, delta: float) -> float:
+        """ε of laws whose every outcome has the same loss, which then is none."""
+        return math.inf if self._kind == "upper" and self._charge() >= delta else 0.0
 
     # -- tilts ------------------------------------------------------------------------------------------
 
@@ -155,14 +164,19 @@ class LossComposition:
         return self._solve_tilt(lambda tilt: self._cumulant(tilt)[1] - epsilon)
 
     def _tilt_for_delta(self, delta: float) -> float:
-        """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted."""
+        """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
+
+        If the largest loss alone has more mass than δ there is none; then a tilt that moves most of the mass
+        up to it.
+        """
         log_delta = math.log(delta)
 
-        def excess(tilt: float) -> float:
+        def divergence(tilt: float) -> float:
             value, mean, _ = self._cumulant(tilt)
-            return tilt * mean - value + log_delta
+            return tilt * mean - value
 
-        return self._solve_tilt(excess)
+        wanted = min(-log_delta, 0.9 * divergence(self._largest_tilt()))
+        return self._solve_tilt(lambda tilt: divergence(tilt) - wanted)
 
     def _solve_tilt(self, excess: object) -> float:
         assert callable(excess)
@@ -187,7 +201,8 @@ class LossComposition:
         size = fft.next_fast_len(int(2 * reach / cell) + 8, real=True)
         if size > _MAX_GRID:
             raise ArithmeticError(
-                f"the composition needs {size} grid points; compose fewer different rounds at once"
+                f"the composition of {self._total_steps:.3g} steps needs {size} grid points, more than "
+                f"{_MAX_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
         product = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -283,10 +298,11 @@ class _Window:
         offset, above, discounted = self._tails()
         x = epsilon - self.centre
         index = int(np.searchsorted(offset, x, side="right"))
-        value = 0.0
+        value = roundoff = 0.0
         if index < len(offset):
             value = float(above[index] - math.exp(x - offset[index]) * discounted[index])
-        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * float(self._slack(x))
+            roundoff = _ROUNDOFF * float(above[index])
+        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (float(self._slack(x)) + roundoff)
         return math.exp(self.log_scale) * max(value, 0.0)
 
     def epsilon(self, delta: float, *, kind: Kind) -> float:
@@ -297,6 +313,7 @@ class _Window:
         slack = _sign(kind) * self._slack(offset)
         # δ at grid point j counts the outcomes above it.
         following = math.exp(-self.cell)
+        slack += _sign(kind) * _ROUNDOFF * above
         at_points = np.append(above[1:] - following * discounted[1:], 0.0) * factor + slack
         exceeding = np.nonzero(at_points > wanted)[0]
         if len(exceeding) == len(offset):
@@ -368,11 +385,12 @@ def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:
     above_p = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
     factor = 1 + _sign(kind) * _RELATIVE_SLACK
-    at_points = (above_p[1:] - np.exp(law.loss) * above_q[1:]) * factor
+    roundoff = _sign(kind) * _ROUNDOFF * above_p[1:]
+    at_points = (above_p[1:] - np.exp(law.loss) * above_q[1:]) * factor + roundoff
     exceeding = np.nonzero(at_points > target)[0]
     j = int(exceeding[-1]) + 1 if len(exceeding) else 0
     a, b = float(above_p[j]), float(above_q[j])
-    remaining = a - target / factor
+    remaining = a * (1 + _sign(kind) * _ROUNDOFF) - target / factor
     if b <= 0 or remaining <= 0:
         return float(law.loss[j - 1]) if j > 0 else -math.inf
     return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * 1e-15

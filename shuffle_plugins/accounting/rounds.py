@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 
 NEIGHBOURING_RELATION = "replace-one"
-MAX_LOCAL_EPSILON = 500.0
+MAX_POPULATION = 10**15
 
 RoundState = tuple[str, str, float, int, float, str, tuple[float, float, float, bool]]
 
@@ -41,8 +40,8 @@ class ShuffleRound:
     """One kind of shuffled round; hashable, so results are cached by it.
 
     Attributes:
-        local_epsilon: ε0 of every client's report in nats, at most 500; spent once per participating client
-            and round.
+        local_epsilon: ε0 of every client's report in nats, in [1e-9, 500], spent once per participating
+            client and round.
         population: n, the public and fixed number of clients.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
@@ -69,30 +68,34 @@ class ShuffleRound:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling", Sampling(self.sampling))
         object.__setattr__(self, "adversary", Adversary(self.adversary))
-        for name in ("local_epsilon", "cohort"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError(f"{name} must be a finite number, got {value!r}")
-            object.__setattr__(self, name, float(value))
-        if isinstance(self.population, bool) or not isinstance(self.population, int) or self.population < 1:
-            raise ValueError(f"population must be a positive integer, got {self.population!r}")
-        if not 0 < self.local_epsilon <= MAX_LOCAL_EPSILON:
-            raise ValueError(f"local_epsilon must be in (0, {MAX_LOCAL_EPSILON}], got {self.local_epsilon!r}")
+        check_local_epsilon(self.local_epsilon)
+        object.__setattr__(self, "local_epsilon", float(self.local_epsilon))
+        if type(self.population) is not int or not 1 <= self.population <= MAX_POPULATION:
+            raise ValueError(f"population must be an int in [1, {MAX_POPULATION:g}], got {self.population!r}")
+        if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):
+            raise ValueError(f"cohort must be a number, got {self.cohort!r}")
         if not 0 < self.cohort <= self.population:
             raise ValueError(
                 f"cohort must be in (0, population], got {self.cohort!r} of {self.population}: "
                 "a round cannot shuffle more reports than there are clients"
             )
+        object.__setattr__(self, "cohort", float(self.cohort))
         if self.sampling is not Sampling.POISSON and not self.cohort.is_integer():
             raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
         if self.sampling is Sampling.FULL and self.cohort != self.population:
             raise ValueError("full participation needs cohort == population")
-        if self.blanket is not None and self.blanket.local_epsilon != self.local_epsilon:
+        if self.blanket is None:
+            if self.mechanism != "generic":
+                raise ValueError(f"mechanism {self.mechanism!r} needs its blanket; pass blanket=")
+            return
+        if not isinstance(self.blanket, Blanket):
+            raise ValueError(f"blanket must be a Blanket, got {self.blanket!r}")
+        if self.mechanism == "generic":
+            raise ValueError("a blanket of its own needs its mechanism's name; pass mechanism=")
+        if self.blanket.local_epsilon != self.local_epsilon:
             raise ValueError(
                 f"the blanket is for ε0={self.blanket.local_epsilon}, the round for ε0={self.local_epsilon}"
             )
-        if self.blanket is None and self.mechanism != "generic":
-            raise ValueError(f"mechanism {self.mechanism!r} needs its blanket; pass blanket=")
 
     @property
     def sampling_rate(self) -> float:
