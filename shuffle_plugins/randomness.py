@@ -6,7 +6,9 @@ import hashlib
 import math
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
+from typing import NoReturn
 
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -19,6 +21,7 @@ Size = int | tuple[int, ...]
 
 _ZEROS = bytes(1 << 16)
 _BLOCK_BYTES = 16
+_NORMAL_BLOCK = 1 << 15
 
 
 class Randomness(ABC):
@@ -30,16 +33,20 @@ class Randomness(ABC):
 
     @abstractmethod
     def words(self, count: int) -> Tensor:
-        """Return ``count`` int64 values whose 64 bits are all uniform and independent."""
+        """Return ``count`` int64 values whose 64 bits are all uniform and independent.
+
+        Raises:
+            ValueError: unless ``count`` is a whole number, zero or more.
+        """
 
     def integers(self, high: int, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
         """Uniform int64 integers in [0, high), without modulo bias.
 
         Raises:
-            ValueError: unless 1 <= high <= 2**62.
+            ValueError: unless ``high`` is a whole number in [1, 2**62].
         """
-        if not 1 <= high <= 1 << 62:
-            raise ValueError(f"high must be in [1, 2**62], got {high}")
+        if isinstance(high, bool) or not isinstance(high, int) or not 1 <= high <= 1 << 62:
+            raise ValueError(f"high must be a whole number in [1, 2**62], got {high!r}")
         shape = _shape(size)
         count = math.prod(shape)
         accepted_below = (1 << 63) - (1 << 63) % high
@@ -72,16 +79,19 @@ class Randomness(ABC):
     def uniform(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
         """Float64 values on the midpoints of a grid of step 2**-52 in the open interval (0, 1)."""
         shape = _shape(size)
-        drawn = self.words(math.prod(shape))
-        return _open_unit(drawn, bits=52, shift=12).reshape(shape).to(device)
+        drawn = (self.words(math.prod(shape)) >> 12) & ((1 << 52) - 1)
+        return drawn.to(torch.float64).add_(0.5).mul_(2.0**-52).reshape(shape).to(device)
 
     def normal(
         self, size: Size, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Standard normal values by the Box-Muller transform.
+        """Standard normal values by the Box-Muller transform, up to 9.3 in absolute value.
 
-        Float32 takes 40 bits for the radius and 24 for the angle (values up to 7.5), float64 takes 52 and 52
-        (up to 8.6).
+        Computed in float64 from a word for the radius and a word for the angle, whatever ``dtype`` is asked,
+        and rounded to it once. The two values of a pair have the tangent of a grid angle as their ratio,
+        whatever they are multiplied by; the angle is measured from the nearest axis with 64 bits, so the grid
+        is as fine as float64 itself for small values too, and float32 does not show it. A float64 value does:
+        round what is released.
 
         Raises:
             ValueError: if ``dtype`` is neither float32 nor float64.
@@ -91,18 +101,12 @@ class Randomness(ABC):
         shape = _shape(size)
         count = math.prod(shape)
         half = (count + 1) // 2
-        if dtype == torch.float32:
-            drawn = self.words(half)
-            radius = ((drawn >> 24) & ((1 << 40) - 1)).to(torch.float32).add_(0.5).mul_(2.0**-40)
-            angle = (drawn & ((1 << 24) - 1)).to(torch.float32).mul_(2 * math.pi * 2.0**-24)
-        else:
-            drawn = self.words(2 * half)
-            radius = _open_unit(drawn[:half], bits=52, shift=12)
-            angle = _open_unit(drawn[half:], bits=52, shift=12).mul_(2 * math.pi)
-        radius.log_().mul_(-2).sqrt_()
         values = torch.empty(2 * half, dtype=dtype)
-        torch.cos(angle, out=values[:half]).mul_(radius)
-        torch.sin(angle, out=values[half:]).mul_(radius)
+        for start in range(0, half, _NORMAL_BLOCK):
+            stop = min(start + _NORMAL_BLOCK, half)
+            first, second = _box_muller(self.words(2 * (stop - start)))
+            values[start:stop] = first
+            values[half + start : half + stop] = second
         return values[:count].reshape(shape).to(device)
 
     def permutation(self, n: int, *, device: torch.device | str = "cpu") -> Tensor:
@@ -124,6 +128,8 @@ class _Keystream:
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
 
     def words(self, count: int) -> Tensor:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"the number of words is a whole number, zero or more, got {count!r}")
         if count == 0:
             return torch.empty(0, dtype=torch.int64)
         size = 8 * count
@@ -139,36 +145,55 @@ class SecureRandomness(Randomness):
     """Cryptographic randomness: AES-256-CTR under a fresh key from the operating system.
 
     The default wherever randomness protects people. Two instances never share a stream: a forked process, a
-    copy and an unpickled instance take a new key. Safe to use from several threads.
+    copy and an unpickled instance take a new key. Safe to use from several threads, and to fork while they
+    draw.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rekey()
+        self._start_afresh()
+        _SECURE.add(self)
 
-    def _rekey(self) -> None:
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
         self._keystream = _Keystream(os.urandom(32))
         self._process = os.getpid()
 
     def words(self, count: int) -> Tensor:
         """Return ``count`` int64 values of 64 uniform bits each."""
+        if self._process != os.getpid():  # a fork that the interpreter did not see
+            self._start_afresh()
         with self._lock:
-            if self._process != os.getpid():
-                self._rekey()
             return self._keystream.words(count)
 
     def __reduce__(self) -> tuple[type[SecureRandomness], tuple[()]]:
         return SecureRandomness, ()
 
 
+_SECURE: weakref.WeakSet[SecureRandomness] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: a new lock, as the old one may be held by a thread that was not copied, and a new key."""
+    for source in _SECURE:
+        source._start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class SeededRandomness(Randomness):
     """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
 
     Who knows or guesses the seed can undo every report. It is the only way to make this library
-    deterministic; the same seed gives the same stream on every machine.
+    deterministic; the same seed gives the same stream on every machine. It cannot be copied or pickled: a
+    copy would repeat the stream and add the same noise twice.
 
     Args:
         seed: any whole number.
+
+    Raises:
+        ValueError: if the seed is not a whole number.
     """
 
     def __init__(self, seed: int) -> None:
@@ -180,11 +205,31 @@ class SeededRandomness(Randomness):
         """Return ``count`` int64 values, determined by the seed and the draws before."""
         return self._keystream.words(count)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "seeded randomness cannot be copied or pickled, as the copy would repeat its stream; "
+            "build another SeededRandomness with a seed of its own"
+        )
+
 
 def _shape(size: Size) -> tuple[int, ...]:
-    return (size,) if isinstance(size, int) else tuple(size)
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    if any(not isinstance(length, int) or length < 0 for length in shape):
+        raise ValueError(f"a size is made of whole numbers, zero or more, got {size!r}")
+    return shape
 
 
-def _open_unit(words: Tensor, *, bits: int, shift: int) -> Tensor:
-    kept = (words >> shift) & ((1 << bits) - 1)
-    return kept.to(torch.float64).add_(0.5).mul_(2.0**-bits)
+def _box_muller(words: Tensor) -> tuple[Tensor, Tensor]:
+    """As many normal values as words, in two halves, float64.
+
+    Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The first
+    word of a pair is the radius and the sign of both values. The second is an angle within π/4 of an axis;
+    its own last bit says which axis.
+    """
+    half = words.numel() // 2
+    signed = (words[:half] | 1).to(torch.float64)
+    radius = signed.abs().mul_(2.0**-63).log_().mul_(-2).sqrt_().copysign_(signed)
+    angle = (words[half:] | 1).to(torch.float64).mul_(math.pi / 4 * 2.0**-63)
+    near, far = angle.cos().mul_(radius), angle.sin_().mul_(radius)
+    swapped = (words[half:] & 1).to(torch.bool)
+    return torch.where(swapped, far, near), torch.where(swapped, near, far)

@@ -1,13 +1,17 @@
 import copy
+import math
 import os
 import pickle
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
+from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
 
 SOURCES = [lambda: SeededRandomness(1), SecureRandomness]
 
@@ -41,7 +45,16 @@ def test_copies_of_a_secure_source_do_not_share_its_stream():
     assert len(set(drawn)) == 4
 
 
-def test_a_forked_process_does_not_share_the_stream():
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_seeded_source_is_not_copied(duplicate):
+    with pytest.raises(TypeError, match="repeat its stream"):
+        duplicate(SeededRandomness(1))
+
+
+@pytest.mark.parametrize("process_number", ["own", "reused"])
+def test_a_forked_process_does_not_share_the_stream(monkeypatch, process_number):
+    if process_number == "reused":
+        monkeypatch.setattr(os, "getpid", lambda: 1)
     source = SecureRandomness()
     reader, writer = os.pipe()
     child = os.fork()
@@ -50,7 +63,44 @@ def test_a_forked_process_does_not_share_the_stream():
         os._exit(0)
     os.waitpid(child, 0)
     drawn = np.frombuffer(os.read(reader, 32), dtype=np.int64)
+    assert len(drawn) == 4
     assert drawn.tolist() != source.words(4).tolist()
+
+
+def ends_within(seconds, child):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_forked_while_a_thread_draws_can_draw():
+    source = SecureRandomness()
+    started, stop = threading.Event(), threading.Event()
+
+    def draw():
+        while not stop.is_set():
+            source.words(1_000_000)
+            started.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        assert started.wait(20)
+        for _ in range(4):
+            child = os.fork()
+            if child == 0:
+                source.words(1)
+                os._exit(0)
+            assert ends_within(10, child)
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("make", SOURCES)
@@ -83,10 +133,25 @@ def test_integers_near_the_word_size_have_no_modulo_bias():
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("high", [0, -1, (1 << 62) + 1])
+@pytest.mark.parametrize("high", [0, -1, (1 << 62) + 1, 2.5, 3.0, "3", True, None])
 def test_integers_refuse_a_bad_range(high):
     with pytest.raises(ValueError, match="high"):
         SeededRandomness(2).integers(high, 3)
+
+
+@pytest.mark.parametrize("count", [-1, 2.0, "3", True, None])
+@pytest.mark.parametrize("make", SOURCES)
+def test_words_refuse_what_is_no_count(make, count):
+    with pytest.raises(ValueError, match="number of words"):
+        make().words(count)
+
+
+@pytest.mark.parametrize("size", [-1, (2, -3), (-2, -3), (2, 1.5)])
+def test_draws_refuse_what_is_no_size(size):
+    source = SeededRandomness(2)
+    for draw in (source.uniform, source.normal, lambda s: source.integers(3, s)):
+        with pytest.raises(ValueError, match="size"):
+            draw(size)
 
 
 def test_bernoulli_follows_its_integer_thresholds():
@@ -124,6 +189,46 @@ def test_normal_is_normal(make, dtype):
     pairs = torch.stack([flat[: half - 1], flat[half:]])
     assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / half**0.5
     assert abs(float(torch.corrcoef(pairs.square())[0, 1])) < 6 / half**0.5
+
+
+class GivenWords(Randomness):
+    """A source that returns the words it was given, in order."""
+
+    def __init__(self, *words):
+        self._left = torch.tensor(words, dtype=torch.int64)
+
+    def words(self, count):
+        drawn, self._left = self._left[:count], self._left[count:]
+        return drawn
+
+
+MIDDLE = 1 << 62
+"""The word of the radius √(2 log 2)."""
+
+
+@pytest.mark.parametrize("angle", [2, -4, 1 << 20, -(1 << 62), (1 << 63) - 2])
+@pytest.mark.parametrize("radius", [0, 2, -(1 << 40), MIDDLE, -MIDDLE, -(1 << 62) - (1 << 61)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_normal_is_the_box_muller_transform_measured_from_an_axis(radius, angle, axis):
+    pair = GivenWords(radius, angle | axis).normal(2, dtype=torch.float64).tolist()
+    length = math.copysign(math.sqrt(-2 * math.log(abs(radius | 1) / 2**63)), radius | 1)
+    turn = math.pi / 4 * (angle | 1) / 2**63
+    expected = [length * math.cos(turn), length * math.sin(turn)]
+    assert pair == pytest.approx(expected[::-1] if axis else expected, rel=1e-14, abs=0)
+
+
+def test_small_normal_values_are_not_on_a_visible_grid():
+    """Neighbouring words give ratios as fine as the words, at every axis and sign."""
+    for angle in (2, 4, 6, 1 << 30):
+        for sign, axis in ((1, 0), (-1, 0), (1, 1), (-1, 1)):
+            pair = GivenWords(sign * MIDDLE, angle | axis).normal(2)
+            small, large = pair.tolist()[:: 1 if axis else -1]
+            assert small / large == pytest.approx(math.pi / 4 * (angle + 1) / 2**63, rel=1e-6)
+
+
+def test_float32_normals_are_float64_normals_rounded():
+    wide = SeededRandomness(6).normal(70_001, dtype=torch.float64)
+    assert torch.equal(SeededRandomness(6).normal(70_001), wide.float())
 
 
 def test_normal_refuses_half_precision():
