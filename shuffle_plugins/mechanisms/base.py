@@ -35,7 +35,7 @@ class LocalRandomizer(ABC):
     the clients; ``sum`` and ``aggregate`` are post-processing of them.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in (0, 500].
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector.
         radius: radius of the ball, in the mechanism's norm.
 

@@ -24,7 +24,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
     ε0 is exact). Probabilities are multiples of 2**-62, rounded so that ε0 is never exceeded.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in (0, 500].
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: 1.
         radius: largest absolute value.
 

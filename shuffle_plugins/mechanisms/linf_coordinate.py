@@ -29,7 +29,7 @@ class LInfCoordinate(LocalRandomizer):
     experiment of Girgis et al. 2021 clips this way.
 
     Args:
-        local_epsilon: ε0 of one report in nats, in (0, 500].
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: d, length of a client's vector.
         radius: r, largest absolute coordinate.
 
@@ -70,8 +70,11 @@ class LInfCoordinate(LocalRandomizer):
             ValueError: if the reports are not this mechanism's, or name a coordinate that does not exist.
         """
         self._own(reports, fields=2)
-        indices = reports.fields[0].values.to(torch.int64)
-        if indices.dim() != 1 or (indices.numel() and int(indices.max()) >= self.dim):
+        named = reports.fields[0].values
+        if named.dim() != 1 or named.is_floating_point():
+            raise ValueError(f"a report of {self.name} names one coordinate by a whole number")
+        indices = named.to(torch.int64)
+        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self.dim):
             raise ValueError(f"a report names a coordinate outside [0, {self.dim})")
         signs = sign_values(reports.fields[1]).to(torch.float32)
         return (

@@ -34,14 +34,17 @@ class PrivUnit(LocalRandomizer):
     drawn within the client, so every output density is an average of PrivUnit's and ε0 holds for the whole
     ball; x = 0 reports a uniform V. ‖R(x)‖ is constant, so E‖R(x) - x‖² = (radius/m)² - ‖x‖².
 
-    Choices among finitely many outcomes are made with integer thresholds; V itself is a vector of float32, as
-    accurate as float32 arithmetic, and sent whole: 32·dim bits.
+    Choices among finitely many outcomes are made with integer thresholds, so their probabilities are exact.
+    The density of V is that of ideal real arithmetic: ε0 and the blanket are proved for it. What is sent is
+    computed in float64 and rounded to float32 once, 32·dim bits. Rounding the ideal V would be mere
+    post-processing; float64 in its place is off by a relative 1e-15 or so per coordinate, far below what
+    rounding leaves visible, but no proof covers that difference.
 
     Source: Bhowmick, Duchi, Freudiger, Kapoor, Rogers 2018, "Protection against reconstruction"; Asi,
     Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential privacy".
 
     Args:
-        local_epsilon: ε0 of one report in nats, in (0, 500].
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
         dim: length of a client's vector; at 1 it is binary randomized response.
         radius: radius of the l2 ball.
 
@@ -97,10 +100,11 @@ class PrivUnit(LocalRandomizer):
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Tensor:
-        """A draw with exactly the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+        """A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
 
-        The method is that of :mod:`shuffle_plugins.mechanisms.privunit_sum`. The sum is a post-processing of
-        the shuffled reports, so any sampler of the same law has the reports' guarantee.
+        The method is that of :mod:`shuffle_plugins.mechanisms.privunit_sum`, whose law is exactly that of the
+        sum in real arithmetic. The sum is a post-processing of the shuffled reports, so any sampler of the
+        same law has the reports' guarantee. Values are float32 numbers, also where the dtype is wider.
 
         Raises:
             ValueError: as :meth:`randomize`.
@@ -116,7 +120,7 @@ class PrivUnit(LocalRandomizer):
         if not clip:
             self._check_ball(norms, rows.dtype)
         total = chunked.sample(norms, draws=self._draw(norms, randomness), randomness=randomness)
-        return total.mul_(self.report_norm)
+        return total.mul_(self.report_norm).to(torch.float32).to(rows.compute_dtype)
 
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         vectors = dense_reports(x, norms, draws=self._draw(norms, randomness), randomness=randomness)

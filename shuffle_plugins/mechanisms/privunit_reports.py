@@ -1,4 +1,12 @@
-"""PrivUnit's reports one by one: the few numbers that fix a report, then a dense vector for each."""
+r"""PrivUnit's reports one by one: the few numbers that fix a report, then a dense vector for each.
+
+A report is :math:`V = αu + \sqrt{1-α^2}\,h/‖h‖` with h a normal vector without its part along a unit vector
+u. Where V leans towards the client's direction, u is that direction and α comes from the cap. Where V is
+uniform on the sphere, u is the same public vector for everybody and α has the law of one coordinate: V is
+uniform, does not depend on the client, and comes out of the very same operations, so their rounding does not
+tell the two kinds apart. All of it is done in float64; V is rounded to float32 once, at the end, which hides
+the grid of the normal values (see :meth:`~shuffle_plugins.randomness.Randomness.normal`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +16,11 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.mechanisms.sphere import cap_coordinate
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_VALUES = 1 << 21
-_SMALL_DIM = 64
-"""Below, a normal vector may be so nearly parallel to a direction that float32 loses the rest."""
+_CHUNK_VALUES = 1 << 19
+"""Values handled together: what float64 takes beyond the reports does not grow with their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +44,7 @@ class Draws:
 def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
     """Unit vectors V, (clients, dim) float32: one normal per client and coordinate.
 
-    V = along·u + sqrt(1 - along²)·h/‖h‖ with u = x/‖x‖ and h a normal vector without its part along u; at
-    dim 1 nothing is left of h, and along is ±1.
+    At dim 1 nothing is left of h, and α is ±1.
 
     Args:
         x: (clients, dim).
@@ -57,16 +64,23 @@ def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomnes
 
 
 def _dense_chunk(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
-    dtype = torch.float64 if x.dim < _SMALL_DIM else torch.float32
-    leaning = (~draws.uniform).to(x.device).unsqueeze(1)
-    along = torch.where(leaning.squeeze(1), draws.along.to(x.device), 0.0).to(dtype).unsqueeze(1)
-    scale = torch.where(leaning, norms.unsqueeze(1), 1.0)
-    directions = torch.where(leaning, x.dense().to(x.compute_dtype) / scale, 0.0).to(dtype)
-    directions /= _lengths(directions)
-    normals = randomness.normal((x.num_rows, x.dim), dtype=dtype, device=x.device)
-    normals.addcmul_(directions, torch.linalg.vecdot(normals, directions).unsqueeze(1), value=-1)
-    normals.mul_((1 - along.square()).clamp_(min=0).sqrt_() / _lengths(normals))
-    return normals.addcmul_(directions, along)
+    leaning = (~draws.uniform).unsqueeze(1)
+    along = torch.where(leaning, draws.along.unsqueeze(1), _coordinate(x.num_rows, x.dim, randomness))
+    leaning, along = leaning.to(x.device), along.to(x.device)
+    scale = torch.where(leaning, norms.double().unsqueeze(1), 1.0)
+    directions = x.dense().to(torch.float64, copy=True).div_(scale).masked_fill_(~leaning, x.dim**-0.5)
+    directions.div_(_lengths(directions))
+    vectors = randomness.normal((x.num_rows, x.dim), dtype=torch.float64, device=x.device)
+    vectors.addcmul_(directions, torch.linalg.vecdot(vectors, directions).unsqueeze(1), value=-1)
+    vectors.mul_((1 - along.square()).clamp_(min=0).sqrt_() / _lengths(vectors))
+    return vectors.addcmul_(directions, along).float()
+
+
+def _coordinate(count: int, dim: int, randomness: Randomness) -> Tensor:
+    """One coordinate of each of ``count`` uniform points of the sphere, (count, 1) float64."""
+    below = randomness.uniform((count, 1))
+    tail = torch.minimum(below, 1 - below)
+    return torch.from_numpy(cap_coordinate(tail.numpy(), dim=dim)).copysign_(below - 0.5)
 
 
 def _lengths(vectors: Tensor) -> Tensor:

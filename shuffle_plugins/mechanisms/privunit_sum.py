@@ -20,6 +20,11 @@ Q is never formed: with the eigendecomposition :math:`K = E Λ E^T` of the Gram 
 :math:`Q = U^T E Λ^{-1/2}` over the positive eigenvalues, so everything in the span is a combination of the
 rows. A chunk costs its Gram matrix, one normal vector, and two products of the rows with a vector. Repeated
 and dependent rows only lower r.
+
+**Precision.** The normal vector of step 4 stays in float64, and so does the sum, which the caller rounds to
+float32 once before anybody sees it: a coordinate that no row uses is a multiple of the normal vector, and
+rounding hides the grid of its values. Products of rows with a vector are taken in the rows' compute dtype and
+carry its rounding, a relative 1e-7 of what lies in the span for float32 rows.
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ class ChunkedSum:
         return norms
 
     def sample(self, norms: Tensor, *, draws: Draws, randomness: Randomness) -> Tensor:
-        """Draw the sum of the unit vectors V of all clients, (dim,), in the rows' compute dtype.
+        """Draw the sum of the unit vectors V of all clients, (dim,) float64: round it before its release.
 
         Args:
             norms: finite l2 norms of the rows, (clients,); a row of norm zero must be ``uniform``.
@@ -93,7 +98,7 @@ class ChunkedSum:
             randomness: source of everything else.
         """
         x = self._x
-        total = torch.zeros(x.dim, dtype=x.compute_dtype, device=x.device)
+        total = torch.zeros(x.dim, dtype=torch.float64, device=x.device)
         weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
         for (start, stop), gram in zip(self._bounds, self._grams, strict=True):
             part, lengths = x.narrow(start, stop), norms[start:stop]
@@ -110,8 +115,7 @@ class ChunkedSum:
                 total += part.weighted_sum(on_rows)
             else:
                 weights[start:stop] = on_rows
-        x.add_weighted_sum(weights, out=total)
-        return total
+        return total.add_(x.weighted_sum(weights))
 
 
 def _extreme(norms: Tensor) -> Tensor:
@@ -173,14 +177,15 @@ def _chunk(x: Rows, span: _Span, *, draws: Draws, randomness: Randomness) -> tup
     squared = np.sum(in_span**2, axis=1) - across**2 + np.sum(bartlett**2, axis=1)
     shares = np.sqrt(np.maximum(1 - along**2, 0.0) / squared)
 
-    normals = randomness.normal(x.dim, dtype=x.compute_dtype, device=x.device)
-    normals_in_span = span.to_basis.T @ (span.inverse * x.dot(normals).double().cpu().numpy())
+    normals = randomness.normal(x.dim, dtype=torch.float64, device=x.device)
+    on_rows = x.dot(normals.to(x.compute_dtype)).double().cpu().numpy()
+    normals_in_span = span.to_basis.T @ (span.inverse * on_rows)
     off_span = float(torch.dot(normals, normals)) - float(normals_in_span @ normals_in_span)
     outside = float(np.linalg.norm(bartlett.T @ shares)) / off_span**0.5
 
     coefficients = along - shares * across
     coefficients += span.to_basis @ (in_span.T @ shares - outside * normals_in_span)
-    return normals.mul_(outside), torch.from_numpy(coefficients * span.inverse).to(normals)
+    return normals.mul_(outside), torch.from_numpy(coefficients * span.inverse).to(x.device)
 
 
 def _bartlett(normals: Float64Array, *, freedom: int, randomness: Randomness) -> Float64Array:

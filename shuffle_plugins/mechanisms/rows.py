@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 class Rows:
     """A (clients, dim) matrix held as column blocks that are never concatenated.
@@ -17,23 +19,36 @@ class Rows:
     Args:
         blocks: one tensor of shape (clients, dim), or several of shapes (clients, dim_i) in column order.
 
+    Gradients are not followed through: blocks are detached.
+
     Raises:
-        ValueError: if there is no block, or a block is not two-dimensional, not floating, or differs from the
-            first in rows, dtype or device.
+        TypeError: if a block is not a tensor.
+        ValueError: if there is no block, or a block is sparse, not two-dimensional, not of 16, 32 or 64 bit
+            floating point, or differs from the first in rows, dtype or device.
     """
 
     def __init__(self, blocks: Tensor | Sequence[Tensor]) -> None:
-        self.blocks: tuple[Tensor, ...] = (blocks,) if isinstance(blocks, Tensor) else tuple(blocks)
-        if not self.blocks:
+        given = tuple(blocks) if isinstance(blocks, Sequence) else (blocks,)
+        for block in given:
+            if not isinstance(block, Tensor):
+                raise TypeError(
+                    f"a batch is made of torch tensors, got {type(block).__name__}: convert it first"
+                )
+        if not given:
             raise ValueError("a batch needs at least one block of columns")
+        self.blocks: tuple[Tensor, ...] = tuple(block.detach() for block in given)
         first = self.blocks[0]
         for block in self.blocks:
             if block.dim() != 2:
                 raise ValueError(
                     f"a batch is (clients, dim), got shape {tuple(block.shape)}: flatten each client's vector"
                 )
-            if not block.is_floating_point():
-                raise ValueError(f"a batch must be floating point, got {block.dtype}: convert it first")
+            if block.layout != torch.strided:
+                raise ValueError(f"a batch must be dense, got {block.layout}: convert it first")
+            if block.dtype not in _DTYPES:
+                raise ValueError(
+                    f"a batch must be floating point of 16, 32 or 64 bits, got {block.dtype}: convert it"
+                )
             if block.shape[0] != first.shape[0]:
                 raise ValueError(f"blocks differ in rows: {block.shape[0]} and {first.shape[0]}")
             if block.dtype != first.dtype or block.device != first.device:

@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
 from shuffle_plugins.randomness import SeededRandomness
 
 CASES = [
@@ -227,6 +228,22 @@ def test_other_dtypes_are_refused(case, dtype):
         mechanism.randomize(torch.zeros(3, mechanism.dim, dtype=dtype))
 
 
+def test_arrays_are_refused(case):
+    mechanism = build(case)
+    for draw in (mechanism.randomize, mechanism.randomize_sum, mechanism.clip, mechanism.variance):
+        with pytest.raises(TypeError, match="torch tensors, got ndarray"):
+            draw(np.zeros((3, mechanism.dim), dtype=np.float32))
+
+
+def test_gradients_are_not_followed(case):
+    mechanism = build(case)
+    rows = batch(mechanism, 70).requires_grad_()
+    for given in (rows, in_blocks(rows)):
+        reports = mechanism.randomize(given, clip=True)
+        released = [mechanism.sum(reports), mechanism.randomize_sum(given), mechanism.variance(given)]
+        assert not any(value.requires_grad for value in [*released, mechanism.clip(given)])
+
+
 def test_other_shapes_are_refused(case):
     mechanism = build(case)
     with pytest.raises(ValueError, match=f"dimension {mechanism.dim}"):
@@ -257,10 +274,22 @@ def test_foreign_reports_are_refused(case):
             mechanism.sum(foreign)
 
 
-@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf, 501.0, "1", True, None])
+@pytest.mark.parametrize(
+    "epsilon", [0, -1.0, 1e-300, 1e-17, 9e-10, math.nan, math.inf, 501.0, "1", True, None]
+)
 def test_bad_local_epsilon_is_refused(case, epsilon):
     with pytest.raises(ValueError, match="local_epsilon"):
         build(case, local_epsilon=epsilon)
+    with pytest.raises(ValueError, match="local_epsilon"):
+        blanket(case[0], local_epsilon=epsilon, dim=case[1])
+
+
+def test_the_smallest_local_epsilon_still_says_something(case):
+    mechanism = build(case, local_epsilon=1e-9)
+    rows = mechanism.clip(batch(mechanism, 3))
+    assert bool((mechanism.variance(rows) > 0).all())
+    assert bool(mechanism.randomize_sum(rows, randomness=SeededRandomness(1)).isfinite().all())
+    assert 0 < mechanism.blanket().mass <= 1
 
 
 @pytest.mark.parametrize("radius", [0, -1.0, math.nan, math.inf, "1", True])
@@ -278,7 +307,7 @@ def test_bad_dim_is_refused(name, dim):
 
 @pytest.mark.parametrize("epsilon", [1e-4, 1.0, 50.0, 500.0])
 def test_blanket_holds_one_report(case, epsilon):
-    blanket = build(case, local_epsilon=epsilon).blanket()
-    assert blanket.local_epsilon == epsilon
-    assert 0 < blanket.mass <= 1
-    assert blanket.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)
+    own = build(case, local_epsilon=epsilon).blanket()
+    assert own.local_epsilon == epsilon
+    assert 0 < own.mass <= 1
+    assert own.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)

@@ -52,12 +52,26 @@ def test_reports_follow_the_stated_density(dim, epsilon, length):
         assert uniform.pvalue > P_VALUE
 
 
-def test_zero_rows_report_the_uniform_law():
-    mechanism = get("privunit", local_epsilon=6.0, dim=4)
-    vectors = mechanism.randomize(torch.zeros(20_000, 4), randomness=SeededRandomness(3)).fields[0].values
-    for column in vectors.double().numpy().T:
-        law = stats.kstest(column, lambda v: 0.5 + 0.5 * np.sign(v) * special.betainc(0.5, 1.5, v * v))
-        assert law.pvalue > P_VALUE
+@pytest.mark.parametrize("dim", [2, 4, 50])
+def test_zero_rows_report_the_uniform_law(dim):
+    """Along the axes, along the public direction that stands in for a client's, and along any other."""
+    mechanism = get("privunit", local_epsilon=6.0, dim=dim)
+    vectors = mechanism.randomize(torch.zeros(20_000, dim), randomness=SeededRandomness(3)).fields[0].values
+    others = torch.stack([torch.ones(dim), torch.linspace(-1, 2, dim)]).double()
+    probes = torch.cat([torch.eye(dim).double()[:4], torch.nn.functional.normalize(others, dim=1)])
+    for column in (vectors.double() @ probes.T).numpy().T:
+        squared = np.minimum(column**2, 1)
+        law = 0.5 + 0.5 * np.sign(column) * special.betainc(0.5, (dim - 1) / 2, squared)
+        assert stats.kstest(law, "uniform").pvalue > P_VALUE
+    products = (vectors[:, 0] * vectors[:, 1]).double().numpy()
+    assert abs(products.mean()) < 5 * products.std() / 20_000**0.5
+
+
+def test_one_dimensional_reports_are_fair_signs_where_uniform():
+    mechanism = get("privunit", local_epsilon=6.0, dim=1)
+    vectors = mechanism.randomize(torch.zeros(20_000, 1), randomness=SeededRandomness(3)).fields[0].values
+    assert vectors.unique().tolist() == [-1.0, 1.0]
+    assert abs(float(vectors.mean())) < 5 / 20_000**0.5
 
 
 def test_altered_vectors_are_refused():
@@ -184,7 +198,7 @@ def test_one_client_has_exactly_its_norm_and_inner_product(dim, dtype):
         chunked = ChunkedSum(Rows(row), chunk=1)
         total = chunked.sample(chunked.norms(), draws=draws, randomness=SeededRandomness(8))
         assert float(total.norm()) == pytest.approx(1, abs=tolerance)
-        assert float(total @ row[0] / row[0].norm()) == pytest.approx(along, abs=tolerance)
+        assert float(total @ row[0].double() / row[0].double().norm()) == pytest.approx(along, abs=tolerance)
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1.0, 1e12, 1e25, 1e34])
@@ -197,7 +211,8 @@ def test_equal_directions_add_up_their_inner_products_at_any_scale(scale):
     norms = chunked.norms()
     assert torch.allclose(norms / scale, torch.tensor([1.0, 2, 0.5, 3, 1, 7]) * direction.norm(), rtol=1e-5)
     total = chunked.sample(norms, draws=draws, randomness=SeededRandomness(9))
-    assert float(total @ direction / direction.norm()) == pytest.approx(float(draws.along.sum()), abs=1e-4)
+    along = total @ direction.double() / direction.double().norm()
+    assert float(along) == pytest.approx(float(draws.along.sum()), abs=1e-4)
 
 
 def test_reports_without_a_random_part_are_added_exactly():

@@ -118,7 +118,7 @@ def test_vanishing_caps_are_refused():
 
 def test_an_epsilon_lost_in_rounding_is_refused():
     with pytest.raises(ValueError, match="says nothing"):
-        optimal_parameters(local_epsilon=1e-13, dim=3)
+        PrivUnitParameters.at(0.1, local_epsilon=1e-9, dim=1_000)
 
 
 def expected_positive_part(atoms, *, uniform, slots, epsilon, order):

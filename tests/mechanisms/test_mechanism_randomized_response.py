@@ -10,6 +10,7 @@ import torch
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.mechanisms.signs import random_signs
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -138,3 +139,38 @@ def test_forged_coordinates_are_refused():
     forged = type(reports)(mechanism="linf-coordinate", dim=5, fields=reports.fields)
     with pytest.raises(ValueError, match="coordinate outside"):
         narrow.sum(forged)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        Field(torch.tensor([0.0, 1.5]), 32),
+        Field(torch.tensor([[0], [1]]), 3),
+        Field(torch.tensor([0, 7]), 3),
+        Field(torch.tensor([0, 1 << 61]), 62),
+    ],
+)
+def test_coordinates_of_another_kind_are_refused(named):
+    signs = Field(torch.tensor([0, 1]), 1)
+    forged = Reports(mechanism="linf-coordinate", dim=5, fields=(named, signs))
+    with pytest.raises(ValueError, match="coordinate"):
+        get("linf-coordinate", local_epsilon=1.0, dim=5).sum(forged)
+
+
+def test_negative_coordinates_are_refused():
+    """A field checks its values when it is made, not when they are changed in place afterwards."""
+    mechanism = get("linf-coordinate", local_epsilon=1.0, dim=5000)
+    reports = mechanism.randomize(torch.zeros(3, 5000), randomness=SeededRandomness(1))
+    reports.fields[0].values[1] = -1
+    with pytest.raises(ValueError, match="coordinate outside"):
+        mechanism.sum(reports)
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-7, 1e-3])
+def test_the_gain_of_a_small_epsilon_is_that_of_the_exact_one(epsilon):
+    assert SignThresholds.of(epsilon).gain == pytest.approx(math.tanh(epsilon / 2), rel=4e-9)
+
+
+def test_an_epsilon_lost_in_rounding_is_refused():
+    with pytest.raises(ValueError, match="local_epsilon must be in"):
+        SignThresholds.of(1e-17)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,8 @@ def test_half_precision_is_summed_in_float32(dtype):
         (torch.zeros(3), "clients, dim"),
         (torch.zeros(3, 2, 2), "clients, dim"),
         (torch.zeros(3, 2, dtype=torch.int64), "floating"),
+        (torch.zeros(3, 2, dtype=torch.float8_e4m3fn), "16, 32 or 64 bits"),
+        (torch.eye(3).to_sparse(), "dense"),
         ([torch.zeros(3, 2), torch.zeros(2, 2)], "differ in rows"),
         ([torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.float64)], "differ in dtype"),
     ],
@@ -80,3 +83,9 @@ def test_half_precision_is_summed_in_float32(dtype):
 def test_bad_blocks_are_refused(blocks, message):
     with pytest.raises(ValueError, match=message):
         Rows(blocks)
+
+
+@pytest.mark.parametrize("given", [np.zeros((3, 2)), [np.zeros((3, 2))], [[1.0, 2.0]], None, "rows"])
+def test_what_is_no_tensor_is_refused(given):
+    with pytest.raises(TypeError, match="torch tensors"):
+        Rows(given)
