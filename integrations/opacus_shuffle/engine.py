@@ -32,6 +32,7 @@ from opacus_shuffle.optimizer import (
 from opacus_shuffle.processes import common_randomness, require_distinct_streams
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting.calibrate import MIN_LOCAL_EPSILON
 from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
 
 logger = logging.getLogger(__name__)
@@ -470,15 +471,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             f"the new rounds get what is left of ε={target_epsilon}",
             stacklevel=3,
         )
-        low, high = 0.0, float(alone)
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if exceeds(middle) else (middle, high)
-        if low == 0.0:
+        low, high = MIN_LOCAL_EPSILON, float(alone)
+        if exceeds(low):
             raise ShufflePrivacyError(
                 f"the recorded rounds leave no room in ε={target_epsilon} at δ={target_delta}: raise the "
                 "target, or take fewer steps"
             )
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if exceeds(middle) else (middle, high)
         return low
 
 

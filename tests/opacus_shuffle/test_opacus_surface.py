@@ -124,4 +124,5 @@ def test_our_keywords_are_opacus_own_where_they_mean_the_same() -> None:
         "kwargs",
     }
     assert set(theirs) - set(ours) == replaced
-    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for name, p in ours.items() if name != "self")
+    named = {name: p for name, p in ours.items() if name not in ("self", "unknown")}
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in named.values())
