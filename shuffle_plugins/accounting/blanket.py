@@ -52,10 +52,19 @@ class Blanket:
             )
 
     @classmethod
-    def generic(cls, local_epsilon: float) -> Self:
-        """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs)."""
+    def generic(cls, local_epsilon: float, *, exact: bool = True) -> Self:
+        """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs).
+
+        Args:
+            local_epsilon: ε0 in nats.
+            exact: leave it true for the worst case itself and for a mechanism that attains it; a mechanism
+                merely bounded by it says False, and gets no lower bound.
+
+        Raises:
+            ValueError: if ε0 is out of range.
+        """
         check_local_epsilon(local_epsilon)
-        return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0))
+        return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0), exact=exact)
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:

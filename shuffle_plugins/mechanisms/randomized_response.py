@@ -53,10 +53,11 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
     The inputs that are +radius, or -radius, in every coordinate attain the weights (e, 1) and (1, e) on every
     report: :math:`ω(j, ±) = 1/(d(e+1))`, so the two masses are 1/(e+1) in total, as for the generic blanket.
+    From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
 
     Raises:
         ValueError: if a parameter is out of range.
     """
     check_local_epsilon(local_epsilon)
     check_dim(dim)
-    return Blanket.generic(local_epsilon)
+    return Blanket.generic(local_epsilon, exact=local_epsilon < 42)

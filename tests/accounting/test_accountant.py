@@ -485,3 +485,10 @@ def test_a_single_pass_claims_no_lower_bound() -> None:
     assert interval.lower == 0.0
     assert interval.lower_bound == "none"
     assert interval.upper > 0
+
+
+def test_a_mechanism_merely_bounded_by_the_worst_case_claims_no_lower_bound() -> None:
+    bounded = dataclasses.replace(ROUND, mechanism="mine", blanket=Blanket.generic(1.0, exact=False))
+    interval = accountant_of((bounded, 10)).epsilon(1e-5)
+    assert interval.upper == accountant_of((ROUND, 10)).epsilon(1e-5).upper
+    assert (interval.lower, interval.lower_bound) == (0.0, "none")
