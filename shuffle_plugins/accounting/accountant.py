@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -259,44 +259,23 @@ class ShuffleAccountant:
             and steps <= allowance.steps
         ):
             return False
-        probe = self._probe(before)
-        probe.step(shuffle_round, num_steps=steps)
-        if probe.upper_epsilon(delta) > target_epsilon:
+
+        def fits(num_steps: int) -> bool:
+            probe = ShuffleAccountant(method=self._method)
+            probe._rounds, probe._steps = self._rounds[:before], self._steps[:before]
+            probe.step(shuffle_round, num_steps=num_steps)
+            return probe.upper_epsilon(delta) <= target_epsilon
+
+        if not fits(steps):
             return True
         self._allowance = _Allowance(
             shuffle_round=shuffle_round,
             before=before,
             target_epsilon=target_epsilon,
             delta=delta,
-            steps=self._allowed_steps(shuffle_round, steps, target_epsilon, delta, before),
+            steps=_stretch(fits, known_good=steps),
         )
         return False
-
-    def _allowed_steps(
-        self, shuffle_round: ShuffleRound, known_good: int, target_epsilon: float, delta: float, before: int
-    ) -> int:
-        """A number of steps, at least ``known_good``, that was checked to stay within the target."""
-
-        def fits(steps: int) -> bool:
-            probe = self._probe(before)
-            probe.step(shuffle_round, num_steps=steps)
-            return probe.upper_epsilon(delta) <= target_epsilon
-
-        good, step = known_good, max(known_good, 16)
-        for _ in range(8):
-            if not fits(good + step):
-                break
-            good, step = good + step, step * 2
-        while step > max(good // 64, 1):
-            step //= 2
-            if fits(good + step):
-                good += step
-        return good
-
-    def _probe(self, entries: int) -> ShuffleAccountant:
-        probe = ShuffleAccountant(method=self._method)
-        probe._rounds, probe._steps = self._rounds[:entries], self._steps[:entries]
-        return probe
 
     def upper_epsilon(self, delta: float) -> float:
         """The certified ε alone: what :meth:`epsilon` reports as ``upper``, without its lower bound.
@@ -491,6 +470,20 @@ class _Allowance:
         return before == self.before and (
             shuffle_round is self.shuffle_round or shuffle_round == self.shuffle_round
         )
+
+
+def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
+    """A number of steps, at least ``known_good``, that was checked to fit."""
+    good, step = known_good, max(known_good, 16)
+    for _ in range(8):
+        if not fits(good + step):
+            break
+        good, step = good + step, step * 2
+    while step > max(good // 64, 1):
+        step //= 2
+        if fits(good + step):
+            good += step
+    return good
 
 
 def _is_number(value: object) -> bool:

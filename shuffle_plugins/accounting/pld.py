@@ -12,7 +12,7 @@ merges outcomes between grid points (``docs/accounting.md``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,6 @@ class _GridLaw:
 
     first: int
     p: Floats
-    missing: float
 
 
 class LossComposition:
@@ -68,6 +67,8 @@ class LossComposition:
         variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
         self._total_steps = float(self._steps.sum())
         self._deviation = math.sqrt(variance)
+        self._missing = math.fsum(s * law.missing for s, law in zip(self._steps, laws, strict=True))
+        self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
         self._largest = self._smallest = 0.0
         self._cell = 0.0
         if self._single is None and self._deviation > 0:
@@ -90,7 +91,6 @@ class LossComposition:
             cell = likeliest / math.ceil(likeliest / cell)
         self._cell = cell
         self._grid = [_to_grid(law, cell) for law in self._laws]
-        self._missing = float(sum(s * g.missing for s, g in zip(self._steps, self._grid, strict=True)))
         width = max(len(g.p) for g in self._grid)
         self._mass = np.zeros((len(self._grid), width))
         for row, grid in zip(self._mass, self._grid, strict=True):
@@ -112,14 +112,14 @@ class LossComposition:
         target = delta - self._missing if self._kind == "upper" else delta
         if target <= 0:
             return math.inf
-        tilt = self._tilt_for_delta(target)
-        window = self._window(tilt)
-        return max(0.0, window.epsilon(target, kind=self._kind))
+        found = max(0.0, self._window(self._tilt_for_delta(target)).epsilon(target, kind=self._kind))
+        # No outcome of the laws has more than their largest losses together, whatever rounding says.
+        return min(found, self._pure * (1 + 1e-12))
 
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0, rounded to the safe side."""
         if self._deviation == 0:
-            return _clamp(self._charge()) if self._kind == "upper" else 0.0
+            return _clamp(self._missing) if self._kind == "upper" else 0.0
         if self._single is not None:
             law = self._single
             above = law.loss > epsilon
@@ -133,12 +133,9 @@ class LossComposition:
         value = window.delta(epsilon, kind=self._kind)
         return _clamp(value + (self._missing if self._kind == "upper" else 0.0))
 
-    def _charge(self) -> float:
-        return float(sum(s * law.missing for s, law in zip(self._steps, self._laws, strict=True)))
-
     def _without_loss(self, delta: float) -> float:
         """ε of laws whose every outcome has the same loss, which then is none."""
-        return math.inf if self._kind == "upper" and self._charge() >= delta else 0.0
+        return math.inf if self._kind == "upper" and self._missing >= delta else 0.0
 
     # -- tilts ------------------------------------------------------------------------------------------
 
@@ -178,8 +175,7 @@ class LossComposition:
         wanted = min(-log_delta, 0.9 * divergence(self._largest_tilt()))
         return self._solve_tilt(lambda tilt: divergence(tilt) - wanted)
 
-    def _solve_tilt(self, excess: object) -> float:
-        assert callable(excess)
+    def _solve_tilt(self, excess: Callable[[float], float]) -> float:
         high = self._largest_tilt()
         if excess(0.0) >= 0:
             return 0.0
@@ -372,9 +368,9 @@ def _clamp(delta: float) -> float:
 def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
     if law.kind == "upper":
         first, q = spread_to_grid(law.loss, law.q, cell=cell)
-        return _GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell), missing=law.missing)
+        return _GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
     first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell)
-    return _GridLaw(first=first, p=p, missing=law.missing)
+    return _GridLaw(first=first, p=p)
 
 
 def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:

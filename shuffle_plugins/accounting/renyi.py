@@ -7,7 +7,7 @@ RDP and its composition: Mironov 2017. The conversion to (ε, δ) is in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,7 @@ class RenyiComposition:
 
         return min(1.0, self._refine(convert) * (1 + 1e-12) + self._missing)
 
-    def _refine(self, convert: object) -> float:
-        assert callable(convert)
+    def _refine(self, convert: Callable[[Floats, Floats], tuple[float, float]]) -> float:
         orders = _COARSE_ORDERS
         best = math.inf
         for _ in range(_REFINEMENTS + 1):

@@ -68,8 +68,7 @@ class ShuffleRound:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling", Sampling(self.sampling))
         object.__setattr__(self, "adversary", Adversary(self.adversary))
-        check_local_epsilon(self.local_epsilon)
-        object.__setattr__(self, "local_epsilon", float(self.local_epsilon))
+        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
         if type(self.population) is not int or not 1 <= self.population <= MAX_POPULATION:
             raise ValueError(f"population must be an int in [1, {MAX_POPULATION:g}], got {self.population!r}")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):

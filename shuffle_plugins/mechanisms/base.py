@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.mechanisms.parameters import check_dim, check_local_epsilon, check_radius
+from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness, SecureRandomness

@@ -25,8 +25,8 @@ from functools import lru_cache
 
 from scipy import optimize
 
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.mechanisms.parameters import check_dim, check_local_epsilon
+from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.mechanisms.sphere import cap_measure, cap_moment
 
 PROBABILITY_BITS = 62

@@ -5,8 +5,8 @@ from __future__ import annotations
 import decimal
 from dataclasses import dataclass
 
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.mechanisms.parameters import check_dim, check_local_epsilon
+from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.mechanisms.parameters import check_dim
 
 PROBABILITY_BITS = 62
 

@@ -198,6 +198,15 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
     assert above - below <= 0.02 * above + 1e-6
 
 
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
+    """Two lumps of mass, δ far below either: rounding in the transform must not push ε past the last one."""
+    law = loss_law(upper_mixture(ShuffleRound(local_epsilon=1.0, population=2, cohort=1)), kind=kind)
+    epsilon = LossComposition([law], [2]).epsilon(1e-10)
+    assert epsilon <= 2 * law.loss[-1] * (1 + 1e-11)
+    assert epsilon == pytest.approx(2 * law.loss[-1], rel=1e-3)
+
+
 def test_delta_and_epsilon_are_inverse() -> None:
     law = loss_law(
         upper_mixture(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)), kind="upper"
