@@ -127,7 +127,7 @@ class LossComposition:
             slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
             missing = law.missing if self._kind == "upper" else 0.0
             return _clamp(value + _sign(self._kind) * slack + missing)
-        if epsilon >= self._largest:
+        if epsilon >= min(self._largest, self._pure):
             return _clamp(self._missing) if self._kind == "upper" else 0.0
         window = self._window(self._tilt_for_epsilon(epsilon))
         value = window.delta(epsilon, kind=self._kind)

@@ -205,6 +205,7 @@ def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
     epsilon = LossComposition([law], [2]).epsilon(1e-10)
     assert epsilon <= 2 * law.loss[-1] * (1 + 1e-11)
     assert epsilon == pytest.approx(2 * law.loss[-1], rel=1e-3)
+    assert LossComposition([law], [2]).delta(2 * law.loss[-1] * (1 + 1e-11)) == 0.0
 
 
 def test_delta_and_epsilon_are_inverse() -> None:
