@@ -1,0 +1,49 @@
+"""Empirical audits: attacks on simulated rounds that prove lower bounds on ε.
+
+``audit_local`` attacks single reports and checks ε0; ``audit_round`` attacks shuffled, sampled and composed
+rounds and checks what the accountant certifies. What an audit shows, and what it cannot, is in
+``docs/audit.md``.
+"""
+
+from shuffle_plugins.auditing.attacks import (
+    DEFAULT_ATTACKS,
+    Aggregate,
+    Attack,
+    Frequencies,
+    LikelihoodRatio,
+    Projection,
+    Score,
+    Target,
+)
+from shuffle_plugins.auditing.audit import AuditResult, audit_local, audit_round
+from shuffle_plugins.auditing.confidence import (
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    epsilon_lower_bound,
+)
+from shuffle_plugins.auditing.laws import ReportLaw
+from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
+from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
+
+__all__ = [
+    "DEFAULT_ATTACKS",
+    "Aggregate",
+    "Attack",
+    "AuditResult",
+    "Dataset",
+    "Frequencies",
+    "LabelledReports",
+    "LikelihoodRatio",
+    "Neighbours",
+    "Projection",
+    "ReleasedRounds",
+    "ReportLaw",
+    "Score",
+    "Target",
+    "audit_local",
+    "audit_round",
+    "clopper_pearson_lower",
+    "clopper_pearson_upper",
+    "epsilon_lower_bound",
+    "extreme_neighbours",
+]

@@ -1,0 +1,269 @@
+r"""Attacks: how an adversary scores the shuffled reports of a round.
+
+Let a report y weigh :math:`a = R_{x_1}(y)/ω(y)` and :math:`b = R_{x_1'}(y)/ω(y)`, with ω the law of a report
+of somebody else. Client 1 hides among N clients, those who stay away included, and the others' reports are
+independent draws from ω; then the log-likelihood ratio of D and D' is exactly
+
+    log(1 + Σ (a − 1)/N) − log(1 + Σ (b − 1)/N),
+
+the sums over the round's reports (``docs/accounting.md``, section 1). It is the best score there is where
+all others hold the same record. Attacks differ in where a and b come from. No attack can make an audit
+unsound: scores are judged on rounds that no attack has seen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shuffle_plugins.auditing.laws import ReportLaw, known_law
+from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.reports import Reports
+
+Score = Callable[[ReleasedRounds], Tensor]
+"""One number per round, (rounds,): the larger, the more the round looks like D. Scores of rounds add up."""
+
+_LARGEST_WEIGHT = 1e12
+_DECIMALS = 9
+_MOST_SYMBOLS = 1 << 16
+_LEAST_REPEATS = 8
+_MOST_ATOMS = 64
+_HASH_FACTOR = 6364136223846793005
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What an attack may know before it starts: everything but the random bits.
+
+    Attributes:
+        mechanism: the randomizer under audit.
+        neighbours: the two datasets.
+        draw: draws the labelled reports behind ``samples``.
+    """
+
+    mechanism: LocalRandomizer
+    neighbours: Neighbours
+    draw: Callable[[], LabelledReports]
+
+    @cached_property
+    def samples(self) -> LabelledReports:
+        """Labelled reports to learn from; not those on which the attack is judged."""
+        return self.draw()
+
+
+class Attack(ABC):
+    """A way to score rounds."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self, target: Target) -> Score | None:
+        """The score against one target; None where the attack does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class LikelihoodRatio(Attack):
+    """Weights from the mechanism's output law; does not apply to mechanisms whose law is not known.
+
+    Attributes:
+        law: the law, for mechanisms of your own; None takes the one this package knows for the name.
+    """
+
+    law: ReportLaw | None = None
+    name: str = field(default="likelihood ratio", init=False)
+
+    def prepare(self, target: Target) -> Score | None:
+        """The score from the law; None if there is none."""
+        law = self.law or known_law(target.mechanism)
+        if law is None:
+            return None
+        neighbours = target.neighbours
+
+        def score(rounds: ReleasedRounds) -> Tensor:
+            def density(record: Tensor) -> Tensor:
+                return law(target.mechanism, rounds.reports, record)
+
+            others = torch.stack([density(record) for record in neighbours.others]).mean(dim=0)
+            return log_likelihood_ratio(
+                rounds,
+                original=density(neighbours.original) / others,
+                replacement=density(neighbours.replacement) / others,
+            )
+
+        return score
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies(Attack):
+    """Weights from how often each report occurs; needs no law. It reads the integer fields of a report."""
+
+    name: str = field(default="report frequencies", init=False)
+
+    def prepare(self, target: Target) -> Score | None:
+        """The score from learned frequencies; None if reports hold no integers or hardly ever repeat."""
+        samples = target.samples
+        if all(part.values.is_floating_point() for part in samples.original.fields):
+            return None
+        table = _FrequencyTable.learn(samples, symbols=_symbols)
+        return table.score if table.size <= min(_MOST_SYMBOLS, len(samples.original) // 2) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection(Attack):
+    """Weights from where a report falls along the line that best separates x1 from x1'; needs no law.
+
+    Every number in a report is a coordinate; the line is that of the means' difference, each coordinate
+    scaled by its variance. It is cut into quantiles, finer at both ends, and single values that repeat.
+    """
+
+    name: str = field(default="projection", init=False)
+
+    def prepare(self, target: Target) -> Score | None:
+        """The score from learned frequencies along the line."""
+        samples = target.samples
+        one, two = _numbers(samples.original), _numbers(samples.replacement)
+        pooled = np.concatenate([one, two, _numbers(samples.others)])
+        spread = pooled.var(axis=0)
+        line = np.divide(one.mean(axis=0) - two.mean(axis=0), spread, where=spread > 0, out=0 * spread)
+        edges = _edges(pooled @ line)
+
+        def bins(reports: Reports) -> NDArray[np.int64]:
+            found: NDArray[np.int64] = np.searchsorted(edges, _numbers(reports) @ line, side="right")
+            return found
+
+        return _FrequencyTable.learn(samples, symbols=bins).score
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Attack):
+    """The mechanism's own estimate of the sum, along x1 - x1'; works where single reports tell little.
+
+    One call of the mechanism's ``sum`` per round.
+    """
+
+    name: str = field(default="aggregate", init=False)
+
+    def prepare(self, target: Target) -> Score | None:
+        """The score from aggregates."""
+        mechanism, neighbours = target.mechanism, target.neighbours
+        line = (neighbours.original - neighbours.replacement).double()
+
+        def score(rounds: ReleasedRounds) -> Tensor:
+            stops = rounds.sizes.cumsum(0).tolist()
+            starts = [0, *stops[:-1]]
+            sums = [
+                mechanism.sum(rounds.reports.narrow(start, stop))
+                for start, stop in zip(starts, stops, strict=True)
+            ]
+            return torch.stack(sums).double() @ line
+
+        return score
+
+
+DEFAULT_ATTACKS: tuple[Attack, ...] = (LikelihoodRatio(), Frequencies(), Projection())
+
+
+def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacement: Tensor) -> Tensor:
+    """The log-likelihood ratio of D and D' for each round, (rounds,) float64; see the module's docstring.
+
+    Rounded to nine decimals, so that the order of a round's reports does not show.
+
+    Args:
+        rounds: the rounds.
+        original: a of each report, (reports,), not negative.
+        replacement: b of each report, (reports,), not negative.
+    """
+
+    def log_density(weights: Tensor) -> Tensor:
+        capped = weights.double().nan_to_num(nan=1.0).clamp(max=_LARGEST_WEIGHT)
+        absent = rounds.populations - rounds.sizes
+        share = (absent + rounds.totals(capped)) / rounds.populations.clamp(min=1.0)
+        return share.clamp(min=1 / _LARGEST_WEIGHT).log()
+
+    return (log_density(original) - log_density(replacement)).round(decimals=_DECIMALS)
+
+
+Symbols = Callable[[Reports], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FrequencyTable:
+    """Weights a and b of each symbol, estimated from labelled reports.
+
+    A symbol seen rarely by everybody weighs about one: half an observation is added to every count. Symbols
+    never seen weigh one.
+    """
+
+    symbols: Symbols
+    known: NDArray[np.int64]
+    original: NDArray[np.float64]
+    replacement: NDArray[np.float64]
+
+    @property
+    def size(self) -> int:
+        """Number of symbols seen."""
+        return len(self.known)
+
+    @classmethod
+    def learn(cls, samples: LabelledReports, *, symbols: Symbols) -> _FrequencyTable:
+        one, two, rest = (symbols(part) for part in (samples.original, samples.replacement, samples.others))
+        others = rest if len(rest) else np.concatenate([one, two])
+        known = np.unique(np.concatenate([one, two, others]))
+        least = 0.5 / min(len(one), len(others))
+
+        def frequencies(seen: NDArray[np.int64]) -> NDArray[np.float64]:
+            counts = np.bincount(np.searchsorted(known, seen), minlength=len(known))
+            return counts / len(seen) + least
+
+        base = frequencies(others)
+        return cls(
+            symbols=symbols,
+            known=known,
+            original=frequencies(one) / base,
+            replacement=frequencies(two) / base,
+        )
+
+    def score(self, rounds: ReleasedRounds) -> Tensor:
+        symbols = self.symbols(rounds.reports)
+        place = np.searchsorted(self.known, symbols).clip(max=self.size - 1)
+        seen = self.known[place] == symbols
+        return log_likelihood_ratio(
+            rounds,
+            original=torch.from_numpy(np.where(seen, self.original[place], 1.0)),
+            replacement=torch.from_numpy(np.where(seen, self.replacement[place], 1.0)),
+        )
+
+
+def _symbols(reports: Reports) -> NDArray[np.int64]:
+    """The integer fields of each report as one number; different reports collide with probability 2**-60."""
+    key = np.zeros(len(reports), dtype=np.int64)
+    for part in reports.fields:
+        if not part.values.is_floating_point():
+            for column in part.values.reshape(len(reports), part.width).to(torch.int64).numpy().T:
+                key = key * np.int64(_HASH_FACTOR) + column + 1
+    return key
+
+
+def _numbers(reports: Reports) -> NDArray[np.float64]:
+    columns = [part.values.reshape(len(reports), part.width).double() for part in reports.fields]
+    numbers: NDArray[np.float64] = torch.cat(columns, dim=1).numpy()
+    return numbers
+
+
+def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    tail = np.geomspace(1e-6, 1 / 64, 16)
+    quantiles = np.quantile(values, np.concatenate([tail, np.linspace(1 / 64, 63 / 64, 63), 1 - tail]))
+    repeated, counts = np.unique(values, return_counts=True)
+    often = np.argsort(-counts, kind="stable")[:_MOST_ATOMS]
+    atoms = repeated[often[counts[often] >= _LEAST_REPEATS]]
+    edges: NDArray[np.float64] = np.unique(np.concatenate([quantiles, atoms, np.nextafter(atoms, np.inf)]))
+    return edges

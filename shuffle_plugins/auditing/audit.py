@@ -1,0 +1,353 @@
+"""The audit: attack simulated rounds, and say what the attack proves about ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Sampling, ShuffleRound
+from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
+from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
+from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+Side = Literal["at least", "below"]
+
+_SELECTION_SHARE = 4
+_MOST_THRESHOLDS = 256
+_LEAST_TRIALS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditResult:
+    """What an attack proves about ε. It bounds from below only: no audit can show that something is private.
+
+    Attributes:
+        epsilon: ε's lower bound, rounded down: the mechanism is not (ε', δ)-DP for any ε' < ``epsilon``,
+            unless an event of probability at most 1 - ``confidence`` happened in the audit. 0 says nothing.
+        delta: δ the bound is for.
+        confidence: joint confidence of the bound, both error rates together.
+        num_trials: independent trials behind the bound, on each of the two datasets.
+        num_steps: rounds in each trial.
+        attack: name of the attack.
+        neighbours: name of the pair of datasets.
+        threshold: where the attack draws its line.
+        side: the event is "the trial's score is ``side`` the threshold".
+        suspect: the dataset on which the event is the more likely.
+        hits: trials on that dataset in which the event happened.
+        false_alarms: trials on the other one in which it happened.
+        neighbouring_relation: always ``"replace-one"``.
+        adversary: who the attacker is.
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float
+    num_trials: int
+    num_steps: int
+    attack: str
+    neighbours: str
+    threshold: float
+    side: Side
+    suspect: Dataset
+    hits: int
+    false_alarms: int
+    neighbouring_relation: str
+    adversary: str
+
+    def violates(self, certified_epsilon: float) -> bool:
+        """Whether the attack refutes the claim that the mechanism is (``certified_epsilon``, δ)-DP.
+
+        Raises:
+            ValueError: if the claim is negative or not a number.
+        """
+        if not certified_epsilon >= 0:
+            raise ValueError(f"certified_epsilon must be a number, at least 0, got {certified_epsilon!r}")
+        return self.epsilon > certified_epsilon
+
+    def consistent_with(self, certified_epsilon: float) -> bool:
+        """Whether the attack leaves that claim standing; it does not confirm it.
+
+        Raises:
+            ValueError: as :meth:`violates`.
+        """
+        return not self.violates(certified_epsilon)
+
+    def __str__(self) -> str:
+        """One line: the bound, δ, confidence, relation, adversary, and the attack behind it."""
+        return (
+            f"ε ≥ {math.floor(self.epsilon * 1e4) / 1e4:.4g} at δ = {self.delta:g} "
+            f"({self.confidence:.6g} confidence, {self.neighbouring_relation} neighbours, adversary: "
+            f"{self.adversary}; {self.attack}, {self.neighbours}: {self.hits} hits and {self.false_alarms} "
+            f"false alarms in {self.num_trials} trials each)"
+        )
+
+
+def audit_round(
+    mechanism: LocalRandomizer,
+    shuffle_round: ShuffleRound,
+    *,
+    delta: float,
+    num_steps: int = 1,
+    num_trials: int = 20_000,
+    confidence: float = 0.99,
+    neighbours: Sequence[Neighbours] | None = None,
+    attacks: Sequence[Attack] = DEFAULT_ATTACKS,
+    rounds_per_call: int | None = None,
+    randomness: Randomness | None = None,
+) -> AuditResult:
+    r"""Attack shuffled rounds of a mechanism and return the lower bound on ε that the attack proves.
+
+    Each attack is tried on each pair of neighbours on trials of its own; the pair, the attack, the threshold
+    and the direction that look best there are then judged on ``num_trials`` fresh trials per dataset. As the
+    event is fixed before those trials, Clopper-Pearson holds for them, whatever was tried before:
+    ε ≥ log((TPR_low - δ)/FPR_high) (Jagielski, Ullman, Oprea 2020; Nasr et al. 2021).
+
+    Args:
+        mechanism: what to audit, through its ``randomize`` alone.
+        shuffle_round: population, cohort, sampling and adversary; its ε0 must be what the mechanism declares.
+            Any sampling but a single pass. Its blanket is not used.
+        delta: δ in [0, 1). The bound cannot show events rarer than about 4/``num_trials``.
+        num_steps: rounds composed in one trial; the same client differs in all of them.
+        num_trials: trials per dataset that are judged, at least 100; another quarter of it is spent on each
+            pair of neighbours to choose the event, and as many rounds to learn from.
+        confidence: joint confidence of the bound, in (0, 1).
+        neighbours: pairs of datasets to try; :func:`extreme_neighbours` by default.
+        attacks: attacks to try.
+        rounds_per_call: 1 to call the mechanism once per cohort; see
+            :class:`~shuffle_plugins.auditing.simulation.RoundSimulator`.
+        randomness: source of all random bits, the mechanism's included; a fresh
+            :class:`~shuffle_plugins.randomness.SecureRandomness` by default.
+
+    Raises:
+        ValueError: if an argument is out of range, the round's ε0 is not the mechanism's, no attack applies,
+            or the mechanism refuses the neighbours' records.
+    """
+    check_delta(delta)
+    check_confidence(confidence)
+    _check_count("num_steps", num_steps, least=1)
+    _check_count("num_trials", num_trials, least=_LEAST_TRIALS)
+    if mechanism.local_epsilon != shuffle_round.local_epsilon:
+        raise ValueError(
+            f"the round is accounted at ε0={shuffle_round.local_epsilon}, but {mechanism.name} declares "
+            f"ε0={mechanism.local_epsilon}"
+        )
+    pairs = extreme_neighbours(mechanism) if neighbours is None else tuple(neighbours)
+    if not pairs:
+        raise ValueError("no neighbours to try: pass at least one pair, or None for the extreme ones")
+    randomness = randomness or SecureRandomness()
+    plan = _Plan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
+    contenders: list[tuple[_Contender, Neighbours, RoundSimulator]] = []
+    for pair in pairs:
+        simulator = RoundSimulator(
+            mechanism=mechanism,
+            neighbours=pair,
+            shuffle_round=shuffle_round,
+            rounds_per_call=rounds_per_call,
+            randomness=randomness,
+        )
+        target = Target(mechanism=mechanism, neighbours=pair, draw=plan.learning(simulator))
+        contenders.extend((found, pair, simulator) for found in _contend(attacks, target, simulator, plan))
+    if not contenders:
+        raise ValueError(
+            f"none of the attacks applies to {mechanism.name}: pass Projection() or Aggregate(), or "
+            "LikelihoodRatio(law=...) with its law"
+        )
+    chosen, pair, simulator = max(contenders, key=lambda contender: contender[0].promise)
+    event = {
+        dataset: int(chosen.happens(scores[0]).sum())
+        for dataset, scores in _trials(simulator, [chosen.score], num_trials, num_steps).items()
+    }
+    innocent = Dataset.REPLACEMENT if chosen.suspect is Dataset.ORIGINAL else Dataset.ORIGINAL
+    hits, false_alarms = event[chosen.suspect], event[innocent]
+    bound = epsilon_lower_bound(hits, false_alarms, trials=num_trials, delta=delta, confidence=confidence)
+    return AuditResult(
+        epsilon=float(bound),
+        delta=float(delta),
+        confidence=float(confidence),
+        num_trials=num_trials,
+        num_steps=num_steps,
+        attack=chosen.attack,
+        neighbours=pair.name,
+        threshold=chosen.threshold,
+        side=chosen.side,
+        suspect=chosen.suspect,
+        hits=hits,
+        false_alarms=false_alarms,
+        neighbouring_relation=NEIGHBOURING_RELATION,
+        adversary=shuffle_round.adversary.value,
+    )
+
+
+def audit_local(
+    mechanism: LocalRandomizer,
+    *,
+    delta: float = 0.0,
+    num_trials: int = 20_000,
+    confidence: float = 0.99,
+    neighbours: Sequence[Neighbours] | None = None,
+    attacks: Sequence[Attack] = DEFAULT_ATTACKS,
+    randomness: Randomness | None = None,
+) -> AuditResult:
+    """Attack single reports: a cohort of one, in which nothing but ε0 protects the client.
+
+    A mechanism whose result :meth:`~AuditResult.violates` its ``local_epsilon`` is broken. Arguments and
+    errors as for :func:`audit_round`; the neighbours' ``others`` play no part.
+    """
+    alone = ShuffleRound(
+        local_epsilon=mechanism.local_epsilon, population=1, cohort=1, sampling=Sampling.FULL
+    )
+    pairs = extreme_neighbours(mechanism)[:1] if neighbours is None else neighbours
+    return audit_round(
+        mechanism,
+        alone,
+        delta=delta,
+        num_trials=num_trials,
+        confidence=confidence,
+        neighbours=pairs,
+        attacks=attacks,
+        randomness=randomness,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How many trials are spent on what."""
+
+    num_steps: int
+    num_trials: int
+    delta: float
+    confidence: float
+
+    @property
+    def tried(self) -> int:
+        """Trials per dataset on which events are chosen."""
+        return max(self.num_trials // _SELECTION_SHARE, _LEAST_TRIALS)
+
+    def learning(self, simulator: RoundSimulator) -> Callable[[], LabelledReports]:
+        return lambda: simulator.labelled(num_rounds=self.tried)
+
+
+def _contend(
+    attacks: Sequence[Attack], target: Target, simulator: RoundSimulator, plan: _Plan
+) -> list[_Contender]:
+    """The best event of each attack that applies."""
+    prepared = [(attack.name, attack.prepare(target)) for attack in attacks]
+    usable = [(name, score) for name, score in prepared if score is not None]
+    trials = _trials(simulator, [score for _, score in usable], plan.tried, plan.num_steps)
+    return [
+        _Contender.choose(
+            name, score, {dataset: scores[place] for dataset, scores in trials.items()}, plan=plan
+        )
+        for place, (name, score) in enumerate(usable)
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Contender:
+    """An event, and what the trials on which it was chosen say for it.
+
+    ``promise`` is the bound it would have proved there and, where that is 0, the standardised difference of
+    the two counts. The full confidence keeps rare events that were merely lucky from being chosen.
+    """
+
+    attack: str
+    score: Score
+    threshold: float
+    side: Side
+    suspect: Dataset
+    promise: tuple[float, float]
+
+    @classmethod
+    def choose(
+        cls,
+        attack: str,
+        score: Score,
+        scores: dict[Dataset, NDArray[np.float64]],
+        *,
+        plan: _Plan,
+    ) -> _Contender:
+        """The best threshold and direction for these scores of trials."""
+        ordered = {dataset: np.sort(values) for dataset, values in scores.items()}
+        thresholds = _thresholds(np.concatenate(list(scores.values())))
+        trials = len(scores[Dataset.ORIGINAL])
+        below = {dataset: np.searchsorted(values, thresholds) for dataset, values in ordered.items()}
+        counts: dict[Side, dict[Dataset, NDArray[np.int64]]] = {
+            "at least": {dataset: trials - count for dataset, count in below.items()},
+            "below": below,
+        }
+        found = []
+        for side, happened in counts.items():
+            for suspect, innocent in ((Dataset.ORIGINAL, Dataset.REPLACEMENT), tuple(Dataset)[::-1]):
+                bounds = epsilon_lower_bound(
+                    happened[suspect],
+                    happened[innocent],
+                    trials=trials,
+                    delta=plan.delta,
+                    confidence=plan.confidence,
+                )
+                apart = (happened[suspect] - happened[innocent]) / np.sqrt(
+                    happened[suspect] + happened[innocent] + 1.0
+                )
+                place = int(np.lexsort((apart, bounds))[-1])
+                promise = float(bounds[place]), float(apart[place])
+                found.append(cls(attack, score, float(thresholds[place]), side, suspect, promise))
+        return max(found, key=lambda contender: contender.promise)
+
+    def happens(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the event happens in each trial."""
+        below: NDArray[np.bool_] = scores < self.threshold
+        return below if self.side == "below" else ~below
+
+
+def _trials(
+    simulator: RoundSimulator, scores: Sequence[Score], num_trials: int, num_steps: int
+) -> dict[Dataset, NDArray[np.float64]]:
+    """Scores of fresh trials on each dataset, (scores, trials): sums over a trial's rounds."""
+    found: dict[Dataset, NDArray[np.float64]] = {}
+    for dataset in Dataset:
+        totals = torch.zeros(len(scores), num_trials, dtype=torch.float64)
+        done = 0
+        for rounds in simulator.released(dataset, num_rounds=num_trials * num_steps):
+            count = len(rounds.sizes)
+            trial = torch.arange(done, done + count) // num_steps
+            for total, score in zip(totals, scores, strict=True):
+                total.index_add_(0, trial, _checked(score(rounds), count))
+            done += count
+        found[dataset] = totals.numpy()
+    return found
+
+
+def _checked(scores: Tensor, count: int) -> Tensor:
+    if scores.shape != (count,) or bool(scores.isnan().any()):
+        raise ValueError(f"an attack must return one number for each of {count} rounds, and no NaN")
+    return scores.double()
+
+
+def _thresholds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lines between neighbouring scores, at quantiles and close to both ends."""
+    values = np.unique(scores)
+    if len(values) == 1:
+        return values
+    ordered = np.sort(scores)
+    ends = np.unique(np.geomspace(1, len(ordered), _MOST_THRESHOLDS // 4).astype(np.int64)) - 1
+    spread = np.linspace(0, len(ordered) - 1, _MOST_THRESHOLDS // 2).astype(np.int64)
+    chosen = np.unique(np.concatenate([ordered[ends], ordered[len(ordered) - 1 - ends], ordered[spread]]))
+    place = np.searchsorted(values, chosen)
+    upper = values[np.minimum(place + 1, len(values) - 1)]
+    lines: NDArray[np.float64] = np.unique((chosen + upper) / 2)
+    return lines
+
+
+def _check_count(name: str, value: int, *, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")

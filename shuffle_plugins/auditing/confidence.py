@@ -1,0 +1,103 @@
+"""What two counts say about ε: exact binomial confidence limits and the lower bound they give. Torch-free."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+_ROUNDING = 1e-9
+
+
+def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
+    """A probability that the true one undercuts with probability at most ``error``, whatever it is.
+
+    The one-sided limit of Clopper and Pearson 1934, rounded down.
+
+    Args:
+        successes: counts in [0, trials], any shape.
+        trials: number of independent trials, at least 1.
+        error: in (0, 1).
+
+    Raises:
+        ValueError: if a count, ``trials`` or ``error`` is out of range.
+    """
+    counts = _check(successes, trials, error)
+    limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
+    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits * (1 - _ROUNDING))
+    return rounded
+
+
+def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
+    """A probability that the true one exceeds with probability at most ``error``, rounded up.
+
+    Arguments and errors as for :func:`clopper_pearson_lower`.
+    """
+    counts = _check(successes, trials, error)
+    limits = special.betainccinv(counts + 1, np.maximum(trials - counts, 1), error)
+    rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits * (1 + _ROUNDING), 1.0))
+    return rounded
+
+
+def epsilon_lower_bound(
+    true_positives: ArrayLike, false_positives: ArrayLike, *, trials: int, delta: float, confidence: float
+) -> NDArray[np.float64]:
+    """ε below which no mechanism with these counts is (ε, δ)-DP, at a joint confidence for each entry.
+
+    (ε, δ)-DP says P[S | D] ≤ e^ε·P[S | D'] + δ for every event S. The two probabilities are bounded by
+    Clopper-Pearson with half of the error each (Bonferroni), so the result log((TPR_low - δ)/FPR_high),
+    clamped at 0 and rounded down, exceeds the true ε with probability at most 1 - confidence, provided the
+    event was fixed before these trials (Jagielski, Ullman, Oprea 2020).
+
+    Args:
+        true_positives: trials on D in which the event happened, any shape.
+        false_positives: trials on D' in which it happened, same shape.
+        trials: number of independent trials on each dataset.
+        delta: δ in [0, 1).
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_delta(delta)
+    error = (1 - check_confidence(confidence)) / 2
+    hit = clopper_pearson_lower(true_positives, trials, error=error) - delta
+    miss = clopper_pearson_upper(false_positives, trials, error=error)
+    ratio = np.maximum(hit, 0.0) / miss
+    bounds: NDArray[np.float64] = np.log(np.maximum(ratio, 1.0)) * (1 - _ROUNDING)
+    return bounds
+
+
+def check_delta(delta: float) -> float:
+    """Return δ as a float.
+
+    Raises:
+        ValueError: unless it is a number in [0, 1).
+    """
+    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta < 1:
+        raise ValueError(f"delta must be a number in [0, 1), got {delta!r}")
+    return float(delta)
+
+
+def check_confidence(confidence: float) -> float:
+    """Return the confidence as a float.
+
+    Raises:
+        ValueError: unless it is a number in (0, 1).
+    """
+    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
+        raise ValueError(f"confidence must be a number in (0, 1), such as 0.95, got {confidence!r}")
+    return float(confidence)
+
+
+def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:
+    if type(trials) is not int or trials < 1:
+        raise ValueError(f"trials must be a whole number, at least 1, got {trials!r}")
+    if not (math.isfinite(error) and 0 < error < 1):
+        raise ValueError(f"error must be in (0, 1), got {error!r}")
+    counts = np.asarray(successes, dtype=np.float64)
+    if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
+        raise ValueError(f"counts must be whole numbers in [0, {trials}]")
+    return counts

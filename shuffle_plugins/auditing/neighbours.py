@@ -1,0 +1,94 @@
+"""Two datasets that differ in one client's record, as an adversary would choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Neighbours:
+    """A pair of replace-one neighbours: client 1 holds ``original`` in D and ``replacement`` in D'.
+
+    Attributes:
+        name: what the choice is, for reports.
+        original: (dim,), client 1's record in D.
+        replacement: (dim,), client 1's record in D'.
+        others: (records, dim), at least one; the other n - 1 clients hold these in turn, in both datasets.
+
+    Raises:
+        ValueError: if shapes or dtypes do not fit together.
+    """
+
+    name: str
+    original: Tensor
+    replacement: Tensor
+    others: Tensor
+
+    def __post_init__(self) -> None:
+        one, two, rest = self.original, self.replacement, self.others
+        if one.dim() != 1 or two.shape != one.shape or rest.dim() != 2 or rest.shape[1:] != one.shape:
+            raise ValueError(
+                "neighbours are two records (dim,) and the others' records (records, dim), got shapes "
+                f"{tuple(one.shape)}, {tuple(two.shape)}, {tuple(rest.shape)}"
+            )
+        if rest.shape[0] == 0:
+            raise ValueError("neighbours need at least one record for the other clients")
+        if not one.dtype == two.dtype == rest.dtype:
+            raise ValueError("the records of neighbours differ in dtype")
+
+
+def _first_axis(dim: int) -> Tensor:
+    axis = torch.zeros(dim)
+    axis[0] = 1
+    return axis
+
+
+def _diagonal(dim: int) -> Tensor:
+    return torch.full((dim,), dim**-0.5)
+
+
+_EXTREMES: dict[Norm, Callable[[int], Tensor]] = {
+    Norm.L1: _first_axis,
+    Norm.L2: _diagonal,
+    Norm.LINF: torch.ones,
+}
+
+
+def extreme_neighbours(mechanism: LocalRandomizer) -> tuple[Neighbours, ...]:
+    """Antipodal records on the boundary of the mechanism's ball, before several choices of everybody else.
+
+    Everybody else holds the replacement, or the origin, or half of them each of the two records, or, from
+    dimension 2 on, a record of the boundary that lies between the two, as far from one as from the other (in
+    an odd number of ±1 coordinates, as nearly as can be). Records are float32.
+    """
+    original: Tensor = mechanism.radius * _EXTREMES[mechanism.norm](mechanism.dim)
+    replacement = -original
+    choices = {
+        "antipodal records, everybody else at the replacement": replacement.unsqueeze(0),
+        "antipodal records, everybody else at the origin": torch.zeros(1, mechanism.dim),
+        "antipodal records, everybody else at one of the two": torch.stack([replacement, original]),
+    }
+    if mechanism.dim > 1:
+        between = _between(original, norm=mechanism.norm)
+        choices["antipodal records, everybody else between the two"] = between.unsqueeze(0)
+    return tuple(
+        Neighbours(name=name, original=original, replacement=replacement, others=others)
+        for name, others in choices.items()
+    )
+
+
+def _between(original: Tensor, *, norm: Norm) -> Tensor:
+    if norm is Norm.L1:
+        return original.roll(1)
+    turned = original.clone()
+    turned[1::2] *= -1
+    if norm is Norm.L2 and len(original) % 2:
+        turned[-1] = 0
+        turned *= (len(original) / (len(original) - 1)) ** 0.5
+    return turned

@@ -1,0 +1,202 @@
+"""Shuffled rounds of a mechanism, simulated many at a time in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK_VALUES = 1 << 20
+_MOST_ROUNDS = 1 << 20
+_ORDER_BITS = 43
+
+
+class Dataset(StrEnum):
+    """Which of the two neighbours a round was run on."""
+
+    ORIGINAL = "original"
+    REPLACEMENT = "replacement"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasedRounds:
+    """What the adversary sees of several rounds.
+
+    Attributes:
+        reports: all reports, round by round; within a round in uniformly random order.
+        sizes: (rounds,) int64, how many reports each round has, in the order of ``reports``.
+        populations: (rounds,) float64, among how many clients the adversary must look for client 1: n, or the
+            cohort's size for a server that knows client 1 to be in it.
+    """
+
+    reports: Reports
+    sizes: Tensor
+    populations: Tensor
+
+    def totals(self, values: Tensor) -> Tensor:
+        """Sums of one number per report, (reports,), over each round: (rounds,) float64."""
+        index = torch.repeat_interleave(self.sizes)
+        return torch.zeros(len(self.sizes), dtype=torch.float64).index_add_(0, index, values.double())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledReports:
+    """Reports to learn a mechanism's laws from: those of client 1 by dataset, and everybody else's."""
+
+    original: Reports
+    replacement: Reports
+    others: Reports
+
+
+class RoundSimulator:
+    """Runs a mechanism on two neighbouring datasets.
+
+    Client 1's row comes first in the mechanism's batch and reports are shuffled afterwards, so what a report
+    tells about its row stays in it, as it would in a deployment.
+
+    Args:
+        mechanism: what is run; its ``randomize`` is called with many rounds' clients at once.
+        neighbours: the two datasets.
+        shuffle_round: who takes part and who watches.
+        rounds_per_call: rounds whose clients share one call of ``randomize``; None for as many as fit. With 1
+            every call is one cohort, as in a deployment: slower, and needed to see leaks that depend on a
+            client's place in the batch or on the rest of it.
+        randomness: source of all random bits.
+
+    Raises:
+        ValueError: for single passes, and if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        mechanism: LocalRandomizer,
+        neighbours: Neighbours,
+        shuffle_round: ShuffleRound,
+        rounds_per_call: int | None,
+        randomness: Randomness,
+    ) -> None:
+        if shuffle_round.sampling is Sampling.SINGLE_PASS:
+            raise ValueError(
+                "a single pass is measured before those who know the batches: audit its smallest batch as a "
+                "round with full participation"
+            )
+        if rounds_per_call is not None and (type(rounds_per_call) is not int or rounds_per_call < 1):
+            raise ValueError(f"rounds_per_call must be None or an int of at least 1, got {rounds_per_call!r}")
+        self._mechanism = mechanism
+        self._round = shuffle_round
+        self._records = {
+            Dataset.ORIGINAL: torch.cat([neighbours.original.unsqueeze(0), neighbours.others]),
+            Dataset.REPLACEMENT: torch.cat([neighbours.replacement.unsqueeze(0), neighbours.others]),
+        }
+        kinds = len(neighbours.others)
+        others = shuffle_round.population - 1
+        self._holders = np.array([(others + kinds - 1 - i) // kinds for i in range(kinds)])
+        self._rounds_per_call = rounds_per_call
+        self._randomness = randomness
+        key = randomness.words(2).numpy().view(np.uint64)
+        self._generator = np.random.Generator(np.random.Philox(key=key))
+
+    @property
+    def _sees_cohort(self) -> bool:
+        return self._round.adversary is Adversary.SERVER
+
+    def released(self, dataset: Dataset, *, num_rounds: int) -> Iterator[ReleasedRounds]:
+        """Simulate rounds and yield what the adversary sees of them, in chunks."""
+        for count in self._chunks(num_rounds):
+            cohorts = self._cohorts(count, present=self._sees_cohort)
+            sizes = torch.from_numpy(cohorts.sum(axis=1))
+            reports = self._randomize(dataset, cohorts)
+            populations = (
+                sizes.double()
+                if self._sees_cohort
+                else torch.full((count,), float(self._round.population), dtype=torch.float64)
+            )
+            yield ReleasedRounds(
+                reports=reports.permute(self._orders(sizes)), sizes=sizes, populations=populations
+            )
+
+    def labelled(self, *, num_rounds: int) -> LabelledReports:
+        """Reports of rounds in which client 1 takes part, sorted by whose they are.
+
+        The number of rounds is cut where they would not fit into memory.
+        """
+        count = max(1, min(num_rounds, 4 * self._chunk))
+        first: dict[Dataset, Reports] = {}
+        others = []
+        for dataset in Dataset:
+            cohorts = self._cohorts(count, present=True)
+            reports = self._randomize(dataset, cohorts)
+            sizes = torch.from_numpy(cohorts.sum(axis=1))
+            starts = sizes.cumsum(0) - sizes
+            rest = torch.ones(len(reports), dtype=torch.bool)
+            rest[starts] = False
+            order = torch.cat([starts, rest.nonzero().squeeze(1)])
+            sorted_reports = reports.permute(order)
+            first[dataset] = sorted_reports.narrow(0, count)
+            others.append(sorted_reports.narrow(count, len(reports)))
+        return LabelledReports(
+            original=first[Dataset.ORIGINAL],
+            replacement=first[Dataset.REPLACEMENT],
+            others=Reports.concat(others),
+        )
+
+    @property
+    def _chunk(self) -> int:
+        values = max(self._round.cohort, 1.0) * self._mechanism.dim
+        return max(1, min(int(_CHUNK_VALUES / values), _MOST_ROUNDS))
+
+    def _chunks(self, num_rounds: int) -> Iterator[int]:
+        for start in range(0, num_rounds, self._chunk):
+            yield min(self._chunk, num_rounds - start)
+
+    def _cohorts(self, count: int, *, present: bool) -> NDArray[np.int64]:
+        """How many clients of each kind take part in each round, (count, 1 + kinds); client 1 comes first."""
+        drawn, rate = self._generator, self._round.sampling_rate
+        first = np.ones(count, dtype=np.int64) if present else (drawn.random(count) < rate).astype(np.int64)
+        cohorts = np.zeros((count, 1 + len(self._holders)), dtype=np.int64)
+        cohorts[:, 0] = first
+        if self._round.sampling is Sampling.POISSON:
+            cohorts[:, 1:] = drawn.binomial(self._holders, rate, size=(count, len(self._holders)))
+            return cohorts
+        for inside in (0, 1):
+            chosen = np.flatnonzero(first == inside)
+            size = int(self._round.cohort) - inside
+            if len(self._holders) == 1:
+                cohorts[chosen, 1] = size
+            elif len(chosen):
+                cohorts[chosen, 1:] = drawn.multivariate_hypergeometric(
+                    self._holders, size, size=len(chosen), method="marginals"
+                )
+        return cohorts
+
+    def _randomize(self, dataset: Dataset, cohorts: NDArray[np.int64]) -> Reports:
+        step = self._rounds_per_call or len(cohorts)
+        kinds = np.arange(cohorts.shape[1])
+        parts = []
+        for start in range(0, len(cohorts), step):
+            part = cohorts[start : start + step]
+            holders = torch.from_numpy(np.repeat(np.tile(kinds, len(part)), part.ravel()))
+            rows = self._records[dataset][holders]
+            parts.append(self._mechanism.randomize(rows, randomness=self._randomness))
+        return Reports.concat(parts)
+
+    def _orders(self, sizes: Tensor) -> Tensor:
+        """An order of all reports that leaves them in their rounds and is uniform in each.
+
+        Two of k reports draw the same key with probability below k²/2**44, and then keep their order.
+        """
+        index = torch.repeat_interleave(sizes)
+        keys = self._randomness.words(len(index)).bitwise_and_((1 << _ORDER_BITS) - 1)
+        return keys.add_(index << _ORDER_BITS).argsort(stable=True)
