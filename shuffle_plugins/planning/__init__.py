@@ -1,0 +1,21 @@
+"""Which cohort, ε0 and number of rounds serve best: the least error within a target (ε, δ).
+
+:func:`plan` searches, a :class:`Plan` is the answer. The error model is in
+:mod:`shuffle_plugins.planning.errors` and, with what follows from it, in ``docs/planning.md``.
+"""
+
+from shuffle_plugins.planning.errors import NormName
+from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
+from shuffle_plugins.planning.search import BEST, MOST_SEARCHED_STEPS, plan
+
+__all__ = [
+    "BEST",
+    "MOST_SEARCHED_STEPS",
+    "Baseline",
+    "Dismissed",
+    "Edge",
+    "NormName",
+    "Plan",
+    "PlanRow",
+    "plan",
+]

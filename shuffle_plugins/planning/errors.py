@@ -1,0 +1,169 @@
+r"""How far a round's estimate is from the mean of all clients' vectors: noise and sampling.
+
+Clients hold vectors :math:`x_1, …, x_n` in a ball of radius r; a round averages the reports of k of
+them. With :math:`V(x) = E‖R(x) - x‖²` for an unbiased randomizer R, the mean squared error of that average is
+
+.. math:: \frac1k \frac1n \sum_i V(x_i) + \frac{1}{k} \frac{n-k}{n-1} S²,
+          \qquad S² = \frac1n \sum_i ‖x_i - \bar x‖²,
+
+noise and sampling: given the cohort the reports are independent and unbiased, and the second term is that
+of a mean drawn without replacement (Cochran 1977, *Sampling Techniques*, Theorem 2.2). Both are bounded by
+their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius unless it is known to be less.
+One configuration of clients need not attain both, so the sum is an upper bound.
+
+Closed forms of V here need no torch; a mechanism without one is built, and its ``variance`` asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
+from shuffle_plugins.mechanisms.privunit_parameters import optimal_parameters
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+
+NormName = Literal["l1", "l2", "linf"]
+
+_ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportError:
+    """What one report costs.
+
+    Attributes:
+        variance: largest E‖R(x) - x‖² over the clients' ball.
+        bits: length of the report on the wire.
+    """
+
+    variance: float
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ClosedForm:
+    norm: NormName
+    variance: Callable[[float, int], float]
+    bits: Callable[[int], int]
+
+
+def _sign_gain(local_epsilon: float) -> float:
+    return SignThresholds.of(local_epsilon).gain
+
+
+# Largest variance in the unit ball, attained at 0.
+_CLOSED_FORMS = {
+    "binary-rr": _ClosedForm("linf", lambda e0, _: _sign_gain(e0) ** -2, lambda _: 1),
+    "linf-coordinate": _ClosedForm(
+        "linf", lambda e0, dim: (dim / _sign_gain(e0)) ** 2, lambda dim: (dim - 1).bit_length() + 1
+    ),
+    "privunit": _ClosedForm(
+        "l2",
+        lambda e0, dim: optimal_parameters(local_epsilon=e0, dim=dim).mean ** -2,
+        lambda dim: 32 * dim,
+    ),
+}
+
+
+def check_norm(norm: str) -> NormName:
+    """Return the norm's name.
+
+    Raises:
+        ValueError: unless it is l1, l2 or linf.
+    """
+    if norm not in get_args(NormName):
+        raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {norm!r}")
+    return cast("NormName", norm)
+
+
+def needs_torch(mechanism: str) -> bool:
+    """Whether the mechanism has to be built to know its error."""
+    return mechanism not in _CLOSED_FORMS
+
+
+def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
+    """Norm of the ball in which the mechanism takes its inputs.
+
+    Raises:
+        ValueError: if there is no such mechanism, or it refuses the dimension.
+    """
+    registry.summary(mechanism)
+    form = _CLOSED_FORMS.get(mechanism)
+    if form is None:
+        return check_norm(str(registry.get(mechanism, local_epsilon=1.0, dim=dim).norm))
+    if mechanism == "binary-rr" and dim != 1:
+        raise ValueError(f"binary-rr takes one number per client (dim=1), got dim={dim}")
+    return form.norm
+
+
+def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: int) -> float:
+    r"""Radius of the smallest ball of norm ``within`` around a ball of norm ``norm``, both centred at 0.
+
+    :math:`r \max(1, d^{1/q - 1/p})` for a p-ball in a q-ball.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_radius(radius)
+    check_dim(dim)
+    p, q = _ORDERS[check_norm(norm)], _ORDERS[check_norm(within)]
+    return radius * math.pow(dim, max(0.0, 1 / q - 1 / p))
+
+
+def report_error(
+    mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
+) -> ReportError:
+    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm around it.
+
+    Built-in mechanisms are at their worst at 0, by a closed form. Others are built, which loads torch, and
+    their variance is taken at 0, at a vertex, at an equal-coordinates point of the ball and half way to each;
+    a mechanism that is worse elsewhere is underestimated.
+
+    Args:
+        mechanism: its registered name.
+        local_epsilon: ε0 of one report, in nats.
+        dim: d, length of a client's vector.
+        radius: of the clients' ball.
+        norm: of the clients' ball.
+
+    Raises:
+        ValueError: if there is no such mechanism, or it refuses an argument.
+    """
+    own = mechanism_norm(mechanism, dim=dim)
+    size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
+    form = _CLOSED_FORMS.get(mechanism)
+    if form is not None:
+        return ReportError(variance=form.variance(local_epsilon, dim) * size**2, bits=form.bits(dim))
+
+    import torch
+
+    built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
+    vertex = torch.zeros(dim, dtype=torch.float64)
+    vertex[0] = radius
+    order = _ORDERS[norm]
+    diagonal = torch.full((dim,), radius * float(dim) ** -(1 / order), dtype=torch.float64)
+    probes = torch.stack([torch.zeros_like(vertex), vertex / 2, vertex, diagonal / 2, diagonal])
+    return ReportError(variance=float(built.variance(probes).max()), bits=built.bits_per_report)
+
+
+def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
+    """Mean squared error of one round's average were the reports exact.
+
+    Args:
+        population: n.
+        cohort: k, under Poisson sampling the expected number.
+        sampling: how the cohort is chosen.
+        spread: S, root mean square distance of the clients' vectors from their mean. Under Poisson sampling
+            the sum of the reports is divided by the expected number of them, so its size fluctuates too: S is
+            then the distance from zero, and the error (1 - k/n)·S²/k.
+    """
+    if cohort == population:
+        return 0.0
+    if sampling is Sampling.POISSON:
+        return (1 - cohort / population) * spread**2 / cohort
+    return (population - cohort) / (population - 1) * spread**2 / cohort

@@ -1,0 +1,195 @@
+"""What a planner answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON
+from shuffle_plugins.planning.errors import NormName
+
+
+class Edge(StrEnum):
+    """Where the best value lies among those tried."""
+
+    ONLY = "only one"
+    INTERIOR = "interior"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanRow:
+    """One way to spend the target.
+
+    Attributes:
+        mechanism: name of the randomizer.
+        cohort: k, reports per round; under Poisson sampling the expected number.
+        num_steps: T, rounds; under a single pass, passes.
+        local_epsilon: ε0 of one report.
+        epsilon: certified interval of all T rounds, replace-one.
+        noise_mse: mean squared error of one round's average that the randomizer causes.
+        sampling_mse: that of one round's average which the choice of the cohort causes.
+        average_mse: mean squared error of the average over all rounds, cohorts redrawn.
+        bits_per_report: length of a report on the wire.
+        num_reports: reports in all rounds together, expected.
+        bits_per_client: bits that a client of the population sends in all rounds, expected.
+    """
+
+    mechanism: str
+    cohort: int
+    num_steps: int
+    local_epsilon: float
+    epsilon: EpsilonInterval
+    noise_mse: float
+    sampling_mse: float
+    average_mse: float
+    bits_per_report: int
+    num_reports: int
+    bits_per_client: float
+
+    @property
+    def round_mse(self) -> float:
+        """Mean squared error of one round's average: noise and sampling."""
+        return self.noise_mse + self.sampling_mse
+
+    @property
+    def total_bits(self) -> int:
+        """Bits that all clients send in all rounds, expected."""
+        return self.num_reports * self.bits_per_report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """What the target would buy otherwise.
+
+    Attributes:
+        name: of the alternative.
+        average_mse: mean squared error of its estimate of the clients' mean.
+        cohort: reports per round; None where there are no reports.
+        num_steps: rounds; None where there are none.
+        local_epsilon: ε0 of a report; None where there are no reports.
+    """
+
+    name: str
+    average_mse: float
+    cohort: int | None = None
+    num_steps: int | None = None
+    local_epsilon: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dismissed:
+    """A mechanism that was left out.
+
+    Attributes:
+        mechanism: its name.
+        reason: why.
+    """
+
+    mechanism: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The best way to spend (target ε, δ), for replace-one neighbours, and what was tried on the way.
+
+    Attributes:
+        target_epsilon: ε to stay within.
+        delta: δ of every ε.
+        population: n.
+        dim: d, length of a client's vector.
+        radius: of the clients' ball.
+        norm: of the clients' ball.
+        spread: S of :func:`~shuffle_plugins.planning.errors.sampling_error` that was assumed.
+        sampling: how cohorts are chosen.
+        adversary: against whom.
+        method: how rounds compose.
+        tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
+        best: the row of least error.
+        thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
+            where only one T was tried, that of the smallest cohort.
+        cohort_edge: where the best cohort lies among those tried at the best T.
+        steps_edge: where the best T lies among those tried at the best cohort.
+        rows: every combination tried, by mechanism, T and k.
+        baselines: what else the target would buy.
+        dismissed: mechanisms that were left out.
+        infeasible: (mechanism, k, T) that exceed the target even at the smallest ε0.
+    """
+
+    target_epsilon: float
+    delta: float
+    population: int
+    dim: int
+    radius: float
+    norm: NormName
+    spread: float
+    sampling: Sampling
+    adversary: Adversary
+    method: Method
+    tolerance: float
+    best: PlanRow
+    thrifty: PlanRow
+    cohort_edge: Edge
+    steps_edge: Edge
+    rows: tuple[PlanRow, ...]
+    baselines: tuple[Baseline, ...]
+    dismissed: tuple[Dismissed, ...]
+    infeasible: tuple[tuple[str, int, int], ...]
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """Always ``"replace-one"``."""
+        return NEIGHBOURING_RELATION
+
+    @property
+    def everybody(self) -> bool:
+        """Whether the best cohort is the whole population."""
+        return self.best.cohort == self.population
+
+    def curve(self, *, mechanism: str | None = None, num_steps: int | None = None) -> tuple[PlanRow, ...]:
+        """Rows of one mechanism and one T by growing k.
+
+        Args:
+            mechanism: by default the best one.
+            num_steps: by default the best T.
+        """
+        name = self.best.mechanism if mechanism is None else mechanism
+        steps = self.best.num_steps if num_steps is None else num_steps
+        chosen = (row for row in self.rows if (row.mechanism, row.num_steps) == (name, steps))
+        return tuple(sorted(chosen, key=lambda row: row.cohort))
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, one sentence each."""
+        best, thrifty = self.best, self.thrifty
+        said = []
+        if self.cohort_edge is Edge.ONLY:
+            pass
+        elif self.everybody:
+            said.append("Everything fits with k = n: no smaller cohort has a smaller error.")
+        elif self.cohort_edge is not Edge.INTERIOR:
+            said.append(
+                f"The best cohort is the {self.cohort_edge} one tried: the optimum may lie beyond k = "
+                f"{best.cohort:,}."
+            )
+        if self.steps_edge in (Edge.LOWEST, Edge.HIGHEST):
+            beyond = "more" if self.steps_edge is Edge.HIGHEST else "fewer"
+            said.append(
+                f"The best T is the {self.steps_edge} one tried: {beyond} rounds than {best.num_steps:,} may "
+                "do better still."
+            )
+        if best.local_epsilon >= MAX_LOCAL_EPSILON:
+            said.append(f"ε0 = {MAX_LOCAL_EPSILON:g} is the solver's cap, not the target's.")
+        if thrifty is not best:
+            more = thrifty.average_mse / best.average_mse - 1
+            said.append(
+                f"{best.total_bits / thrifty.total_bits:,.3g} times less communication, k = "
+                f"{thrifty.cohort:,} and T = {thrifty.num_steps:,}, costs {more:.1%} of error."
+            )
+        if self.infeasible:
+            said.append(f"{len(self.infeasible)} combinations exceed the target at every ε0.")
+        if self.adversary is Adversary.SERVER:
+            said.append("Against the server every round is charged as if one client were in all of them.")
+        return tuple(said)
