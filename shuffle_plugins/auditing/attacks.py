@@ -30,7 +30,7 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Reports
 
 Score = Callable[[ReleasedRounds], Tensor]
-"""One number per round, (rounds,): the larger, the more the round looks like D. Scores of rounds add up."""
+"""One finite number per round, (rounds,): the larger, the more the round looks like D. Rounds add up."""
 
 _LARGEST_WEIGHT = 1e12
 _DECIMALS = 9

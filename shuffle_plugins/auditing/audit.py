@@ -243,6 +243,8 @@ def _contend(
     """The best event of each attack that applies."""
     prepared = [(attack.name, attack.prepare(target)) for attack in attacks]
     usable = [(name, score) for name, score in prepared if score is not None]
+    if not usable:
+        return []
     trials = _trials(simulator, [score for _, score in usable], plan.tried, plan.num_steps)
     return [
         _Contender.choose(
@@ -328,8 +330,8 @@ def _trials(
 
 
 def _checked(scores: Tensor, count: int) -> Tensor:
-    if scores.shape != (count,) or bool(scores.isnan().any()):
-        raise ValueError(f"an attack must return one number for each of {count} rounds, and no NaN")
+    if scores.shape != (count,) or not bool(scores.isfinite().all()):
+        raise ValueError(f"an attack must return one finite number for each of {count} rounds")
     return scores.double()
 
 

@@ -26,7 +26,7 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
     """
     counts = _check(successes, trials, error)
     limits = special.betaincinv(np.maximum(counts, 1), trials - counts + 1, error)
-    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits * (1 - _ROUNDING))
+    rounded: NDArray[np.float64] = np.where(counts == 0, 0.0, limits - _slack(limits))
     return rounded
 
 
@@ -37,7 +37,7 @@ def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) ->
     """
     counts = _check(successes, trials, error)
     limits = special.betainccinv(counts + 1, np.maximum(trials - counts, 1), error)
-    rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits * (1 + _ROUNDING), 1.0))
+    rounded: NDArray[np.float64] = np.where(counts == trials, 1.0, np.minimum(limits + _slack(limits), 1.0))
     return rounded
 
 
@@ -90,6 +90,14 @@ def check_confidence(confidence: float) -> float:
     if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         raise ValueError(f"confidence must be a number in (0, 1), such as 0.95, got {confidence!r}")
     return float(confidence)
+
+
+def _slack(limits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """More than the error of the inverse beta functions."""
+    slack: NDArray[np.float64] = np.maximum(
+        _ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits)
+    )
+    return slack
 
 
 def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:

@@ -45,7 +45,7 @@ def _privunit_law(mechanism: LocalRandomizer, reports: Reports, record: Tensor) 
         cap = torch.full((len(reports),), parameters.cap_measure, dtype=torch.float64)
     else:
         along = reports.fields[0].values.double() @ (record.double() / length)
-        lean = length / mechanism.radius
+        lean = min(length / mechanism.radius, 1.0)
         near, far = along >= parameters.threshold, -along >= parameters.threshold
         cap = near.double().mul_((1 + lean) / 2).add_(far.double(), alpha=(1 - lean) / 2)
     return cap.mul_(math.expm1(mechanism.local_epsilon)).add_(1)
