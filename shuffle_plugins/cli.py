@@ -6,11 +6,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
-from decimal import Decimal, InvalidOperation
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 from rich import box
@@ -19,20 +20,41 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
+from shuffle_plugins.cli_options import (
+    BEST,
+    GENERIC,
+    ROUNDS_HELP,
+    CohortOption,
+    DeltaOption,
+    DimOption,
+    JsonOption,
+    LocalEpsilonOption,
+    PlotOption,
+    PopulationOption,
+    Randomizer,
+    RoundsOption,
+    Scheme,
+    SolvableCohortOption,
+    TargetOption,
+    listed,
+    number,
+    unfolded,
+    whole,
+)
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.plotting import PlottingUnavailable, plot_comparisons
+from shuffle_plugins.plotting import PlottingUnavailable, plot_comparisons, plot_plan
 from shuffle_plugins.tables import WIDE, bounds_table, rounded, rounds_tables, verdict
 
 # The accounting itself needs SciPy: it is imported by the commands that ask it something.
 if TYPE_CHECKING:
-    from shuffle_plugins.accounting import Blanket, Method, ShuffleRound
+    from shuffle_plugins.accounting import Blanket, ShuffleRound
     from shuffle_plugins.comparison import Comparison
 
 T = TypeVar("T")
 
-_GENERIC = "generic"
 _NARROWEST = 60
 _PLOT_POINTS = 13
+_PATIENCE = 2.0
 _PROBE_DIMS = (1, 2, 1_000)
 
 _ancestry = typer.BadParameter.__mro__
@@ -74,143 +96,6 @@ class Unknown(StrEnum):
     COHORT = "cohort"
 
 
-def _number(text: str | float) -> float:
-    """A decimal number; 60_000, 60,000 and 6e4 are all read."""
-    try:
-        return float(Decimal(str(text).replace("_", "").replace(",", "")))
-    except InvalidOperation as error:
-        raise typer.BadParameter(f"{text!r} is not a number") from error
-
-
-def _whole(text: str | int) -> int:
-    value = _number(text)
-    if not (math.isfinite(value) and value.is_integer()):
-        raise typer.BadParameter(f"{text!r} is not a whole number")
-    return int(value)
-
-
-def _listed(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
-    try:
-        return sorted({parse(item) for item in text.split(",") if item.strip()})
-    except typer.BadParameter as error:
-        raise typer.BadParameter(error.message, param_hint=option) from error
-
-
-def _chosen(text: str, choices: Iterable[str]) -> str:
-    names = [str(choice) for choice in choices]
-    if text not in names:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(names)}")
-    return text
-
-
-def _sampling(text: str) -> str:
-    from shuffle_plugins.accounting import Sampling
-
-    return _chosen(text, Sampling)
-
-
-def _adversary(text: str) -> str:
-    from shuffle_plugins.accounting import Adversary
-
-    return _chosen(text, Adversary)
-
-
-def _method(text: str) -> str:
-    from shuffle_plugins.accounting import Method
-
-    return _chosen(text, get_args(Method))
-
-
-_ROUNDS_HELP = (
-    "Rounds; under single-pass sampling, passes; against a server, only the rounds that one client takes "
-    "part in."
-)
-
-PopulationOption = Annotated[
-    int, typer.Option("--population", "-n", parser=_whole, metavar="N", help="Clients in the population, n.")
-]
-CohortOption = Annotated[
-    float | None,
-    typer.Option(
-        "--cohort",
-        "-k",
-        parser=_number,
-        metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
-        "under single-pass. Required except under full, where it defaults to N.",
-    ),
-]
-SolvableCohortOption = Annotated[
-    float | None,
-    typer.Option(
-        "--cohort",
-        "-k",
-        parser=_number,
-        metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
-        "under single-pass. Required unless solved for, and except under full, where it "
-        "defaults to N.",
-    ),
-]
-LocalEpsilonOption = Annotated[
-    float,
-    typer.Option("--local-epsilon", "-e", parser=_number, metavar="EPS0", help="ε0 of one report."),
-]
-RoundsOption = Annotated[int, typer.Option("--rounds", "-t", parser=_whole, metavar="T", help=_ROUNDS_HELP)]
-DeltaOption = Annotated[
-    float, typer.Option("--delta", "-d", parser=_number, metavar="DELTA", help="Total δ in (0, 1).")
-]
-SamplingOption = Annotated[
-    str,
-    typer.Option(
-        "--sampling",
-        parser=_sampling,
-        metavar="SCHEME",
-        help="How the cohort is chosen: without-replacement, poisson, full (everybody in it; sampling "
-        "earns nothing) or single-pass (batches of one pass over everybody).",
-    ),
-]
-AdversaryOption = Annotated[
-    str,
-    typer.Option(
-        "--adversary",
-        parser=_adversary,
-        metavar="WHO",
-        help="Who watches: model-observer (reads the model, does not see who took part) or server (sees the "
-        "cohort too; --rounds then counts only the rounds that one client takes part in).",
-    ),
-]
-MechanismOption = Annotated[
-    str,
-    typer.Option(
-        "--mechanism", metavar="NAME", help="Randomizer whose own blanket to use; generic covers all of them."
-    ),
-]
-DimOption = Annotated[
-    int | None,
-    typer.Option(
-        "--dim",
-        parser=_whole,
-        metavar="D",
-        help="Length of a client's vector; needed where the mechanism's blanket depends on it: privunit.",
-    ),
-]
-MethodOption = Annotated[
-    str,
-    typer.Option(
-        "--method",
-        parser=_method,
-        metavar="HOW",
-        help="How the certified interval composes: pld (tightest) or rdp.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, nothing else.")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib)."),
-]
-
-
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
@@ -227,17 +112,16 @@ def _root(
 
 
 @app.command("epsilon", cls=_Command)
+@unfolded
 def epsilon_command(
+    *,
     population: PopulationOption,
     local_epsilon: LocalEpsilonOption,
     rounds: RoundsOption,
     delta: DeltaOption,
     cohort: CohortOption = None,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    mechanism: MechanismOption = _GENERIC,
-    dim: DimOption = None,
-    method: MethodOption = "pld",
+    scheme: Scheme,
+    randomizer: Randomizer,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -246,15 +130,13 @@ def epsilon_command(
         local_epsilon=local_epsilon,
         population=population,
         cohort=cohort,
-        sampling=sampling,
-        adversary=adversary,
-        mechanism=mechanism,
-        dim=dim,
+        scheme=scheme,
+        randomizer=randomizer,
     )
-    answer = _compare(shuffle_round, num_steps=rounds, delta=delta, method=method)
+    answer = _compare(shuffle_round, num_steps=rounds, delta=delta, scheme=scheme)
     if plot is not None:
         others = [
-            _compare(shuffle_round, num_steps=num_steps, delta=delta, method=method)
+            _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
             for num_steps in _spread(rounds)
             if num_steps != rounds
         ]
@@ -268,7 +150,9 @@ def epsilon_command(
 
 
 @app.command("compare", cls=_Command)
+@unfolded
 def compare_command(
+    *,
     population: PopulationOption,
     local_epsilon: Annotated[
         str,
@@ -278,19 +162,16 @@ def compare_command(
     cohort: CohortOption = None,
     rounds: Annotated[
         str,
-        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {_ROUNDS_HELP}"),
+        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {ROUNDS_HELP}"),
     ] = "1,10,100,1000,10000",
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    mechanism: MechanismOption = _GENERIC,
-    dim: DimOption = None,
-    method: MethodOption = "pld",
+    scheme: Scheme,
+    randomizer: Randomizer,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
     """The ε of every bound over several numbers of rounds and several ε0."""
-    steps = _listed(rounds, _whole, "--rounds")
-    levels = _listed(local_epsilon, _number, "--local-epsilon")
+    steps = listed(rounds, whole, "--rounds")
+    levels = listed(local_epsilon, number, "--local-epsilon")
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
     answers = [
@@ -299,14 +180,12 @@ def compare_command(
                 local_epsilon=level,
                 population=population,
                 cohort=cohort,
-                sampling=sampling,
-                adversary=adversary,
-                mechanism=mechanism,
-                dim=dim,
+                scheme=scheme,
+                randomizer=randomizer,
             ),
             num_steps=num_steps,
             delta=delta,
-            method=method,
+            scheme=scheme,
         )
         for level in levels
         for num_steps in steps
@@ -329,11 +208,10 @@ def compare_command(
 
 
 @app.command("calibrate", cls=_Command)
+@unfolded
 def calibrate_command(
-    target_epsilon: Annotated[
-        float,
-        typer.Option("--target-epsilon", parser=_number, metavar="EPS", help="ε to stay within."),
-    ],
+    *,
+    target_epsilon: TargetOption,
     delta: DeltaOption,
     population: PopulationOption,
     solve: Annotated[
@@ -346,7 +224,7 @@ def calibrate_command(
         typer.Option(
             "--local-epsilon",
             "-e",
-            parser=_number,
+            parser=number,
             metavar="EPS0",
             help="ε0 of one report. Required unless solved for.",
         ),
@@ -356,26 +234,17 @@ def calibrate_command(
         typer.Option(
             "--rounds",
             "-t",
-            parser=_whole,
+            parser=whole,
             metavar="T",
-            help=f"{_ROUNDS_HELP} Required unless solved for.",
+            help=f"{ROUNDS_HELP} Required unless solved for.",
         ),
     ] = None,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    mechanism: MechanismOption = _GENERIC,
-    dim: DimOption = None,
-    method: MethodOption = "pld",
+    scheme: Scheme,
+    randomizer: Randomizer,
     as_json: JsonOption = False,
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
-    from shuffle_plugins.accounting import (
-        Adversary,
-        Sampling,
-        calibrate_cohort,
-        calibrate_local_epsilon,
-        calibrate_num_steps,
-    )
+    from shuffle_plugins.accounting import calibrate_cohort, calibrate_local_epsilon, calibrate_num_steps
 
     given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
     if given[solve] is not None:
@@ -384,18 +253,18 @@ def calibrate_command(
     match solve:
         case Unknown.LOCAL_EPSILON:
             rounds = _needed(rounds, "--rounds")
-            hiding, cohort = _participants(population=population, cohort=cohort, sampling=sampling)
+            hiding, cohort = _participants(population=population, cohort=cohort, scheme=scheme)
             found = local_epsilon = calibrate_local_epsilon(
                 target_epsilon=target_epsilon,
                 delta=delta,
                 population=hiding,
                 cohort=cohort,
                 num_steps=rounds,
-                sampling=Sampling(sampling),
-                adversary=Adversary(adversary),
-                mechanism=mechanism,
-                blanket_factory=_blanket_factory(mechanism, dim),
-                method=cast("Method", method),
+                sampling=scheme.sampling,
+                adversary=scheme.adversary,
+                mechanism=randomizer.mechanism,
+                blanket_factory=_blanket_factory(randomizer),
+                method=scheme.composition,
             )
         case Unknown.ROUNDS:
             local_epsilon = _needed(local_epsilon, "--local-epsilon")
@@ -406,41 +275,37 @@ def calibrate_command(
                     local_epsilon=local_epsilon,
                     population=population,
                     cohort=cohort,
-                    sampling=sampling,
-                    adversary=adversary,
-                    mechanism=mechanism,
-                    dim=dim,
+                    scheme=scheme,
+                    randomizer=randomizer,
                 ),
-                method=cast("Method", method),
+                method=scheme.composition,
             )
         case Unknown.COHORT:
             local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
-            factory = _blanket_factory(mechanism, dim)
+            factory = _blanket_factory(randomizer)
             found = cohort = calibrate_cohort(
                 target_epsilon=target_epsilon,
                 delta=delta,
                 population=population,
                 local_epsilon=local_epsilon,
                 num_steps=rounds,
-                sampling=Sampling(sampling),
-                adversary=Adversary(adversary),
-                mechanism=mechanism,
+                sampling=scheme.sampling,
+                adversary=scheme.adversary,
+                mechanism=randomizer.mechanism,
                 blanket=factory(local_epsilon) if factory else None,
-                method=cast("Method", method),
+                method=scheme.composition,
             )
     answer = _compare(
         _round(
             local_epsilon=local_epsilon,
             population=population,
             cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
-            mechanism=mechanism,
-            dim=dim,
+            scheme=scheme,
+            randomizer=randomizer,
         ),
         num_steps=rounds,
         delta=delta,
-        method=method,
+        scheme=scheme,
     )
     if as_json:
         _print_json({"solve": solve.value, "value": found, **_answer_json(answer)})
@@ -452,14 +317,117 @@ def calibrate_command(
     _say(_capped(solve, found), aside=as_json)
 
 
+@app.command("plan", cls=_Command)
+@unfolded
+def plan_command(
+    *,
+    population: PopulationOption,
+    target_epsilon: TargetOption,
+    delta: DeltaOption,
+    dim: Annotated[
+        int, typer.Option("--dim", parser=whole, metavar="D", help="Length of a client's vector.")
+    ],
+    mechanism: Annotated[
+        str, typer.Option("--mechanism", metavar="NAME", help="Randomizer; best compares all of them.")
+    ] = BEST,
+    rounds: Annotated[
+        str | None,
+        typer.Option(
+            "--rounds",
+            "-t",
+            metavar="T,…",
+            help="Rounds, one number or several to choose from; searched unless given. Under single-pass "
+            "sampling, passes.",
+        ),
+    ] = None,
+    cohort: Annotated[
+        str | None,
+        typer.Option(
+            "--cohort",
+            "-k",
+            metavar="K,…",
+            help="Reports per round, one number or several to choose from; searched unless given.",
+        ),
+    ] = None,
+    scheme: Scheme,
+    radius: Annotated[
+        float,
+        typer.Option("--radius", parser=number, metavar="R", help="Radius of the ball of the vectors."),
+    ] = 1.0,
+    norm: Annotated[
+        str | None,
+        typer.Option(
+            "--norm",
+            metavar="NORM",
+            help="Norm of that ball, l1, l2 or linf: the mechanism's own unless given, l2 for best.",
+        ),
+    ] = None,
+    spread: Annotated[
+        float | None,
+        typer.Option(
+            "--spread",
+            parser=number,
+            metavar="S",
+            help="Root mean square distance of the vectors from their mean; the worst case unless given.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            "--tolerance",
+            parser=number,
+            metavar="SHARE",
+            help="Error to give away for less communication, as a share.",
+        ),
+    ] = 0.05,
+    as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw error and ε0 against k (Matplotlib).")
+    ] = None,
+) -> None:
+    """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ)."""
+    from shuffle_plugins.planning import plan
+    from shuffle_plugins.planning.errors import check_norm
+    from shuffle_plugins.planning.tables import footing, headline, plan_json, plan_tables
+
+    steps = None if rounds is None else listed(rounds, whole, "--rounds")
+    with _patience("planning") as progress:
+        found = plan(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            population=population,
+            dim=dim,
+            mechanism=mechanism,
+            num_steps=steps,
+            cohorts=None if cohort is None else listed(cohort, whole, "--cohort"),
+            sampling=scheme.sampling,
+            adversary=scheme.adversary,
+            method=scheme.composition,
+            radius=radius,
+            norm=None if norm is None else check_norm(norm),
+            spread=spread,
+            tolerance=tolerance,
+            progress=progress,
+        )
+    if plot is not None:
+        plot_plan(plan=found, path=plot)
+    if as_json:
+        _print_json(plan_json(found))
+    else:
+        _print(headline(found), *plan_tables(found, width=_width()), footing(found))
+        for remark in found.remarks():
+            _say(remark)
+        for left in found.dismissed:
+            _say(f"Left out: {left.mechanism}: {left.reason}.")
+    _say(_drawn(plot), aside=as_json)
+
+
 @app.command("mechanisms", cls=_Command)
 def mechanisms_command(
-    dim: Annotated[
-        int | None, typer.Option("--dim", parser=_whole, metavar="D", help="Length of a client's vector.")
-    ] = None,
+    dim: DimOption = None,
     local_epsilon: Annotated[
         float | None,
-        typer.Option("--local-epsilon", "-e", parser=_number, metavar="EPS0", help="ε0 of one report."),
+        typer.Option("--local-epsilon", "-e", parser=number, metavar="EPS0", help="ε0 of one report."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -516,35 +484,33 @@ def _round(
     local_epsilon: float,
     population: int,
     cohort: float | None,
-    sampling: str,
-    adversary: str,
-    mechanism: str,
-    dim: int | None,
+    scheme: Scheme,
+    randomizer: Randomizer,
 ) -> ShuffleRound:
     from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 
-    hiding, cohort = _participants(population=population, cohort=cohort, sampling=sampling)
-    factory = _blanket_factory(mechanism, dim)
+    hiding, cohort = _participants(population=population, cohort=cohort, scheme=scheme)
+    factory = _blanket_factory(randomizer)
     return ShuffleRound(
         local_epsilon=local_epsilon,
         population=hiding,
         cohort=cohort,
-        sampling=Sampling(sampling),
-        adversary=Adversary(adversary),
-        mechanism=mechanism,
+        sampling=Sampling(scheme.sampling),
+        adversary=Adversary(scheme.adversary),
+        mechanism=randomizer.mechanism,
         blanket=factory(local_epsilon) if factory else None,
     )
 
 
-def _participants(*, population: int, cohort: float | None, sampling: str) -> tuple[int, float]:
+def _participants(*, population: int, cohort: float | None, scheme: Scheme) -> tuple[int, float]:
     """(n, k) to account for.
 
     Under full participation sampling earns nothing: a client hides among the reports of its cohort alone, so
     a cohort smaller than the population is the whole population of its rounds.
     """
-    if sampling != "full":
+    if scheme.sampling != "full":
         if cohort is None:
-            raise typer.BadParameter(f"--cohort is needed under {sampling} sampling")
+            raise typer.BadParameter(f"--cohort is needed under {scheme.sampling} sampling")
         return population, cohort
     if cohort is None:
         return population, population
@@ -552,12 +518,10 @@ def _participants(*, population: int, cohort: float | None, sampling: str) -> tu
     return (int(cohort) if alone else population), cohort
 
 
-def _compare(shuffle_round: ShuffleRound, *, num_steps: int, delta: float, method: str) -> Comparison:
+def _compare(shuffle_round: ShuffleRound, *, num_steps: int, delta: float, scheme: Scheme) -> Comparison:
     from shuffle_plugins.comparison import compare
 
-    return compare(
-        shuffle_round=shuffle_round, num_steps=num_steps, delta=delta, method=cast("Method", method)
-    )
+    return compare(shuffle_round=shuffle_round, num_steps=num_steps, delta=delta, method=scheme.composition)
 
 
 def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
@@ -586,8 +550,9 @@ def _drawn(path: Path | None) -> str | None:
     return None if path is None else f"Picture written to {path}"
 
 
-def _blanket_factory(mechanism: str, dim: int | None) -> Callable[[float], Blanket] | None:
-    if mechanism == _GENERIC:
+def _blanket_factory(randomizer: Randomizer) -> Callable[[float], Blanket] | None:
+    mechanism, dim = randomizer.mechanism, randomizer.dim
+    if mechanism == GENERIC:
         return None
 
     def blanket(local_epsilon: float) -> Blanket:
@@ -642,6 +607,28 @@ def _say(note: str | None, *, aside: bool = False) -> None:
     """Print a remark if there is one, on stderr where stdout is for a program to read."""
     if note is not None:
         print(note, file=sys.stderr if aside else sys.stdout)
+
+
+@contextmanager
+def _patience(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, if a person sits there and it takes long; called with the done and the expected."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, total=None)
+    began = time.monotonic()
+
+    def report(done: int, expected: int) -> None:
+        bar.update(task, completed=done, total=expected)
+        if not bar.live.is_started and time.monotonic() - began > _PATIENCE:
+            bar.start()
+
+    try:
+        yield report
+    finally:
+        bar.stop()
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""ε against the number of rounds, drawn for every bound."""
+"""Pictures of the command line's answers: ε against rounds for every bound, and a plan's error against k."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
 
     from shuffle_plugins.comparison import Comparison
+    from shuffle_plugins.planning import Plan, PlanRow
 
 _TALLEST = 100.0
 _LOWEST_RATIO, _HIGHEST_RATIO = 0.7, 1.25
@@ -26,6 +28,9 @@ _COLOURS = {
     "3-RR instance": "#009e73",
     "binary-RR instance": "#e69f00",
 }
+_CURVE = 3
+_STRAY = "#9a9a9a"
+_CHOSEN = "#ffb000"
 _FURTHER_COLOURS = ("#56b4e9", "#8c564b", "#000000", "#bcbd22")
 
 
@@ -48,13 +53,6 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
         ValueError: if there is nothing to draw, or the format is unknown.
         OSError: if the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PlottingUnavailable(
-            "plotting needs Matplotlib; install it with: pip install 'shuffle-plugins[plot]'"
-        ) from error
     if not comparisons:
         raise ValueError("nothing to plot")
 
@@ -62,8 +60,7 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     for comparison in sorted(comparisons, key=lambda each: each.num_steps):
         panels.setdefault(comparison.shuffle_round.local_epsilon, []).append(comparison)
 
-    figure = Figure(figsize=(1.5 + 5.0 * len(panels), 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(1.5 + 5.0 * len(panels), 6.4)
     colours = bound_colours({bound.name for comparison in comparisons for bound in comparison.bounds})
     rows = figure.subplots(
         2, len(panels), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": (3, 1)}
@@ -113,6 +110,103 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     rows[1][0].set_ylabel("× certified ε")
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=160)
+
+
+def plot_plan(*, plan: Plan, path: Path) -> None:
+    """Write a log-log picture of a plan: the error against k above, ε0 below, one curve per T.
+
+    The best mechanism's combinations are drawn, the best and the thrifty one marked; a dashed line is the
+    error of a trusted curator's Gaussian mechanism. Where only one cohort was tried, T takes the place of k.
+
+    Args:
+        plan: what to draw.
+        path: file to write; its suffix chooses the format.
+
+    Raises:
+        PlottingUnavailable: if Matplotlib is not installed.
+        ValueError: if the format is unknown.
+        OSError: if the file cannot be written.
+    """
+    figure = _figure(7.6, 7.2)
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    errors, levels = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
+    rows = [row for row in plan.rows if row.mechanism == plan.best.mechanism]
+    across_rounds = len({row.cohort for row in rows}) == 1
+    curves: dict[int, list[PlanRow]] = {}
+    for row in rows:
+        curves.setdefault(0 if across_rounds else row.num_steps, []).append(row)
+
+    def place(row: PlanRow) -> int:
+        return row.num_steps if across_rounds else row.cohort
+
+    drawn = sorted(steps for steps, curve in curves.items() if len(curve) >= _CURVE)
+    colours = _shades(drawn)
+    for steps, curve in sorted(curves.items()):
+        curve.sort(key=place)
+        places = [place(row) for row in curve]
+        style: dict[str, Any] = {"color": colours.get(steps, _STRAY), "marker": "o", "markersize": 3}
+        if steps in colours:
+            style |= {
+                "linewidth": 1.4,
+                "label": f"k = {curve[0].cohort:,}" if across_rounds else f"T = {steps:,}",
+            }
+        else:
+            style |= {"linestyle": "none", "zorder": 1}
+        errors.plot(places, [row.average_mse for row in curve], **style)
+        levels.plot(places, [row.local_epsilon for row in curve], **style)
+    for row, name, marker in ((plan.thrifty, "thrifty", "D"), (plan.best, "best", "*")):
+        if name == "thrifty" and row == plan.best:
+            continue
+        told = f"{name}: k = {row.cohort:,}, T = {row.num_steps:,}, ε0 = {row.local_epsilon:.3g}"
+        mark: dict[str, Any] = {
+            "marker": marker,
+            "markersize": 15 if marker == "*" else 8,
+            "markerfacecolor": _CHOSEN,
+            "markeredgecolor": "black",
+            "linestyle": "none",
+            "zorder": 5,
+        }
+        errors.plot([place(row)], [row.average_mse], label=told, **mark)
+        levels.plot([place(row)], [row.local_epsilon], **mark)
+    curator = plan.baselines[-1]
+    errors.axhline(curator.average_mse, color="#7f7f7f", linestyle="--", linewidth=1.2, label=curator.name)
+    figure.suptitle(
+        f"{plan.best.mechanism}, d = {plan.dim:,}, n = {plan.population:,}: ε = {plan.target_epsilon:g}, "
+        f"δ = {plan.delta:g}\n({plan.neighbouring_relation}, {plan.adversary}, {plan.sampling})",
+        fontsize="medium",
+    )
+    errors.set(xscale="log", yscale="log", ylabel="MSE of the average over T rounds")
+    levels.set(xscale="log", yscale="log", ylabel="ε0 of one report", xlabel="T" if across_rounds else "k")
+    for axis in (errors, levels):
+        axis.grid(True, which="major", alpha=0.3)
+    levels.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    levels.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    levels.yaxis.set_minor_formatter(NullFormatter())
+    figure.legend(*errors.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    figure.savefig(path, dpi=160)
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure that needs no display."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlottingUnavailable(
+            "plotting needs Matplotlib; install it with: pip install 'shuffle-plugins[plot]'"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _shades(values: Sequence[int]) -> dict[int, Any]:
+    """A colour for every value, from dark to light."""
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"]
+    return {value: shades(0.85 * i / max(len(values) - 1, 1)) for i, value in enumerate(values)}
 
 
 def bound_colours(names: Collection[str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ them. With :math:`V(x) = E‖R(x) - x‖²` for an unbiased randomizer R, the me
 
 noise and sampling: given the cohort the reports are independent and unbiased, and the second term is that
 of a mean drawn without replacement (Cochran 1977, *Sampling Techniques*, Theorem 2.2). Both are bounded by
-their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius unless it is known to be less.
-One configuration of clients need not attain both, so the sum is an upper bound.
+their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius, unless S is known to be
+less. One configuration of clients need not attain both, so the sum is an upper bound.
 
 Closed forms of V here need no torch; a mechanism without one is built, and its ``variance`` asked.
 """
