@@ -1,0 +1,282 @@
+r"""Rounds whose slots carry weights of any size: from the law of one slot to a finite privacy loss law.
+
+A slot adds (u, v) to n·(dP/df − 1, dQ/df − 1), with any finite law. Counting, as corner laws allow, is out of
+reach: there are too many combinations. But every hockey-stick divergence is a one-dimensional matter,
+
+    H_E(P‖Q) = E[(n·(1 − E) + Σ (u_i − E·v_i))₊] / n,
+
+and a convex function of E. So it is bounded from above at points E_0 < E_1 < …, and the lower convex hull of
+the bounds is the profile of a finite pair that dominates (P, Q): a convex function below the bounds at the
+points is below their hull. The cost does not depend on the number of slots.
+
+Proofs are in ``docs/accounting-noise.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shuffle_plugins.accounting.positive_parts import (
+    Floats,
+    expected_positive_part,
+    log_positive_part_bound,
+)
+
+_MASS_TOLERANCE = 1e-9
+_LARGEST_WEIGHT = 1e70
+_LARGEST_LOSS = math.log(_LARGEST_WEIGHT)
+_LOG_NEGLIGIBLE = math.log(1e-40)
+_SCOUTS = 48
+_UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
+_GROWTH = 0.01  # beyond them, the distance of points relative to the loss
+_RARE = 1e-4  # expected number of draws that may be treated one at a time
+_OUTLYING = 20.0  # … if they are so many standard deviations of the rest away
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotPair:
+    """A pair (P, Q): dP/df = 1 + Σ u_i/n and dQ/df = 1 + Σ v_i/n over independent slots of one law.
+
+    Attributes:
+        population: n, the divisor.
+        slots: number of independent slots, in [1, n].
+        atoms: the law of a slot as triples (u, v, mass): u, v ≥ −1, masses sum to one, and u and v have the
+            same mean, −``lost``.
+        lost: P mass that one slot leaves out, n times over; charged to δ. Zero unless weights were cut.
+
+    Neighbouring relation of the divergences: that of the pair; replace-one for blanket pairs.
+
+    Raises:
+        ValueError: if the atoms are no such law.
+    """
+
+    population: int
+    slots: int
+    atoms: tuple[tuple[float, float, float], ...]
+    lost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slots <= self.population:
+            raise ValueError(f"slots must be in [1, population], got {self.slots} of {self.population}")
+        if not all(len(atom) == 3 and all(map(math.isfinite, atom)) for atom in self.atoms):
+            raise ValueError("atoms must be triples (u, v, mass) of finite numbers")
+        if any(mass < 0 or min(u, v) < -1 - _MASS_TOLERANCE for u, v, mass in self.atoms):
+            raise ValueError("an atom needs a mass that is not negative, and u, v of at least -1")
+        if max((max(u, v) for u, v, _ in self.atoms), default=0.0) > _LARGEST_WEIGHT:
+            raise ValueError(f"weights above {_LARGEST_WEIGHT:g} are out of range: cut them, and charge lost")
+        total = math.fsum(mass for _, _, mass in self.atoms)
+        if abs(total - 1) > _MASS_TOLERANCE:
+            raise ValueError(f"the masses of a slot's atoms must sum to 1, got {total!r}")
+        if not 0 <= self.lost < 1:
+            raise ValueError(f"lost must be in [0, 1), got {self.lost!r}")
+        for name, axis in (("u", 0), ("v", 1)):
+            mean = math.fsum(atom[axis] * atom[2] for atom in self.atoms)
+            if abs(mean + self.lost) > _MASS_TOLERANCE:
+                raise ValueError(f"{name} must have mean -lost = {-self.lost!r}, got {mean!r}")
+
+    @property
+    def largest_ratio(self) -> float:
+        """A bound on dP/df and on dQ/df."""
+        return 1.0 + self.slots * max(max(u, v) for u, v, mass in self.atoms if mass > 0) / self.population
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small; which of two pairs tells more."""
+        return self.slots * math.fsum(m * (u - v) ** 2 for u, v, m in self.atoms) / self.population**2
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether exchanging P and Q changes the pair."""
+        law: dict[tuple[float, float], float] = {}
+        for u, v, mass in self.atoms:
+            law[u, v] = law.get((u, v), 0.0) + mass
+        return any(abs(mass - law.get((v, u), 0.0)) > 1e-12 * mass for (u, v), mass in law.items())
+
+
+def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, float]:
+    """A finite pair that dominates ``pair``: masses of its outcomes under P and under Q.
+
+    Args:
+        pair: the pair.
+        tolerance: relative excess of the variance of the loss, in (0, 0.1]. A loss of ε comes out larger by
+            about half of it, relatively.
+
+    Returns:
+        P masses and Q masses, shape (outcomes,) each, and the P mass that is missing from them (as much Q mass
+        is missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is with P
+        and Q exchanged.
+
+    Raises:
+        ValueError: if the tolerance is out of range.
+    """
+    if not 0 < tolerance <= 0.1:
+        raise ValueError(f"tolerance must be in (0, 0.1], got {tolerance!r}")
+    u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
+    lost = pair.slots * pair.lost / pair.population
+    right_p, right_q, beyond = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
+    if pair.one_sided:
+        left_q, left_p, beyond_q = _speaking_for_first(pair, v, u, mass, tolerance=tolerance)
+    else:
+        left_p, left_q, beyond_q = right_q, right_p, beyond
+    # The rest of P and of Q has no loss.
+    rest_p = max(1.0 - lost - beyond - math.fsum(right_p) - math.fsum(left_p), 0.0)
+    rest_q = max(1.0 - lost - beyond_q - math.fsum(right_q) - math.fsum(left_q), 0.0)
+    return (
+        np.concatenate([right_p, [rest_p], left_p]),
+        np.concatenate([right_q, [rest_q], left_q]),
+        max(beyond, beyond_q) + lost,
+    )
+
+
+def _speaking_for_first(
+    pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: float
+) -> tuple[Floats, Floats, float]:
+    """The outcomes of positive loss of a pair that dominates; their P and Q masses, and P mass beyond them."""
+    profile = _Profile(pair, u, v, mass, share=tolerance / 2)
+    last = profile.last_loss()
+    if last <= 0:
+        return np.empty(0), np.empty(0), 0.0
+    scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
+    scouts_law = _law_of_profile(scouts, profile.bound(scouts))
+    deviation = math.sqrt(float(((scouts_law.p + scouts_law.q) * scouts_law.loss**2).sum()))
+    # Spreading over points h apart adds at most h²/6 on average: the other half of the tolerance.
+    losses = _points(last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation)
+    law = _law_of_profile(losses, profile.bound(losses))
+    return law.p, law.q, law.beyond
+
+
+def _points(last: float, *, step: float, uniform: float) -> Floats:
+    """Losses from 0 to ``last``, ``step`` apart, and wider apart in proportion beyond ``uniform``."""
+    even = np.arange(0.0, min(uniform, last), step)
+    if uniform >= last:
+        return np.append(even[even < last - 1e-6 * step], last)
+    growth = max(_GROWTH, step / uniform)
+    count = max(2, math.ceil(math.log(last / even[-1]) / growth) + 1)
+    return np.concatenate([even, np.geomspace(even[-1], last, count)[1:]])
+
+
+class _Profile:
+    """H_E(P‖Q) at E = e^loss ≥ 1, from above.
+
+    Args:
+        pair: gives n and the number of slots.
+        u: what the atoms add for P.
+        v: what they add for Q.
+        mass: their masses.
+        share: variance of the Gaussian that smooths a sum, relative to the sum's.
+    """
+
+    def __init__(self, pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, share: float) -> None:
+        self._population, self._slots, self._share = pair.population, pair.slots, share
+        self._u, self._v, self._mass = u, v, mass
+        rare = self._find_rare()
+        self._bulk = ~rare
+        self._jumps = rare & (u > v)
+
+    def _find_rare(self) -> npt.NDArray[np.bool_]:
+        """Atoms so large and so seldom that more than one in a round is negligible."""
+        size = np.maximum(self._u, self._v)
+        order = np.argsort(-size, kind="stable")
+        expected = self._slots * np.cumsum(self._mass[order])
+        energy = self._slots * (self._mass * (self._u - self._v) ** 2)[order]
+        of_the_rest = np.maximum(energy.sum() - np.cumsum(energy), 0.0)
+        outlying = (expected <= _RARE) & (of_the_rest > 0) & (size[order] > _OUTLYING * np.sqrt(of_the_rest))
+        rare = np.zeros(len(size), dtype=np.bool_)
+        if np.any(outlying):
+            rare[order[: int(np.nonzero(outlying)[0][-1]) + 1]] = True
+        return rare
+
+    def _sum(self, losses: Floats) -> tuple[Floats, Floats]:
+        """The values u − E·v, shape (losses, atoms), and n·(1 − E)."""
+        growth = np.expm1(losses)
+        return (self._u - self._v) - growth[:, None] * self._v, -self._population * growth
+
+    def _pure_loss(self) -> float:
+        """The largest loss there is: the densities' ratio lies between those of rounds of equal slots."""
+        above = self._population + self._slots * self._v
+        gain = self._slots * (self._u - self._v)
+        if np.any((above <= 0) & (gain > 0)):
+            return _LARGEST_LOSS
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.where(gain > 0, gain / above, 0.0).max()
+        return min(math.log1p(float(ratio)) * (1 + 1e-12), _LARGEST_LOSS)
+
+    def last_loss(self) -> float:
+        """Where the profile has ended: at the largest loss, or with less than 1e-40 left."""
+        self._end = self._pure_loss()
+        first = 0.01 * math.sqrt(self._slots * float((self._mass * (self._u - self._v) ** 2).sum()))
+        first /= self._population
+        if first <= 0 or self._end <= first:
+            return self._end
+        losses = np.geomspace(first, self._end, 256)
+        values, shift = self._sum(losses)
+        bound = log_positive_part_bound(
+            values=values, masses=self._mass, trials=self._slots, shift=shift
+        ) - math.log(self._population)
+        ended = np.nonzero(bound < _LOG_NEGLIGIBLE)[0]
+        return float(losses[ended[0]]) if len(ended) else self._end
+
+    def bound(self, losses: Floats) -> Floats:
+        """Upper bounds, shape (losses,)."""
+        values, shift = self._sum(losses)
+        bulk = np.where(self._bulk, values, 0.0)
+        variance = self._slots * (self._mass * bulk**2).sum(axis=1)
+        total = expected_positive_part(
+            values=bulk[:, self._bulk],
+            masses=self._mass[self._bulk],
+            trials=self._slots,
+            shift=shift,
+            smoothing=np.sqrt(self._share * variance),
+        )
+        if np.any(self._jumps):
+            total = total + self._with_a_jump(values, shift)
+        result = np.minimum(total / self._population * (1 + 1e-14), 1.0)
+        return np.where(losses >= self._end, 0.0, result)
+
+    def _with_a_jump(self, values: Floats, shift: Floats) -> Floats:
+        """Rounds with a rare atom: the expected number of them, times a bound on the positive part of each.
+
+        E[(y + S)₊] ≤ (y + √(y² + Var S))/2 for S of mean zero (Scarf 1958).
+        """
+        others = self._slots - 1
+        mean = (self._mass * values).sum(axis=1)
+        variance = others * (self._mass * values**2).sum(axis=1)
+        y = (shift + others * mean)[:, None] + values[:, self._jumps]
+        root = np.sqrt(y**2 + variance[:, None])
+        part = np.where(y > 0, (y + root) / 2, variance[:, None] / (2 * (root - y)))
+        return np.asarray(self._slots * (self._mass[self._jumps] * part).sum(axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _PositiveLosses:
+    """Outcomes with their losses and masses, and the P mass of those of infinite loss."""
+
+    loss: Floats
+    p: Floats
+    q: Floats
+    beyond: float
+
+
+def _law_of_profile(losses: Floats, bounds: Floats) -> _PositiveLosses:
+    """Outcomes of positive loss whose profile is the lower convex hull of the bounds at the losses.
+
+    Right of the last point the profile is flat. A profile that bends by q at E has an outcome of Q mass q
+    there.
+    """
+    x = np.expm1(losses)
+    hull = [0]
+    for i in range(1, len(x)):
+        while len(hull) > 1 and (bounds[i] - bounds[hull[-1]]) * (x[hull[-1]] - x[hull[-2]]) <= (
+            bounds[hull[-1]] - bounds[hull[-2]]
+        ) * (x[i] - x[hull[-1]]):
+            hull.pop()
+        hull.append(i)
+    kept = np.array(hull)
+    slope = np.append(np.diff(bounds[kept]) / np.diff(x[kept]), 0.0)
+    q = np.maximum(np.diff(slope), 0.0)
+    loss = losses[kept][1:]
+    return _PositiveLosses(loss=loss, p=q * np.exp(loss), q=q, beyond=float(bounds[kept][-1]))
