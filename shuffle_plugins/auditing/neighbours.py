@@ -63,14 +63,15 @@ _EXTREMES: dict[Norm, Callable[[int], Tensor]] = {
 def extreme_neighbours(mechanism: LocalRandomizer) -> tuple[Neighbours, ...]:
     """Antipodal records on the boundary of the mechanism's ball, before several choices of everybody else.
 
-    Everybody else holds the replacement, or the origin, or half of them each of the two records, or, from
-    dimension 2 on, a record of the boundary that lies between the two, as far from one as from the other (in
+    Everybody else holds the replacement, or the original (the mirror image, unless the mechanism is broken in
+    one direction), or the origin, or half of them each of the two records, or, from dimension 2 on, a record of the boundary that lies between the two, as far from one as from the other (in
     an odd number of ±1 coordinates, as nearly as can be). Records are float32.
     """
     original: Tensor = mechanism.radius * _EXTREMES[mechanism.norm](mechanism.dim)
     replacement = -original
     choices = {
         "antipodal records, everybody else at the replacement": replacement.unsqueeze(0),
+        "antipodal records, everybody else at the original": original.unsqueeze(0),
         "antipodal records, everybody else at the origin": torch.zeros(1, mechanism.dim),
         "antipodal records, everybody else at one of the two": torch.stack([replacement, original]),
     }

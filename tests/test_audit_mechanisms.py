@@ -1,0 +1,231 @@
+"""Every registered mechanism, whoever registers it, passes the audit, and the audit says something."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.auditing import (
+    Aggregate,
+    Frequencies,
+    LikelihoodRatio,
+    Projection,
+    audit_local,
+    audit_round,
+    extreme_neighbours,
+)
+from shuffle_plugins.mechanisms import available, blanket, get
+from shuffle_plugins.randomness import SeededRandomness
+
+CONFIDENCE = 0.999
+DIMENSIONS = (1, 4)
+ROUNDS = {
+    "local": ({"population": 1, "cohort": 1, "sampling": "full"}, 1e-3, 1),
+    "full": ({"population": 12, "cohort": 12, "sampling": "full"}, 1e-2, 1),
+    "sampled": ({"population": 30, "cohort": 10}, 1e-2, 1),
+    "poisson": ({"population": 30, "cohort": 10, "sampling": "poisson"}, 1e-2, 1),
+    "poisson, server": (
+        {"population": 30, "cohort": 10, "sampling": "poisson", "adversary": "server"},
+        1e-2,
+        1,
+    ),
+    "composed": ({"population": 20, "cohort": 8}, 1e-2, 5),
+}
+
+
+def build(name, *, dim, local_epsilon=2.0):
+    try:
+        return get(name, local_epsilon=local_epsilon, dim=dim)
+    except ValueError:
+        return None
+
+
+CASES = [(name, dim) for name in available() for dim in DIMENSIONS if build(name, dim=dim) is not None]
+
+
+def certified(mechanism, fields, *, delta, num_steps=1, generic=False):
+    own = blanket(mechanism.name, local_epsilon=mechanism.local_epsilon, dim=mechanism.dim)
+    of_its_own = {} if generic else {"mechanism": mechanism.name, "blanket": own}
+    shuffle_round = ShuffleRound(local_epsilon=mechanism.local_epsilon, **fields, **of_its_own)
+    accountant = ShuffleAccountant()
+    accountant.step(shuffle_round, num_steps=num_steps)
+    return shuffle_round, accountant.upper_epsilon(delta)
+
+
+def test_no_mechanism_is_left_out():
+    assert {name for name, _ in CASES} == set(available())
+
+
+@pytest.mark.parametrize(("name", "dim"), CASES)
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_what_is_certified_withstands_the_attack(name, dim, kind):
+    fields, delta, num_steps = ROUNDS[kind]
+    mechanism = build(name, dim=dim)
+    shuffle_round, upper = certified(mechanism, fields, delta=delta, num_steps=num_steps)
+    result = audit_round(
+        mechanism,
+        shuffle_round,
+        delta=delta,
+        num_steps=num_steps,
+        num_trials=4000,
+        confidence=CONFIDENCE,
+        randomness=SeededRandomness(1),
+    )
+    assert result.consistent_with(upper), f"{result} but {upper} is certified"
+    assert result.epsilon > 0
+
+
+@pytest.mark.parametrize(("name", "dim"), CASES)
+@pytest.mark.parametrize("local_epsilon", [0.5, 3.0])
+def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, local_epsilon):
+    mechanism = build(name, dim=dim, local_epsilon=local_epsilon)
+    result = audit_local(mechanism, num_trials=20_000, confidence=CONFIDENCE, randomness=SeededRandomness(2))
+    assert result.consistent_with(local_epsilon), str(result)
+    assert result.epsilon > 0.5 * local_epsilon
+
+
+@pytest.mark.parametrize(("name", "dim"), [("binary-rr", 1), ("linf-coordinate", 4)])
+@pytest.mark.parametrize(
+    ("fields", "delta", "share"),
+    [
+        ({"population": 20, "cohort": 20, "sampling": "full"}, 1e-2, 0.85),
+        ({"population": 50, "cohort": 10}, 1e-3, 0.35),
+        ({"population": 50, "cohort": 10, "sampling": "poisson", "adversary": "server"}, 1e-3, 0.9),
+    ],
+    ids=["full", "sampled", "server"],
+)
+def test_where_the_worst_case_is_attained_the_audit_comes_close(name, dim, fields, delta, share):
+    mechanism = build(name, dim=dim)
+    shuffle_round, upper = certified(mechanism, fields, delta=delta)
+    result = audit_round(
+        mechanism, shuffle_round, delta=delta, num_trials=50_000, randomness=SeededRandomness(1)
+    )
+    assert share * upper < result.epsilon <= upper
+
+
+@pytest.mark.parametrize(
+    "attack", [LikelihoodRatio(), Frequencies(), Projection(), Aggregate()], ids=lambda attack: attack.name
+)
+def test_every_attack_gets_somewhere_alone(attack):
+    mechanism = get("linf-coordinate", local_epsilon=2.0, dim=2)
+    shuffle_round, upper = certified(mechanism, {"population": 8, "cohort": 8}, delta=0.02)
+    result = audit_round(
+        mechanism,
+        shuffle_round,
+        delta=0.02,
+        num_trials=4000,
+        attacks=[attack],
+        randomness=SeededRandomness(4),
+    )
+    assert result.attack == attack.name
+    assert 0.4 * upper < result.epsilon <= upper
+
+
+def test_composed_rounds_cost_more_and_the_audit_sees_it():
+    mechanism = get("binary-rr", local_epsilon=1.0, dim=1)
+    bounds = []
+    for num_steps in (1, 12):
+        shuffle_round, upper = certified(
+            mechanism, {"population": 20, "cohort": 10}, delta=0.02, num_steps=num_steps
+        )
+        result = audit_round(
+            mechanism,
+            shuffle_round,
+            delta=0.02,
+            num_steps=num_steps,
+            num_trials=6000,
+            randomness=SeededRandomness(6),
+        )
+        assert result.num_steps == num_steps
+        assert result.consistent_with(upper)
+        bounds.append(result.epsilon)
+    assert bounds[1] > 2 * bounds[0]
+
+
+# -- the result and the arguments -----------------------------------------------------------------------
+
+
+def small_audit(**changes):
+    mechanism = get("binary-rr", local_epsilon=1.0, dim=1)
+    arguments = {"delta": 1e-3, "num_trials": 200, "randomness": SeededRandomness(0)} | changes
+    shuffle_round = arguments.pop(
+        "shuffle_round", ShuffleRound(local_epsilon=1.0, population=3, cohort=3, sampling="full")
+    )
+    return audit_round(mechanism, shuffle_round, **arguments)
+
+
+def test_the_seed_decides_and_by_default_there_is_none():
+    assert small_audit() == small_audit()
+    fresh = {audit_local(get("binary-rr", local_epsilon=1.0, dim=1), num_trials=500).hits for _ in range(5)}
+    assert len(fresh) > 1
+
+
+def test_the_result_says_what_it_is_for():
+    result = small_audit(
+        confidence=0.9, shuffle_round=ShuffleRound(local_epsilon=1.0, population=2, cohort=2)
+    )
+    assert (result.neighbouring_relation, result.adversary) == ("replace-one", "model-observer")
+    assert (result.delta, result.confidence, result.num_trials) == (1e-3, 0.9, 200)
+    assert result.epsilon > 0
+    for said in ("δ = 0.001", "0.9 confidence", "replace-one", "model-observer", result.attack):
+        assert said in str(result)
+    assert float(str(result).split()[2]) <= result.epsilon
+    assert result.violates(result.epsilon * 0.99)
+    assert result.consistent_with(result.epsilon)
+    assert result.consistent_with(math.inf)
+    with pytest.raises(ValueError, match="certified_epsilon"):
+        result.violates(float("nan"))
+    with pytest.raises(ValueError, match="certified_epsilon"):
+        result.consistent_with(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": 1.0}, "delta"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"num_trials": 99}, "num_trials"),
+        ({"num_trials": 1000.0}, "num_trials"),
+        ({"num_steps": 0}, "num_steps"),
+        ({"neighbours": []}, "at least one pair"),
+        ({"attacks": []}, "none of the attacks applies"),
+        ({"rounds_per_call": 0}, "rounds_per_call"),
+        ({"shuffle_round": ShuffleRound(local_epsilon=1.1, population=3, cohort=3)}, "declares"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        small_audit(**change)
+
+
+class OnePerReport(Aggregate):
+    """Forgets to add up."""
+
+    def prepare(self, target):
+        return lambda rounds: torch.zeros(len(rounds.reports))
+
+
+class NotANumber(Aggregate):
+    def prepare(self, target):
+        return lambda rounds: torch.full((len(rounds.sizes),), math.nan)
+
+
+@pytest.mark.parametrize("attack", [OnePerReport(), NotANumber()], ids=["shape", "nan"])
+def test_attacks_that_score_nonsense_are_refused(attack):
+    with pytest.raises(ValueError, match="one finite number for each"):
+        small_audit(attacks=[attack])
+
+
+def test_an_attack_that_learns_nothing_proves_nothing():
+    class Blind(Aggregate):
+        def prepare(self, target):
+            return lambda rounds: torch.zeros(len(rounds.sizes))
+
+    assert small_audit(attacks=[Blind()]).epsilon == 0
+
+
+def test_neighbours_outside_the_ball_are_refused_by_the_mechanism():
+    wide = extreme_neighbours(get("binary-rr", local_epsilon=1.0, dim=1, radius=2.0))
+    with pytest.raises(ValueError, match="outside the ball"):
+        small_audit(neighbours=wide)
