@@ -146,8 +146,8 @@ def test_shuffled_rounds_give_a_broken_mechanism_away(mechanism, delta, clients,
 
 @pytest.mark.parametrize("broken", [NamesTheClient, RepeatsItsBits])
 def test_what_depends_on_the_batch_shows_when_every_cohort_is_a_call(broken):
-    mechanism = broken(local_epsilon=2.0)
-    shuffle_round, upper = crowd(mechanism, delta=1e-2, cohort=10)
+    mechanism = broken(local_epsilon=1.5)
+    shuffle_round, upper = crowd(mechanism, delta=1e-2, cohort=20)
     result = audit_round(
         mechanism,
         shuffle_round,
