@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 _SERIES_FROM = 32.0
 
 
-def log_probability(*, successes: NDArray[np.float64], trials: int, success: float) -> NDArray[np.float64]:
+def log_probability(
+    *, successes: NDArray[np.float64], trials: ArrayLike, success: float
+) -> NDArray[np.float64]:
     """log P[Bin(k, p) = h] for whole h in [0, k] and p in (0, 1), with absolute error near 1e-12.
+
+    Counts and trials broadcast against each other.
 
     The plain ``gammaln`` form cancels numbers of size k·log k and is off by more than 1e-6 at k = 1e9;
     Loader's form sums two deviances and Stirling's corrections, all of them small.
     """
+    trials = np.asarray(trials, dtype=np.float64)
     failures = trials - successes
     inside = (successes > 0) & (failures > 0)
     h, f = np.where(inside, successes, 1.0), np.where(inside, failures, 1.0)
     excess = successes - trials * success
     deviance = _deviance(excess, trials * success) + _deviance(-excess, trials * (1 - success))
-    corrections = _stirling_error(np.array([float(trials)])) - _stirling_error(h) - _stirling_error(f)
+    corrections = _stirling_error(np.maximum(trials, 1.0)) - _stirling_error(h) - _stirling_error(f)
     # at an end (h = 0 or k) the guarded values above are not used
     with np.errstate(divide="ignore", invalid="ignore"):
         log_root = 0.5 * np.log(trials / (2 * math.pi * h * f))
@@ -30,10 +35,10 @@ def log_probability(*, successes: NDArray[np.float64], trials: int, success: flo
     return np.where(inside, corrections - deviance + log_root, ends)
 
 
-def _deviance(excess: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
+def _deviance(excess: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
     """x·log(x/μ) − x + μ at x = μ + excess; not used at x = 0."""
-    relative = excess / mean
     with np.errstate(divide="ignore", invalid="ignore"):
+        relative = excess / mean
         return mean * ((1 + relative) * np.log1p(relative) - relative)
 
 

@@ -1,0 +1,312 @@
+r"""Balle, Bell, Gascón, Nissim 2019, "The Privacy Blanket of the Shuffle Model" (CRYPTO 2019).
+
+One randomizer for all clients; replace-one neighbours. Let ω be the part that every R_x shares, γ its mass,
+W ~ ω/γ. With independent copies of the *privacy amplification variable*
+
+    L = γ·(R_x(W) − e^ε·R_x'(W))/ω(W),        E[L] = 1 − e^ε,
+
+and M ~ Bin(n, γ), the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
+The paper bounds it by Hoeffding's or by Bennett's inequality from a few numbers about L. Evaluating it
+exactly is what :mod:`shuffle_plugins.accounting.pairs` does, for a mechanism's own blanket or the worst one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from scipy import optimize
+
+from shuffle_plugins.accounting.published.rounds import compose_points
+
+_LARGEST_LOCAL_EPSILON = 100.0
+_CERTIFY = 1e-10
+_SMALL = 1e-2
+
+Randomizer = Callable[[float], "AmplificationVariable"]
+Inequality = Callable[["AmplificationVariable", int], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AmplificationVariable:
+    """What the two inequalities need to know of L at one ε.
+
+    Attributes:
+        blanket: γ in (0, 1], or less than the blanket's mass: a part of a blanket is one too.
+        deficit: −E[L] = e^ε − 1 ≥ 0.
+        largest: bound on L, positive.
+        spread: bound on max L − min L.
+        second_moment: bound on E[L²].
+    """
+
+    blanket: float
+    deficit: float
+    largest: float
+    spread: float
+    second_moment: float
+
+
+def generic(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
+    r"""L of any ε0-LDP randomizer (Lemma 5.5): γ ≥ e^−ε0, and at most 1 where more is worse.
+
+    L ≤ e^ε0(1 − e^(ε−2ε0)), range (e^ε + 1)(e^ε0 − e^−ε0), E[L²] ≤ e^ε0(e^2ε + 1) − 2e^(ε−3ε0).
+
+    Args:
+        epsilon: ε in [0, ε0), nats.
+        local_epsilon: ε0 in (0, 100], nats.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check_point(epsilon, local_epsilon)
+    e0, e = math.exp(local_epsilon), math.exp(epsilon)
+    return AmplificationVariable(
+        blanket=1 / e0,
+        deficit=math.expm1(epsilon),
+        largest=e0 * -math.expm1(epsilon - 2 * local_epsilon),
+        spread=(e + 1) * 2 * math.sinh(local_epsilon),
+        second_moment=e0 * (e**2 + 1) - 2 * math.exp(epsilon - 3 * local_epsilon),
+    )
+
+
+def k_ary_response(epsilon: float, *, local_epsilon: float, categories: int) -> AmplificationVariable:
+    r"""L of K-ary randomized response, exactly: γ(1 − e^ε) + (1 − γ)K·{1, −e^ε, 0}, γ = K/(e^ε0 + K − 1).
+
+    Args:
+        epsilon: ε in [0, ε0), nats.
+        local_epsilon: ε0 in (0, 100], nats.
+        categories: K ≥ 2.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check_point(epsilon, local_epsilon)
+    if categories < 2:
+        raise ValueError(f"categories must be at least 2, got {categories!r}")
+    e, size = math.exp(epsilon), math.exp(local_epsilon) + categories - 1
+    blanket, deficit = categories / size, math.expm1(epsilon)
+    telling = math.expm1(local_epsilon) / size * categories
+    return AmplificationVariable(
+        blanket=blanket,
+        deficit=deficit,
+        largest=telling - blanket * deficit,
+        spread=telling * (e + 1),
+        second_moment=blanket * (2 - blanket) * deficit**2 + telling**2 / categories * (e**2 + 1),
+    )
+
+
+def laplace(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
+    r"""L of the Laplace mechanism with scale 1/ε0 on [0, 1], at the records 0 and 1: γ = e^{−ε0/2}.
+
+    Args:
+        epsilon: ε in [0, ε0), nats.
+        local_epsilon: ε0 in (0, 100], nats.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check_point(epsilon, local_epsilon)
+    e, half = math.exp(epsilon), math.exp(local_epsilon / 2)
+    squares = (2 * half + half**-2) / 3
+    products = 2 / half - half**-2
+    return AmplificationVariable(
+        blanket=1 / half,
+        deficit=math.expm1(epsilon),
+        largest=half * -math.expm1(epsilon - local_epsilon),
+        spread=(e + 1) * 2 * math.sinh(local_epsilon / 2),
+        second_moment=(e**2 + 1) * squares - 2 * e * products,
+    )
+
+
+def hoeffding(variable: AmplificationVariable, num_reports: int) -> float:
+    r"""log of a bound on δ by Hoeffding's inequality, b²/(4γna)·(1 − γ(1 − e^{−2a²/b²}))^n.
+
+    a is the deficit, b the spread; infinite at ε = 0.
+
+    Args:
+        variable: L at some ε.
+        num_reports: n ≥ 1.
+    """
+    if variable.deficit == 0:
+        return math.inf
+    square = (variable.deficit / variable.spread) ** 2
+    log_factor = 2 * math.log(variable.spread) - math.log(4 * variable.deficit)
+    log_power = num_reports * math.log1p(variable.blanket * math.expm1(-2 * square))
+    return log_factor + log_power - math.log(variable.blanket * num_reports)
+
+
+def bennett(variable: AmplificationVariable, num_reports: int) -> float:
+    r"""log of a bound on δ by Bennett's inequality, b/(γn·log(1 + u))·((1 − γ + γe^−κ)^n − (1 − γ)^n).
+
+    b is the largest L, c the second moment, u = ab/c, κ = (c/b²)((1 + u)log(1 + u) − u): Chernoff's bound on
+    P[ΣL ≥ t], integrated over t ≥ 0 at the exponent that is best for t = 0, and averaged over M. Infinite at
+    ε = 0.
+
+    Args:
+        variable: L at some ε.
+        num_reports: n ≥ 1.
+    """
+    if variable.deficit == 0:
+        return math.inf
+    b, c = variable.largest, variable.second_moment
+    u = variable.deficit * b / c
+    rate = c / b**2 * _bennett_phi(u)
+    log_factor = math.log(b) - math.log(math.log1p(u)) - math.log(variable.blanket * num_reports)
+    log_some = num_reports * math.log1p(variable.blanket * math.expm1(-rate))
+    if variable.blanket == 1:
+        return log_factor + log_some
+    log_none = num_reports * math.log1p(-variable.blanket)  # M = 0 contributes nothing
+    if log_none >= log_some:
+        return -math.inf
+    return log_factor + log_some + math.log1p(-math.exp(log_none - log_some))
+
+
+def shuffling(
+    *,
+    inequality: Inequality,
+    randomizer: Randomizer,
+    local_epsilon: float,
+    num_reports: int,
+    delta: float,
+) -> float:
+    """ε of one shuffle: the smallest at which an inequality's bound on δ is at most δ, or ε0.
+
+    For every ε0-LDP randomizer Bennett's is 3.5 to 5 times above the binary blanket pair (ε0 = 0.5…2,
+    n = 10⁴…10⁶) and gives nothing where γn = e^−ε0·n is small; Hoeffding's is better at small ε0 and useless
+    at large. For K-ary response and Laplace's mechanism Bennett's is 14 to 23 % and 13 to 20 % above the
+    exact blanket (ε0 = 0.5…4, n = 10⁴…10⁶, K = 10).
+
+    Args:
+        inequality: :func:`hoeffding` or :func:`bennett`.
+        randomizer: gives L as a function of ε in [0, ε0).
+        local_epsilon: ε0 in (0, 100], nats.
+        num_reports: n ≥ 1.
+        delta: in (0, 1].
+
+    Returns:
+        ε in nats for replace-one neighbours, at most ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    if num_reports < 1:
+        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    if not 0 < delta <= 1:
+        raise ValueError(f"delta must be in (0, 1], got {delta!r}")
+    _check_point(0.0, local_epsilon)
+    largest = local_epsilon * (1 - 1e-9)
+
+    def excess(epsilon: float) -> float:
+        found = inequality(randomizer(epsilon), num_reports) - math.log(delta)
+        return min(max(found, -1e6), 1e6)
+
+    if excess(largest) > 0:
+        return local_epsilon
+    smallest = local_epsilon * 1e-12
+    if excess(smallest) <= 0:
+        return smallest
+    root = float(optimize.brentq(excess, smallest, largest, xtol=1e-13 * local_epsilon, rtol=1e-12))
+    step = _CERTIFY
+    while excess(min(root * (1 + step), largest)) > 0:
+        step *= 8
+    return min(root * (1 + step), largest)
+
+
+def bennett_epsilon(
+    *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
+) -> float:
+    """Bennett's bound for every ε0-LDP randomizer, amplified by k-of-n sampling, composed strongly.
+
+    Args:
+        local_epsilon: ε0 in (0, 100], nats.
+        population: n.
+        cohort: k ≤ n.
+        num_steps: T ≥ 1.
+        delta: total δ in (0, 1).
+
+    Returns:
+        ε in nats for replace-one neighbours, never above T·ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return _composed(
+        bennett,
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        num_steps=num_steps,
+        delta=delta,
+    )
+
+
+def hoeffding_epsilon(
+    *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
+) -> float:
+    """Hoeffding's bound for every ε0-LDP randomizer, amplified by k-of-n sampling, composed strongly.
+
+    Args:
+        local_epsilon: ε0 in (0, 100], nats.
+        population: n.
+        cohort: k ≤ n.
+        num_steps: T ≥ 1.
+        delta: total δ in (0, 1).
+
+    Returns:
+        ε in nats for replace-one neighbours, never above T·ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return _composed(
+        hoeffding,
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        num_steps=num_steps,
+        delta=delta,
+    )
+
+
+def _composed(
+    inequality: Inequality,
+    *,
+    local_epsilon: float,
+    population: int,
+    cohort: int,
+    num_steps: int,
+    delta: float,
+) -> float:
+    def shuffled(shuffle_delta: float) -> float:
+        return shuffling(
+            inequality=inequality,
+            randomizer=partial(generic, local_epsilon=local_epsilon),
+            local_epsilon=local_epsilon,
+            num_reports=cohort,
+            delta=shuffle_delta,
+        )
+
+    return compose_points(
+        shuffled=shuffled,
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        num_steps=num_steps,
+        delta=delta,
+    )
+
+
+def _bennett_phi(u: float) -> float:
+    """(1 + u)·log(1 + u) − u, at least as a bound from below."""
+    if u < _SMALL:
+        return u**2 / 2 - u**3 / 6 + u**4 / 12 - u**5 / 20
+    return (1 + u) * math.log1p(u) - u
+
+
+def _check_point(epsilon: float, local_epsilon: float) -> None:
+    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
+        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
+    if not 0 <= epsilon < local_epsilon:
+        raise ValueError(f"epsilon must be in [0, local_epsilon), got {epsilon!r}")

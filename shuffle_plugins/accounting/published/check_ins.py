@@ -1,0 +1,105 @@
+r"""Balle, Kairouz, McMahan, Thakkar, Thakurta 2020, "Privacy Amplification via Random Check-Ins".
+
+ε0-LDP randomizers, adaptive from report to report; replace-one neighbours. The argument behind both bounds:
+given the reports before step i, the differing client answers there with probability at most qᵢ, so the step
+is log(1 + qᵢ(e^ε0 − 1))-DP; Σ qᵢ² is at most e^3ε0/n for a permutation and p0²·e^ε0/m for check-ins, because
+qᵢ ≤ 1/(m − (i − 1)(1 − e^−ε0)) there; steps compose by Kairouz, Oh, Viswanath 2015, Theorem 3.5, as
+
+    ε = Σ εᵢ²/2 + √(2·log(1/δ)·Σ εᵢ²).
+"""
+
+from __future__ import annotations
+
+import math
+
+from shuffle_plugins.accounting.published.rounds import compose_points
+
+_LARGEST_LOCAL_EPSILON = 100.0
+
+
+def shuffling(*, local_epsilon: float, num_reports: int, delta: float) -> float:
+    r"""ε of one shuffle: Theorem 5.1 (replace-one).
+
+        ε = e^3ε0·(e^ε0 − 1)²/(2n) + e^{3ε0/2}·(e^ε0 − 1)·√(2·log(1/δ)/n)
+
+    The bound the clones paper draws as its predecessor: 4 times above the binary blanket pair at ε0 = 0.5,
+    35 times at ε0 = 2 (n = 10⁶, δ = 10⁻⁸).
+
+    Args:
+        local_epsilon: ε0 in (0, 100], nats.
+        num_reports: n ≥ 1.
+        delta: in (0, 1].
+
+    Returns:
+        ε in nats for replace-one neighbours. It may exceed ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check(local_epsilon=local_epsilon, slots=num_reports, delta=delta, name="num_reports")
+    spread = math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(num_reports)
+    return spread**2 / 2 + spread * math.sqrt(2 * math.log(1 / delta))
+
+
+def fixed_window(*, local_epsilon: float, window: int, participation: float = 1.0, delta: float) -> float:
+    r"""ε of random check-ins into a fixed window of m slots: Theorem 3.2 (replace-one).
+
+        ε = p0²·e^ε0·(e^ε0 − 1)²/(2m) + p0·(e^ε0 − 1)·√(2·e^ε0·log(1/δ)/m)
+
+    Every client takes part with probability p0 and picks a uniform slot; each slot uses one of the clients
+    that picked it. No shuffler is needed. A protocol of its own: not a bound on a shuffled round.
+
+    Args:
+        local_epsilon: ε0 in (0, 100], nats.
+        window: m ≥ 1 slots.
+        participation: p0 in (0, 1].
+        delta: in (0, 1].
+
+    Returns:
+        ε in nats for replace-one neighbours, of the whole window.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    _check(local_epsilon=local_epsilon, slots=window, delta=delta, name="window")
+    if not 0 < participation <= 1:
+        raise ValueError(f"participation must be in (0, 1], got {participation!r}")
+    spread = participation * math.exp(local_epsilon / 2) * math.expm1(local_epsilon) / math.sqrt(window)
+    return spread**2 / 2 + spread * math.sqrt(2 * math.log(1 / delta))
+
+
+def epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
+    """Theorem 5.1 on the cohort, amplified by k-of-n sampling, composed over T rounds by strong composition.
+
+    Args:
+        local_epsilon: ε0 in (0, 100], nats.
+        population: n.
+        cohort: k ≤ n.
+        num_steps: T ≥ 1.
+        delta: total δ in (0, 1).
+
+    Returns:
+        ε in nats for replace-one neighbours, never above T·ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    return compose_points(
+        shuffled=lambda shuffle_delta: shuffling(
+            local_epsilon=local_epsilon, num_reports=cohort, delta=shuffle_delta
+        ),
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=cohort,
+        num_steps=num_steps,
+        delta=delta,
+    )
+
+
+def _check(*, local_epsilon: float, slots: int, delta: float, name: str) -> None:
+    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
+        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
+    if slots < 1:
+        raise ValueError(f"{name} must be positive, got {slots!r}")
+    if not 0 < delta <= 1:
+        raise ValueError(f"delta must be in (0, 1], got {delta!r}")
