@@ -137,7 +137,8 @@ def test_published_bounds_are_left_out_where_they_are_not_stated(run: Run) -> No
     names = {bound["name"] for bound in answer(run, "epsilon", *QUESTION)["bounds"]}
     poisson = answer(run, "epsilon", *QUESTION, "--sampling", "poisson")
     left = {bound["name"] for bound in poisson["bounds"]}
-    assert names - left == {"subsampled shuffle RDP, published"}
+    assert "subsampled shuffle RDP, published" in names - left
+    assert "blanket pair, PLD" in names & left
     _, out, _ = run("epsilon", *QUESTION, "--sampling", "poisson")
     assert "not for Poisson sampling" in " ".join(out.split())
 
@@ -260,7 +261,116 @@ def test_mechanisms(run: Run) -> None:
     assert "bits per report" in out
 
 
+PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]
+PLANNED += ["--mechanism", "linf-coordinate"]
+
+
+def test_plan_keeps_its_contract(run: Run) -> None:
+    found = answer(run, "plan", *PLANNED)
+    assert list(found) == [
+        "target_epsilon",
+        "delta",
+        "neighbouring_relation",
+        "adversary",
+        "sampling",
+        "method",
+        "population",
+        "dim",
+        "radius",
+        "norm",
+        "spread",
+        "tolerance",
+        "best",
+        "thrifty",
+        "everybody",
+        "cohort_edge",
+        "rounds_edge",
+        "baselines",
+        "rows",
+        "dismissed",
+        "infeasible",
+        "remarks",
+    ]
+    assert found["neighbouring_relation"] == "replace-one"
+    assert found["norm"] == "linf"
+    assert found["spread"] == pytest.approx(8**0.5)
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        assert list(row) == [
+            "mechanism",
+            "cohort",
+            "rounds",
+            "local_epsilon",
+            "lower",
+            "upper",
+            "noise_mse",
+            "sampling_mse",
+            "round_mse",
+            "average_mse",
+            "bits_per_report",
+            "bits_per_client",
+            "total_bits",
+        ]
+        assert 0 < row["lower"] <= row["upper"] <= 0.5
+    assert found["best"] == min(found["rows"], key=lambda row: row["average_mse"])
+    assert (found["best"]["cohort"], found["best"]["rounds"]) == (300, 4)
+    for baseline in found["baselines"]:
+        assert list(baseline) == ["name", "average_mse", "cohort", "rounds", "local_epsilon"]
+
+
+def test_a_plans_row_is_what_epsilon_answers(run: Run) -> None:
+    row = answer(run, "plan", *PLANNED)["rows"][0]
+    asked = ["-n", "300", "-k", str(row["cohort"]), "-e", str(row["local_epsilon"]), "-t", str(row["rounds"])]
+    again = answer(run, "epsilon", *asked, "-d", "1e-5", "--mechanism", "linf-coordinate")
+    assert (again["lower"], again["upper"]) == (row["lower"], row["upper"])
+
+
+@pytest.mark.parametrize("columns", ["80", "110"])
+def test_a_plan_is_readable(
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    columns: str,
+) -> None:
+    found = answer(run, "plan", *PLANNED)
+    monkeypatch.setenv("COLUMNS", columns)
+    target = tmp_path / "plan.png"
+    code = cli.main(["plan", *PLANNED, "--plot", str(target)])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    tables, told = out.split("replace-one neighbours")
+    assert max(len(line.rstrip()) for line in tables.splitlines()) <= int(columns)
+    assert "…" not in out
+    for remark in found["remarks"]:
+        assert remark in told
+    for baseline in found["baselines"]:
+        assert baseline["name"] in out
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_among_mechanisms_says_which_were_left_out(run: Run) -> None:
+    asked = ["plan", "-n", "100", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
+    code, out, err = run(*asked)
+    assert (code, err) == (0, "")
+    assert "Left out: binary-rr: " in out
+    chosen = answer(run, *asked)["best"]["mechanism"]
+    assert out.startswith(f"{chosen}: k = 100")
+
+
 BAD = [
+    "plan",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5",
+    "plan -n 300 --target-epsilon 0 -d 1e-5 --dim 8 -t 1 -k 30",
+    "plan -n 300 --target-epsilon 0.5 -d 0 --dim 8 -t 1 -k 30",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 301",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 2.5",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t , -k 30",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --mechanism generic",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --mechanism binary-rr",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --norm l3",
+    "plan -n 300 --target-epsilon 0.5 -d 1e-5 --dim 8 -t 1 -k 30 --spread 2 --mechanism privunit",
+    "plan -n 300 --target-epsilon 1e-9 -d 1e-15 --dim 8 -t 1000 -k 300 --mechanism linf-coordinate",
     "nonsense",
     "epsilon",
     "epsilon -n 10 -e 1 -t 1 -d 1e-5",
@@ -323,7 +433,7 @@ def test_no_command_shows_the_help_and_version_the_version(run: Run) -> None:
     assert run("--version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate", "mechanisms", None])
+@pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate", "plan", "mechanisms", None])
 def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
     code, out, err = run(*([command] if command else []), "--help")
     assert (code, err) == (0, "")

@@ -348,10 +348,10 @@ class _Search:
                     self.evaluate(name, cohort, num_steps)
 
     def best(self) -> PlanRow:
-        """The least error; the least communication, then the fewest rounds, among equals."""
+        """The least error. Equals, as far as ε0 is solved for: fewer bits, fewer rounds, larger cohorts."""
         least = min(row.average_mse for row in self.rows.values())
         equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + _EQUAL))
-        return min(equals, key=lambda row: (row.total_bits, row.num_steps, row.average_mse))
+        return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
         """Halve the grids' steps around the best; go on below the smallest cohort while it is the best."""
@@ -415,7 +415,7 @@ class _Search:
             report = self._report_error(best.mechanism, unshuffled)
             found.append(
                 Baseline(
-                    name="no shuffler: everybody, ε0 = ε/T",
+                    name="no shuffler, ε0 = ε/T",
                     average_mse=report.variance / (self.population * num_steps),
                     cohort=self.population,
                     num_steps=num_steps,
@@ -428,7 +428,7 @@ class _Search:
             if row is not None:
                 found.append(
                     Baseline(
-                        name="a cohort of 1 %, the same T",
+                        name="a cohort of 1 %",
                         average_mse=row.average_mse,
                         cohort=small,
                         num_steps=row.num_steps,
@@ -438,7 +438,7 @@ class _Search:
         reach = enclosing_radius(radius=self.radius, norm=self.norm, within="l2", dim=self.dim)
         found.append(
             Baseline(
-                name="trusted curator, Gaussian mechanism",
+                name="trusted curator, Gaussian",
                 average_mse=gaussian_mse(
                     target_epsilon=self.target_epsilon,
                     delta=self.delta,

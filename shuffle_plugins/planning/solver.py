@@ -10,6 +10,7 @@ from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EP
 PRECISION = 2e-4
 """Relative precision of the ε0 that is found."""
 
+_LOWEST, _HIGHEST = math.log(MIN_LOCAL_EPSILON), math.log(MAX_LOCAL_EPSILON)
 _FARTHEST = math.log(8)
 _LEAST_SLOPE, _GREATEST_SLOPE = 0.2, 50.0
 _MOST_SECANTS = 8
@@ -30,30 +31,31 @@ def largest_within(cost: Callable[[float], float], *, target: float, start: floa
     Returns:
         ε0, or None if even the smallest costs too much.
     """
-    lowest, highest = math.log(MIN_LOCAL_EPSILON), math.log(MAX_LOCAL_EPSILON)
     good = bad = last = None
-    slope = 1.0
+    slope, flat = 1.0, False
     x = math.log(start)
     for probe in range(_MOST_PROBES):
-        x = min(max(x, lowest), highest)
+        x = min(max(x, _LOWEST), _HIGHEST)
         spent = cost(_level(x))
         y = math.log(spent / target) if spent > 0 else -math.inf
         if spent <= target:
             good = x
-            if x == highest:
+            if x == _HIGHEST:
                 return _level(x)
         else:
             bad = x
-            if x == lowest:
+            if x == _LOWEST:
                 return None
         if good is not None and bad is not None and bad - good <= PRECISION:
             return _level(good)
         if last is not None and math.isfinite(y - last[1]) and x != last[0]:
-            slope = min(max((y - last[1]) / (x - last[0]), _LEAST_SLOPE), _GREATEST_SLOPE)
-            if -PRECISION * slope <= y <= 0:
+            measured = (y - last[1]) / (x - last[0])
+            slope = min(max(measured, _LEAST_SLOPE), _GREATEST_SLOPE)
+            if measured >= _LEAST_SLOPE and -PRECISION * slope <= y <= 0:
                 return _level(x)
+            flat = measured < _LEAST_SLOPE
         last = x, y
-        step = -y / slope - PRECISION / 2 if math.isfinite(y) else _FARTHEST
+        step = _FARTHEST if y == -math.inf or (flat and y <= 0) else -y / slope - PRECISION / 2
         following = x + min(max(step, -_FARTHEST), _FARTHEST)
         if good is not None and bad is not None and not (probe < _MOST_SECANTS and good < following < bad):
             following = (good + bad) / 2
@@ -62,4 +64,6 @@ def largest_within(cost: Callable[[float], float], *, target: float, start: floa
 
 
 def _level(x: float) -> float:
-    return min(max(math.exp(x), MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON)
+    if x <= _LOWEST:
+        return MIN_LOCAL_EPSILON
+    return MAX_LOCAL_EPSILON if x >= _HIGHEST else math.exp(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,17 +23,17 @@ def plan_tables(plan: Plan, *, width: int = WIDE) -> Iterator[Table]:
         plan: what to show.
         width: columns there are; below ``WIDE`` the lower end of ε and the total of bits are left out.
     """
-    yield _choices(plan)
     wide = width >= WIDE
+    yield _choices(plan, wide=wide)
     by_cohort, best = plan.curve(), plan.best
     if len(by_cohort) > 1:
-        yield _rows(f"by cohort, T = {best.num_steps:,}", by_cohort, plan, wide=wide)
+        yield _rows(f"by cohort, T = {best.num_steps:,}", by_cohort, plan, changing="k", wide=wide)
     by_rounds = sorted(
         (row for row in plan.rows if (row.mechanism, row.cohort) == (best.mechanism, best.cohort)),
         key=lambda row: row.num_steps,
     )
     if len(by_rounds) > 1:
-        yield _rows(f"by number of rounds, k = {best.cohort:,}", by_rounds, plan, wide=wide)
+        yield _rows(f"by number of rounds, k = {best.cohort:,}", by_rounds, plan, changing="T", wide=wide)
 
 
 def headline(plan: Plan) -> str:
@@ -47,11 +47,12 @@ def headline(plan: Plan) -> str:
 
 
 def footing(plan: Plan) -> str:
-    """What the numbers are about, in one line."""
+    """What the numbers are about."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
-        f"spread ≤ {plan.spread:g}"
+        f"spread ≤ {plan.spread:g} · noise and sampling: mean squared error of one round's average; "
+        "error: of all rounds' average"
     )
 
 
@@ -85,9 +86,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _choices(plan: Plan) -> Table:
+def _choices(plan: Plan, *, wide: bool) -> Table:
     best = plan.best
-    table = _table("what the target buys")
+    table = _table("what the target buys", wide=wide)
     table.add_column("")
     for heading in ("k", "T", "ε0", "error", "× best"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -116,32 +117,35 @@ def _choices(plan: Plan) -> Table:
     return table
 
 
-def _rows(title: str, rows: tuple[PlanRow, ...] | list[PlanRow], plan: Plan, *, wide: bool) -> Table:
-    table = _table(f"{plan.best.mechanism}, {title}")
-    for heading in ("k", "T", "ε0", *(["ε from"] if wide else []), "ε up to", "noise", "sampling", "error"):
+def _rows(title: str, rows: Sequence[PlanRow], plan: Plan, *, changing: str, wide: bool) -> Table:
+    table = _table(f"{plan.best.mechanism}, {title}", wide=wide)
+    headings = [changing, "ε0", *(["ε from"] if wide else []), "ε up to", "noise", "sampling", "error"]
+    for heading in (*headings, "bits per client" if wide else "bits"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bits per client", justify="right", no_wrap=True)
     if wide:
         table.add_column("bits in total", justify="right", no_wrap=True)
     for row in rows:
+        errors = (row.noise_mse, row.sampling_mse, row.average_mse, row.bits_per_client)
         table.add_row(
-            f"{row.cohort:,}",
-            f"{row.num_steps:,}",
+            f"{row.cohort if changing == 'k' else row.num_steps:,}",
             rounded(row.local_epsilon, up=False),
             *([rounded(row.epsilon.lower, up=False)] if wide else []),
             rounded(row.epsilon.upper, up=True),
-            *(rounded(error, up=True, digits=3) for error in (row.noise_mse, row.sampling_mse)),
-            rounded(row.average_mse, up=True, digits=3),
-            rounded(row.bits_per_client, up=True, digits=3),
-            *([f"{row.total_bits:.2e}"] if wide else []),
+            *(rounded(value, up=True, digits=3) for value in errors),
+            *([rounded(float(row.total_bits), up=True, digits=3)] if wide else []),
             style="bold" if row == plan.best else None,
         )
     return table
 
 
-def _table(title: str) -> Table:
+def _table(title: str, *, wide: bool = True) -> Table:
     return Table(
-        title=escape(title), title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False
+        title=escape(title),
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=not wide,
     )
 
 

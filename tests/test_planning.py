@@ -1,0 +1,455 @@
+import itertools
+import math
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning import Edge, Plan, PlanRow, plan
+from shuffle_plugins.planning import errors as error_model
+from shuffle_plugins.planning.baselines import gaussian_mse
+from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
+from shuffle_plugins.planning.solver import PRECISION, largest_within
+from shuffle_plugins.plotting import plot_plan
+from shuffle_plugins.randomness import SeededRandomness
+
+N, DELTA, DIM = 400, 1e-5, 20
+
+planned = partial(plan, target_epsilon=0.5, delta=DELTA, population=N, dim=DIM, mechanism="privunit")
+
+
+@pytest.fixture(scope="module")
+def searched() -> Plan:
+    """k and T left open, all mechanisms."""
+    return planned(mechanism="best")
+
+
+def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
+    accountant = ShuffleAccountant(method=found.method)
+    blanket = registry.blanket(row.mechanism, local_epsilon=row.local_epsilon, dim=found.dim)
+    shuffle_round = ShuffleRound(
+        local_epsilon=row.local_epsilon,
+        population=found.population,
+        cohort=row.cohort,
+        sampling=found.sampling,
+        adversary=found.adversary,
+        mechanism=row.mechanism,
+        blanket=blanket,
+    )
+    accountant.step(shuffle_round, num_steps=row.num_steps)
+    return accountant
+
+
+# -- the answer ---------------------------------------------------------------------------------------------
+
+
+def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
+    for name, cohort, num_steps in itertools.product(("privunit", "linf-coordinate"), (7, 250, N), (1, 1000)):
+        level = calibrate_local_epsilon(
+            target_epsilon=0.5,
+            delta=DELTA,
+            population=N,
+            cohort=cohort,
+            num_steps=num_steps,
+            mechanism=name,
+            blanket_factory=lambda e0, name=name: registry.blanket(name, local_epsilon=e0, dim=DIM),
+        )
+        mechanism = registry.get(name, local_epsilon=level, dim=DIM)
+        noise = float(mechanism.variance(torch.zeros(1, DIM))[0]) / cohort
+        error = (noise + (N - cohort) / (N - 1) / cohort) / num_steps
+        assert searched.best.average_mse <= error * (1 + 2e-3)
+
+
+def test_every_row_is_certified_afresh(searched: Plan) -> None:
+    for row in (*searched.rows[::5], searched.best, searched.thrifty):
+        again = recomputed(row, searched).epsilon(DELTA)
+        assert (row.epsilon.lower, row.epsilon.upper) == (again.lower, again.upper)
+        assert 0.5 * (1 - 40 * PRECISION) < row.epsilon.upper <= 0.5
+        assert row.epsilon.neighbouring_relation == "replace-one"
+
+
+def test_a_rows_errors_and_bits_belong_together(searched: Plan) -> None:
+    for row in searched.rows:
+        variance = report_error(
+            row.mechanism, local_epsilon=row.local_epsilon, dim=DIM, radius=1.0, norm="l2"
+        ).variance
+        assert row.noise_mse == pytest.approx(variance / row.cohort)
+        assert row.average_mse == pytest.approx(row.round_mse / row.num_steps)
+        assert row.total_bits == row.cohort * row.num_steps * row.bits_per_report
+        assert row.bits_per_client == pytest.approx(row.total_bits / N)
+
+
+def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan) -> None:
+    best, thrifty = searched.best, searched.thrifty
+    assert best.average_mse <= thrifty.average_mse <= best.average_mse * 1.05
+    assert thrifty.total_bits < best.total_bits / 2
+    assert thrifty.cohort == best.cohort
+    told = " ".join(searched.remarks())
+    assert "less communication" in told
+    assert "k = n" in told
+
+
+def test_error_falls_with_epsilon_and_population() -> None:
+    small = partial(planned, num_steps=10, mechanism="linf-coordinate")
+    by_epsilon = [small(target_epsilon=eps, cohorts=(100, N)).best.average_mse for eps in (0.1, 0.5, 2)]
+    by_population = [small(population=n, cohorts=(100,)).best.average_mse for n in (150, 400, 2000)]
+    for errors in (by_epsilon, by_population):
+        assert all(later < 0.99 * earlier for earlier, later in itertools.pairwise(errors))
+
+
+def test_noise_depends_on_the_reports_sent_and_little_on_how_they_are_split() -> None:
+    same = partial(planned, population=1000, mechanism="linf-coordinate")
+    rows = [same(cohorts=(k,), num_steps=10_000 // k).best for k in (10, 100, 1000)]
+    noise = [row.noise_mse / row.num_steps for row in rows]
+    assert max(noise) < 1.02 * min(noise)
+    assert rows[0].sampling_mse > 0 == rows[-1].sampling_mse
+
+
+def test_everybody_is_best_and_said_to_be() -> None:
+    found = planned(mechanism="linf-coordinate", num_steps=10)
+    assert found.everybody
+    assert found.cohort_edge is Edge.HIGHEST
+    assert found.steps_edge is Edge.ONLY
+    assert any("k = n" in said for said in found.remarks())
+
+
+def test_an_edge_that_is_not_the_population_is_flagged() -> None:
+    found = planned(num_steps=(5, 10), cohorts=(20, 40))
+    assert (found.best.cohort, found.best.num_steps) == (40, 10)
+    assert (found.cohort_edge, found.steps_edge) == (Edge.HIGHEST, Edge.HIGHEST)
+    told = " ".join(found.remarks())
+    assert "may lie beyond k = 40" in told
+    assert "more rounds than 10" in told
+
+
+def test_an_interior_optimum_is_found_and_refined() -> None:
+    name = "test-planner-steep"
+    registry.register(
+        name,
+        lambda **given: _Steep(**given),
+        blanket=lambda *, local_epsilon, dim: registry.blanket(
+            "linf-coordinate", local_epsilon=local_epsilon, dim=dim
+        ),
+    )
+    try:
+        found = planned(mechanism=name, num_steps=10, spread=0.0)
+    finally:
+        del registry._ENTRIES[name]
+    assert found.cohort_edge is Edge.INTERIOR
+    assert not found.everybody
+    tried = sorted(row.cohort for row in found.rows)
+    place = tried.index(found.best.cohort)
+    assert tried[place + 1] / tried[place - 1] < 2
+    assert not any("k = n" in said for said in found.remarks())
+
+
+class _Steep:
+    """Falls so fast with ε0 that fewer, better reports are worth more."""
+
+    norm = "linf"
+    bits_per_report = 3
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float) -> None:
+        self.local_epsilon, self.radius = local_epsilon, radius
+
+    def variance(self, x: torch.Tensor) -> torch.Tensor:
+        level = 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
+        return torch.full((x.shape[0],), level, dtype=torch.float64)
+
+
+def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:
+    reasons = {each.mechanism: each.reason for each in searched.dismissed}
+    assert "dim=1" in reasons["binary-rr"]
+    assert searched.best.mechanism == "privunit"
+    assert planned(dim=1, mechanism="best", num_steps=3, cohorts=(N,)).best.bits_per_report == 1
+
+
+def test_a_dismissed_mechanism_could_not_have_won() -> None:
+    given = {"num_steps": 3, "cohorts": (40, N)}
+    both = planned(mechanism=("linf-coordinate", "privunit"), **given)
+    alone = planned(mechanism="linf-coordinate", norm="l2", **given)
+    assert [each.mechanism for each in both.dismissed] == ["linf-coordinate"]
+    assert "ε0 = 20" in both.dismissed[0].reason
+    assert alone.best.average_mse > both.best.average_mse
+    for row, other in zip(alone.curve(), both.curve(), strict=True):
+        assert row.average_mse > other.average_mse
+
+
+def test_full_participation_has_one_cohort() -> None:
+    found = planned(sampling="full", num_steps=(1, 10))
+    assert {row.cohort for row in found.rows} == {N}
+    assert all(row.sampling_mse == 0 for row in found.rows)
+    with pytest.raises(ValueError, match="cohort == population"):
+        planned(sampling="full", num_steps=1, cohorts=(10,))
+
+
+def test_a_single_pass_hears_everybody() -> None:
+    found = planned(sampling="single-pass", num_steps=2, cohorts=(100, N))
+    part, whole = found.rows
+    assert part.cohort == 100
+    assert part.sampling_mse > 0
+    assert part.num_reports == whole.num_reports == 2 * N
+    assert part.average_mse == pytest.approx(part.noise_mse * 100 / (2 * N))
+    assert recomputed(part, found).epsilon(DELTA).upper <= 0.5
+
+
+def test_the_server_gives_no_amplification_by_sampling() -> None:
+    server = planned(adversary="server", num_steps=2, cohorts=(100,))
+    alone = planned(population=100, sampling="full", num_steps=2)
+    assert server.best.local_epsilon == pytest.approx(alone.best.local_epsilon, rel=3 * PRECISION)
+    assert any("server" in said for said in server.remarks())
+
+
+def test_the_rdp_route_costs_a_little(searched: Plan) -> None:
+    rdp, pld = (planned(method=method, num_steps=10, cohorts=(N,)).best for method in ("rdp", "pld"))
+    assert pld.average_mse < rdp.average_mse < 1.5 * pld.average_mse
+    assert "RDP" in rdp.epsilon.upper_bound
+
+
+def test_baselines_are_what_they_say(searched: Plan) -> None:
+    by_name = {each.name.split(",")[0]: each for each in searched.baselines}
+    alone, curator = by_name["no shuffler"], by_name["trusted curator"]
+    expected = report_error(searched.best.mechanism, local_epsilon=0.5, dim=DIM, radius=1.0, norm="l2")
+    assert alone.average_mse == pytest.approx(expected.variance / N)
+    assert curator.average_mse < searched.best.average_mse < 0.1 * alone.average_mse
+    assert by_name["a cohort of 1 %"].average_mse > searched.best.average_mse
+
+
+def test_progress_counts_up() -> None:
+    calls: list[tuple[int, int]] = []
+    found = planned(
+        num_steps=5, cohorts=(40, N), progress=lambda done, expected: calls.append((done, expected))
+    )
+    assert [done for done, _ in calls] == list(range(1, len(found.rows) + 1))
+    assert all(done <= expected for done, expected in calls)
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+def test_an_impossible_target_is_refused_with_advice() -> None:
+    with pytest.raises(ValueError, match="fewer rounds, a smaller cohort or a larger population"):
+        planned(target_epsilon=1e-6, delta=1e-15, num_steps=10_000, cohorts=(N,))
+
+
+def test_what_is_out_of_reach_is_listed() -> None:
+    found = planned(target_epsilon=1e-3, delta=1e-15, num_steps=(1, 1000), cohorts=(N,))
+    assert [(row.cohort, row.num_steps) for row in found.rows] == [(N, 1)]
+    assert found.infeasible == (("privunit", N, 1000),)
+    assert any("exceed the target" in said for said in found.remarks())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"target_epsilon": 0.0},
+        {"target_epsilon": math.nan},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"population": 0},
+        {"population": 2.5},
+        {"dim": 0},
+        {"mechanism": "unheard-of"},
+        {"mechanism": ()},
+        {"mechanism": "binary-rr"},
+        {"num_steps": 0},
+        {"num_steps": ()},
+        {"cohorts": ()},
+        {"cohorts": (0,)},
+        {"cohorts": (N + 1,)},
+        {"cohorts": (2.5,)},
+        {"sampling": "never"},
+        {"adversary": "nobody"},
+        {"radius": 0.0},
+        {"norm": "l3"},
+        {"spread": 1.5},
+        {"spread": -1.0},
+        {"tolerance": -0.1},
+        {"method": "magic"},
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        planned(**({"num_steps": 1, "cohorts": (N,)} | bad))  # type: ignore[arg-type]
+
+
+# -- the error model ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(error_model._CLOSED_FORMS))
+@pytest.mark.parametrize("local_epsilon", [0.01, 1.0, 8.0, 20.0])
+def test_closed_forms_are_the_mechanisms_own(name: str, local_epsilon: float) -> None:
+    dim = 1 if name == "binary-rr" else 37
+    built = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=2.5)
+    found = report_error(
+        name, local_epsilon=local_epsilon, dim=dim, radius=2.5, norm=error_model.check_norm(str(built.norm))
+    )
+    generator = torch.Generator().manual_seed(1)
+    points = torch.randn(64, dim, generator=generator, dtype=torch.float64)
+    points *= 2.5 / torch.linalg.vector_norm(
+        points, ord=2 if built.norm == "l2" else math.inf, dim=1, keepdim=True
+    )
+    points[0] = 0
+    variances = built.variance(points * (1 - 1e-12))
+    assert found.variance == pytest.approx(float(variances.max()), rel=1e-12)
+    assert found.bits == built.bits_per_report
+
+
+def test_a_mechanism_without_closed_form_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"local_epsilon": 2.0, "dim": 5, "radius": 3.0, "norm": "l1"}
+    closed = report_error("privunit", **given)  # type: ignore[arg-type]
+    monkeypatch.setattr(error_model, "_CLOSED_FORMS", {})
+    asked = report_error("privunit", **given)  # type: ignore[arg-type]
+    assert asked.variance == pytest.approx(closed.variance, rel=1e-12)
+    assert asked.bits == closed.bits
+
+
+@pytest.mark.parametrize("sampling", [Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON])
+def test_noise_and_sampling_add_up_to_the_error_of_simulated_rounds(sampling: Sampling) -> None:
+    population, cohort, dim, level, trials = 12, 4, 3, 2.0, 4000
+    rng = np.random.default_rng(7)
+    records = rng.uniform(-1, 1, (population, dim))
+    mechanism = registry.get("linf-coordinate", local_epsilon=level, dim=dim)
+    if sampling is Sampling.POISSON:
+        joined = rng.random((trials, population)) < cohort / population
+    else:
+        joined = rng.random((trials, population)).argsort(axis=1) < cohort
+    trial, client = np.nonzero(joined)
+    reports = mechanism.randomize(torch.tensor(records[client]), randomness=SeededRandomness(3))
+    coordinates = reports.fields[0].values.numpy()
+    signs = 2.0 * reports.fields[1].values.numpy() - 1
+    estimates = np.zeros((trials, dim))
+    np.add.at(estimates, (trial, coordinates), signs * mechanism.report_value / cohort)
+    squares = ((estimates - records.mean(axis=0)) ** 2).sum(axis=1)
+
+    centre = 0.0 if sampling is Sampling.POISSON else records.mean(axis=0)
+    spread = math.sqrt(((records - centre) ** 2).sum(axis=1).mean())
+    expected = float(mechanism.variance(torch.tensor(records)).mean()) / cohort
+    expected += sampling_error(population=population, cohort=cohort, sampling=sampling, spread=spread)
+    assert abs(squares.mean() - expected) < 4 * squares.std() / math.sqrt(trials)
+    worst = report_error("linf-coordinate", local_epsilon=level, dim=dim, radius=1.0, norm="linf").variance
+    assert expected < worst / cohort + sampling_error(
+        population=population, cohort=cohort, sampling=sampling, spread=math.sqrt(dim)
+    )
+
+
+def test_nothing_is_lost_to_sampling_when_everybody_is_asked() -> None:
+    for sampling in Sampling:
+        assert sampling_error(population=9, cohort=9, sampling=sampling, spread=1.0) == 0
+    assert sampling_error(population=1, cohort=1, sampling=Sampling.FULL, spread=1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("norm", "within", "factor"),
+    [
+        ("l2", "linf", 1),
+        ("l2", "l2", 1),
+        ("l2", "l1", 3),
+        ("linf", "l2", 3),
+        ("linf", "l1", 9),
+        ("l1", "l2", 1),
+    ],
+)
+def test_enclosing_balls(norm: str, within: str, factor: float) -> None:
+    found = enclosing_radius(
+        radius=2.0, norm=error_model.check_norm(norm), within=error_model.check_norm(within), dim=9
+    )
+    assert found == pytest.approx(2 * factor)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 0.1])
+@pytest.mark.parametrize("target", [1e-3, 0.3, 3.0, 20.0])
+def test_the_gaussian_baseline_spends_exactly_its_delta(target: float, delta: float) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    sigma = math.sqrt(gaussian_mse(target_epsilon=target, delta=delta, sensitivity=1.0, dim=1))
+    with mpmath.workdps(40):
+        ratio = mpmath.mpf(sigma)
+        spent = mpmath.ncdf(1 / (2 * ratio) - target * ratio) - mpmath.exp(target) * mpmath.ncdf(
+            -1 / (2 * ratio) - target * ratio
+        )
+    assert float(spent) == pytest.approx(delta, rel=1e-6)
+    assert gaussian_mse(target_epsilon=target, delta=delta, sensitivity=3.0, dim=5) == pytest.approx(
+        45 * sigma**2
+    )
+
+
+# -- the solver ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [1e-4, 1.0, 20.0])
+@pytest.mark.parametrize("root", [2e-4, 0.03, 1.0, 6.0, 19.0])
+@pytest.mark.parametrize("kind", ["line", "exponential", "cliff", "silent"])
+def test_the_solver_finds_the_largest_level_that_fits(kind: str, root: float, start: float) -> None:
+    def cost(level: float) -> float:
+        match kind:
+            case "line":
+                return level / root
+            case "exponential":
+                return math.expm1(level) / math.expm1(root)
+            case "cliff":
+                return 0.4 * level / root if level <= root else 7 * level / root
+            case _:
+                return max(level - root / 2, 0.0) / (root / 2)
+
+    calls = 0
+
+    def counted(level: float) -> float:
+        nonlocal calls
+        calls += 1
+        return cost(level)
+
+    found = largest_within(counted, target=1.0, start=start)
+    assert found is not None
+    assert cost(found) <= 1
+    assert found == pytest.approx(root, rel=2 * PRECISION)
+    assert calls < 32
+
+
+def test_the_solver_knows_its_ends() -> None:
+    assert largest_within(lambda level: 1.0, target=1.0, start=1.0) == MAX_LOCAL_EPSILON
+    assert largest_within(lambda level: 1.1, target=1.0, start=1.0) is None
+    assert largest_within(lambda level: 0.0, target=1.0, start=1.0) == MAX_LOCAL_EPSILON
+    assert largest_within(lambda level: level, target=MIN_LOCAL_EPSILON, start=5.0) == pytest.approx(
+        MIN_LOCAL_EPSILON, rel=1e-9
+    )
+
+
+def test_the_solver_agrees_with_calibration() -> None:
+    factory = partial(registry.blanket, "privunit", dim=DIM)
+    given = {"target_epsilon": 0.5, "delta": DELTA, "population": N, "cohort": 90, "num_steps": 7}
+    slow = calibrate_local_epsilon(
+        mechanism="privunit",
+        blanket_factory=lambda e0: factory(local_epsilon=e0),
+        **given,  # type: ignore[arg-type]
+    )
+    fast = planned(cohorts=(90,), num_steps=7).best.local_epsilon
+    assert fast == pytest.approx(slow, rel=2 * PRECISION)
+
+
+# -- around it ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "full"])
+def test_picture(tmp_path: Path, sampling: str) -> None:
+    path = tmp_path / "plan.png"
+    plot_plan(plan=planned(mechanism="linf-coordinate", sampling=sampling, num_steps=(1, 5)), path=path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
+    script = (
+        "import sys; from shuffle_plugins.planning import plan; "
+        "plan(target_epsilon=1, delta=1e-5, population=50, dim=4, num_steps=1, cohorts=(50,), "
+        "mechanism=('privunit', 'linf-coordinate')); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
