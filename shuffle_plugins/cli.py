@@ -337,7 +337,7 @@ def plan_command(
             "-t",
             metavar="T,…",
             help="Rounds, one number or several to choose from; searched unless given. Under single-pass "
-            "sampling, passes.",
+            "sampling and check-in, passes.",
         ),
     ] = None,
     cohort: Annotated[

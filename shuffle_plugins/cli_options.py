@@ -69,8 +69,8 @@ def _method(text: str) -> str:
 
 
 ROUNDS_HELP = (
-    "Rounds; under single-pass sampling, passes; against a server, only the rounds that one client takes "
-    "part in."
+    "Rounds; under single-pass sampling and check-in, passes; against a server, only the rounds that one "
+    "client takes part in."
 )
 
 PopulationOption = Annotated[
@@ -83,8 +83,8 @@ CohortOption = Annotated[
         "-k",
         parser=number,
         metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
-        "under single-pass. Required except under full, where it defaults to N.",
+        help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
+        "smallest batch under single-pass. Required except under full, where it defaults to N.",
     ),
 ]
 SolvableCohortOption = Annotated[
@@ -94,8 +94,8 @@ SolvableCohortOption = Annotated[
         "-k",
         parser=number,
         metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling, the smallest batch "
-        "under single-pass. Required unless solved for, and except under full, where it "
+        help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
+        "smallest batch under single-pass. Required unless solved for, and except under full, where it "
         "defaults to N.",
     ),
 ]
@@ -117,7 +117,8 @@ SamplingOption = Annotated[
         parser=_sampling,
         metavar="SCHEME",
         help="How the cohort is chosen: without-replacement, poisson, full (everybody in it; sampling "
-        "earns nothing) or single-pass (batches of one pass over everybody).",
+        "earns nothing), single-pass (batches of one pass over everybody) or check-in (each client picks its "
+        "round of a pass in secret).",
     ),
 ]
 AdversaryOption = Annotated[

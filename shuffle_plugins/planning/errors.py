@@ -29,6 +29,12 @@ from shuffle_plugins.mechanisms.randomized_response import SignThresholds
 
 NormName = Literal["l1", "l2", "linf"]
 
+INDEPENDENT = frozenset({"poisson", "check-in"})
+"""Schemes in which clients join on their own, so that the size of a cohort is random."""
+
+PASSES = frozenset({"single-pass", "check-in"})
+"""Schemes in which T counts passes, each of which hears every client once."""
+
 _ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 
 
@@ -156,14 +162,15 @@ def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: 
 
     Args:
         population: n.
-        cohort: k, under Poisson sampling the expected number.
+        cohort: k, the expected number where clients join on their own.
         sampling: how the cohort is chosen.
-        spread: S, root mean square distance of the clients' vectors from their mean. Under Poisson sampling
-            the sum of the reports is divided by the expected number of them, so its size fluctuates too: S is
-            then the distance from zero, and the error (1 - k/n)·S²/k.
+        spread: S, root mean square distance of the clients' vectors from their mean. Where clients join on
+            their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
+            expected number of them, so its size fluctuates too: S is then the distance from zero, and the
+            error (1 - k/n)·S²/k.
     """
     if cohort == population:
         return 0.0
-    if sampling is Sampling.POISSON:
+    if sampling in INDEPENDENT:
         return (1 - cohort / population) * spread**2 / cohort
     return (population - cohort) / (population - 1) * spread**2 / cohort

@@ -25,8 +25,8 @@ class PlanRow:
 
     Attributes:
         mechanism: name of the randomizer.
-        cohort: k, reports per round; under Poisson sampling the expected number.
-        num_steps: T, rounds; under a single pass, passes.
+        cohort: k, reports per round; where clients join on their own the expected number.
+        num_steps: T, rounds; under single passes and check-in, passes.
         local_epsilon: ε0 of one report.
         epsilon: certified interval of all T rounds, replace-one.
         noise_mse: mean squared error of one round's average that the randomizer causes.

@@ -13,6 +13,7 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.errors import (
+    PASSES,
     NormName,
     ReportError,
     check_norm,
@@ -36,6 +37,7 @@ _REFINEMENTS = 2
 _MOST_ECONOMIES = 6
 _FINE_ENOUGH = 1.2
 _EQUAL = 1e-3
+_WELL_APART = 0.5
 _SMALL_SHARE = 100
 
 Cell = tuple[int, int]
@@ -64,8 +66,8 @@ def plan(
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
     each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.errors`: it is
-    :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and :math:`V(ε_0)/(nT)` under single passes, which hear everybody.
-    What is left open is searched on geometric grids, refined around the best.
+    :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and where T counts passes, which hear everybody,
+    :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best.
 
     Args:
         target_epsilon: central ε, replace-one.
@@ -74,17 +76,17 @@ def plan(
         dim: d, length of a client's vector.
         mechanism: a registered name, several, or ``"best"`` for all of them. Those of a closed form need no
             torch; another is built to learn its variance, which loads it.
-        num_steps: T, a sequence of candidates, or None to search up to ``MOST_SEARCHED_STEPS``. Under
-            single passes T counts passes. Against a server every round is charged as if one client were in
-            all of them.
-        cohorts: candidates for k, or None to search; under Poisson sampling expected numbers.
+        num_steps: T, a sequence of candidates, or None to search up to ``MOST_SEARCHED_STEPS``. Under single
+            passes and check-in T counts passes. Against a server every round is charged as if one client were
+            in all of them.
+        cohorts: candidates for k, or None to search; expected numbers where clients join on their own.
         sampling: how cohorts are chosen.
         adversary: against whom ε is measured.
         radius: of the ball that the clients' vectors lie in.
         norm: of that ball, ``"l1"``, ``"l2"`` or ``"linf"``: the mechanism's own by default, ℓ2 with several
             mechanisms. A mechanism of another norm takes the smallest ball of its norm around it.
-        spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (under Poisson
-            sampling, from zero); by default the ℓ2 radius of the ball, its worst case.
+        spread: S, the root mean square ℓ2 distance of the clients' vectors from their mean (from zero where
+            clients join on their own); by default the ℓ2 radius of the ball, its worst case.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
         method: how rounds compose, ``"pld"`` or ``"rdp"``.
         progress: called with the combinations done and those expected so far.
@@ -232,8 +234,8 @@ class _Search:
             raise ArithmeticError(f"ε0={local_epsilon} was found to fit, yet costs {interval}; report it")
         report = self._report_error(mechanism, local_epsilon)
         noise, sampled = report.variance / cohort, self._sampling_error(cohort)
-        single_pass = self.sampling is Sampling.SINGLE_PASS
-        num_reports = (self.population if single_pass else cohort) * num_steps
+        passes = self.sampling in PASSES
+        num_reports = (self.population if passes else cohort) * num_steps
         return PlanRow(
             mechanism=mechanism,
             cohort=cohort,
@@ -242,7 +244,7 @@ class _Search:
             epsilon=interval,
             noise_mse=noise,
             sampling_mse=sampled,
-            average_mse=report.variance / num_reports + (0.0 if single_pass else sampled / num_steps),
+            average_mse=report.variance / num_reports + (0.0 if passes else sampled / num_steps),
             bits_per_report=report.bits,
             num_reports=num_reports,
             bits_per_client=num_reports * report.bits / self.population,
@@ -281,16 +283,18 @@ class _Search:
         return round(math.log(num_steps) + (1 if amplifies else -1) * math.log(cohort), 6)
 
     def _guess(self, mechanism: str, size: float) -> float:
-        """ε0 on the line, in logarithms, through the nearest sizes solved so far."""
-        levels = self._levels.get(mechanism, {})
-        near = sorted(levels, key=lambda each: abs(each - size))[:2]
-        if not near:
+        """ε0 on the line, in logarithms, through the nearest size solved so far and one well apart from it."""
+        levels = self._levels.get(mechanism)
+        if not levels:
             return 1.0
-        here = math.log(levels[near[0]])
-        if len(near) == 1:
-            return levels[near[0]]
-        slope = (math.log(levels[near[1]]) - here) / (near[1] - near[0])
-        return math.exp(here + slope * (size - near[0]))
+        near = min(levels, key=lambda each: abs(each - size))
+        apart = [each for each in levels if abs(each - near) >= _WELL_APART]
+        here, slope = math.log(levels[near]), 0.0
+        if apart:
+            other = min(apart, key=lambda each: abs(each - size))
+            slope = (math.log(levels[other]) - here) / (other - near)
+        guess = math.exp(here + slope * (size - near))
+        return min(max(guess, MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON)
 
     def _report(self) -> None:
         if self.progress is not None:
