@@ -44,10 +44,11 @@ def build(name, *, dim, local_epsilon=2.0):
 CASES = [(name, dim) for name in available() for dim in DIMENSIONS if build(name, dim=dim) is not None]
 
 
-def certified(mechanism, fields, *, delta, num_steps=1, generic=False):
+def certified(mechanism, fields, *, delta, num_steps=1):
     own = blanket(mechanism.name, local_epsilon=mechanism.local_epsilon, dim=mechanism.dim)
-    of_its_own = {} if generic else {"mechanism": mechanism.name, "blanket": own}
-    shuffle_round = ShuffleRound(local_epsilon=mechanism.local_epsilon, **fields, **of_its_own)
+    shuffle_round = ShuffleRound(
+        local_epsilon=mechanism.local_epsilon, mechanism=mechanism.name, blanket=own, **fields
+    )
     accountant = ShuffleAccountant()
     accountant.step(shuffle_round, num_steps=num_steps)
     return shuffle_round, accountant.upper_epsilon(delta)
