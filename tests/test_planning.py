@@ -200,6 +200,15 @@ def test_a_single_pass_hears_everybody() -> None:
     assert recomputed(part, found).epsilon(DELTA).upper <= 0.5
 
 
+def test_random_check_in_hears_everybody_too() -> None:
+    found = planned(mechanism="linf-coordinate", sampling="check-in", num_steps=2, cohorts=(20, N))
+    few, all_at_once = found.rows
+    assert few.num_reports == all_at_once.num_reports == 2 * N
+    assert few.sampling_mse == pytest.approx((1 - 20 / N) * DIM / 20)
+    assert few.average_mse == pytest.approx(few.noise_mse * 20 / (2 * N))
+    assert found.thrifty == found.best
+
+
 def test_the_server_gives_no_amplification_by_sampling() -> None:
     server = planned(adversary="server", num_steps=2, cohorts=(100,))
     alone = planned(population=100, sampling="full", num_steps=2)

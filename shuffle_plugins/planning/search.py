@@ -283,7 +283,7 @@ class _Search:
         return round(math.log(num_steps) + (1 if amplifies else -1) * math.log(cohort), 6)
 
     def _guess(self, mechanism: str, size: float) -> float:
-        """ε0 on the line, in logarithms, through the nearest size solved so far and one well apart from it."""
+        """ε0 on the line, in logarithms, through the nearest size solved and one well apart from it."""
         levels = self._levels.get(mechanism)
         if not levels:
             return 1.0
@@ -398,7 +398,8 @@ class _Search:
                 round(math.sqrt(least.cohort * next_below.cohort)),
                 round(math.sqrt(least.num_steps * next_below.num_steps)),
             )
-        return _least_communication(self._alike(best, num_steps=one_t), limit)
+        thrifty = _least_communication(self._alike(best, num_steps=one_t), limit)
+        return thrifty if thrifty.total_bits < best.total_bits else best
 
     def _alike(self, best: PlanRow, *, num_steps: bool) -> list[PlanRow]:
         """Rows of the best one's mechanism and T, or else cohort."""

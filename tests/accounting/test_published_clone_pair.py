@@ -1,0 +1,205 @@
+"""The clone pair against enumeration, fifty digits, other implementations' values and real shuffles."""
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
+
+from shuffle_plugins.accounting.published import clones, stronger_clones
+from shuffle_plugins.accounting.published.clone_pair import ClonePair
+
+TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
+    (0.5, 10**4, 1e-6, 0.0204015, 0.0181174),
+    (1.0, 10**4, 1e-6, 0.0530054, 0.0432062),
+    (2.0, 10**4, 1e-6, 0.1550453, 0.1143997),
+    (4.0, 10**4, 1e-6, 0.6009091, 0.4108125),
+    (1.0, 10**6, 1e-8, 0.0061255, 0.0050116),
+    (2.0, 10**6, 1e-8, 0.0175589, 0.0130369),
+    (4.0, 10**6, 1e-8, 0.0641969, 0.0450730),
+    (2.0, 10**9, 1e-11, 0.0006459, 0.0004814),
+    (4.0, 10**9, 1e-11, 0.0023255, 0.0016396),
+]
+
+
+def exact_law(pair: ClonePair) -> list[tuple[Fraction, Fraction]]:
+    """P and Q masses of the pair straight from its definition, in exact arithmetic."""
+    n = pair.num_reports
+    p = Fraction(pair.clone_probability)
+    e = Fraction(math.exp(pair.local_epsilon))
+    true = e / (1 + e)
+    outcomes = []
+    for c in range(n):
+        weight = math.comb(n - 1, c) * p**c * (1 - p) ** (n - 1 - c)
+        for a in range(c + 2):
+            fewer = Fraction(math.comb(c, a - 1), 2**c) if a else Fraction(0)
+            same = Fraction(math.comb(c, a), 2**c)
+            outcomes.append(
+                (weight * (true * fewer + (1 - true) * same), weight * ((1 - true) * fewer + true * same))
+            )
+    return outcomes
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 40])
+@pytest.mark.parametrize("local_epsilon", [0.3, 2.0])
+@pytest.mark.parametrize("probability", [0.0, 0.2, 0.9, 1.0])
+def test_delta_is_the_pairs_own(n: int, local_epsilon: float, probability: float) -> None:
+    pair = ClonePair(local_epsilon=local_epsilon, num_reports=n, clone_probability=probability)
+    law = exact_law(pair)
+    for epsilon in np.linspace(0, local_epsilon, 6):
+        factor = Fraction(math.exp(epsilon))
+        exact = float(sum(max(x - factor * y, Fraction(0)) for x, y in law))
+        lower, upper = pair.delta(float(epsilon))
+        assert lower <= exact + 1e-15
+        assert upper >= exact - 1e-15
+        assert upper == pytest.approx(exact, rel=1e-8, abs=1e-14)
+
+
+def test_delta_agrees_with_fifty_digits() -> None:
+    pair = clones.clone_pair(local_epsilon=1.5, num_reports=400)
+    with mpmath.workdps(50):
+        p, e = mpmath.mpf(pair.clone_probability), mpmath.exp(1.5)
+        true = e / (1 + e)
+        for epsilon in (0.05, 0.6, 1.2):
+            total = mpmath.mpf(0)
+            for c in range(400):
+                weight = mpmath.binomial(399, c) * p**c * (1 - p) ** (399 - c)
+                if weight < mpmath.mpf("1e-45"):
+                    continue
+                inner = mpmath.mpf(0)
+                for a in range(c + 2):
+                    fewer = mpmath.binomial(c, a - 1) if a else mpmath.mpf(0)
+                    same = mpmath.binomial(c, a)
+                    gain = true * fewer + (1 - true) * same
+                    gain -= mpmath.exp(epsilon) * ((1 - true) * fewer + true * same)
+                    inner += max(gain, 0)
+                total += weight * inner / 2**c
+            lower, upper = pair.delta(epsilon)
+            assert lower <= total <= upper
+            assert upper == pytest.approx(float(total), rel=1e-8, abs=1e-29)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n", "delta", "clone", "binary"), TABLE)
+def test_values_that_other_implementations_found(
+    local_epsilon: float, n: int, delta: float, clone: float, binary: float
+) -> None:
+    for module, expected in ((clones, clone), (stronger_clones, binary)):
+        lower, upper = module.numerical(local_epsilon=local_epsilon, num_reports=n, delta=delta)
+        assert lower <= upper <= lower * (1 + 3e-5)
+        assert lower == pytest.approx(expected, abs=1e-6)
+        assert upper == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n"), [(0.4, 3), (2.0, 4), (1.0, 5)])
+def test_both_pairs_dominate_random_channels(local_epsilon: float, n: int) -> None:
+    pairs = [
+        module(local_epsilon=local_epsilon, num_reports=n)
+        for module in (clones.clone_pair, stronger_clones.binary_pair)
+    ]
+    rng = np.random.default_rng(n)
+    tried = 0
+    while tried < 4:
+        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=4)
+        if channel is None:
+            continue
+        tried += 1
+        for one, two in neighbours(3, n):
+            first, second = shuffled_law(channel, one), shuffled_law(channel, two)
+            for epsilon in np.linspace(0, local_epsilon, 5):
+                exact = hockey_stick(first, second, float(epsilon))
+                assert all(exact <= pair.delta(float(epsilon))[1] + 1e-12 for pair in pairs)
+            orders = np.array([1.5, 2.0, 9.0])
+            moments = [
+                math.log(sum(x**a * second[h] ** (1 - a) for h, x in first.items())) / (a - 1) for a in orders
+            ]
+            assert all(np.all(moments <= pair.rdp(orders) + 1e-12) for pair in pairs)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n"), [(0.5, 30), (2.0, 60), (4.0, 25)])
+def test_rdp_is_the_pairs_own_where_every_count_fits(local_epsilon: float, n: int) -> None:
+    pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+    law = np.array([(float(x), float(y)) for x, y in exact_law(pair)])
+    law = law[law.min(axis=1) > 0]
+    for order in (1.01, 2.0, 17.5, 300.0):
+        exponent = order * np.log(law[:, 0]) + (1 - order) * np.log(law[:, 1])
+        exact = float(np.logaddexp.reduce(exponent)) / (order - 1)
+        value = pair.rdp([order])[0]
+        assert exact * (1 - 1e-10) <= value <= exact * (1 + 1e-4)
+
+
+def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
+    """ε(α) → α·Var(loss)/2, the variance of the loss being 4·tanh²(ε0/2)·E[1/m]."""
+    for n in (10**5, 10**7, 10**9):
+        pair = stronger_clones.binary_pair(local_epsilon=1.0, num_reports=n)
+        limit = 2 * math.tanh(0.5) ** 2 / (n * pair.clone_probability)
+        value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
+        assert np.all(value >= limit * (1 - 3e-5))
+        assert np.all(value <= limit * (1 + 4e-3))
+
+
+def test_rdp_rises_with_the_order_up_to_the_local_epsilon() -> None:
+    orders = np.concatenate([[1.001, 1.5], np.geomspace(2, 1e6, 25)])
+    for local_epsilon, n in ((0.1, 10**3), (2.0, 10**4), (8.0, 10**5), (1.0, 10**9)):
+        values = clones.rdp(orders=orders, local_epsilon=local_epsilon, num_reports=n)
+        assert np.all(np.diff(values) >= -1e-6 * values[1:])
+        assert np.all((values > 0) & (values <= local_epsilon))
+
+
+def test_divergences_converted_from_renyi_cover_the_exact_epsilon() -> None:
+    from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+
+    orders = 1 + np.geomspace(0.1, 1e4, 60)
+    for local_epsilon, n in ((0.5, 300), (2.0, 3_000), (4.0, 10**6)):
+        pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+        loose, _ = epsilon_from_rdp(orders=orders, rdp=pair.rdp(orders), delta=1e-6)
+        exact = pair.epsilon(1e-6)[0]
+        assert exact <= loose <= 1.3 * exact + 1e-12
+
+
+def test_epsilon_is_monotone_and_bounded() -> None:
+    def upper(local_epsilon: float, n: int, delta: float) -> float:
+        return clones.numerical(local_epsilon=local_epsilon, num_reports=n, delta=delta)[1]
+
+    rises = [upper(e0, 10**5, 1e-8) for e0 in (0.01, 0.1, 0.5, 1, 2, 4, 8)]
+    falls = [upper(1.0, n, 1e-8) for n in (1, 2, 10, 10**3, 10**5, 10**7, 10**9)]
+    cheaper = [upper(1.0, 10**4, delta) for delta in (1e-15, 1e-12, 1e-8, 1e-4, 1e-2, 1.0)]
+    assert rises == sorted(rises)
+    assert falls == sorted(falls, reverse=True)
+    assert cheaper == sorted(cheaper, reverse=True)
+    assert falls[0] <= 1.0
+    assert cheaper[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"local_epsilon": 0.0}, "local_epsilon"),
+        ({"local_epsilon": math.nan}, "local_epsilon"),
+        ({"local_epsilon": 301.0}, "local_epsilon"),
+        ({"num_reports": 0}, "num_reports"),
+        ({"num_reports": 10**16}, "num_reports"),
+        ({"clone_probability": -0.1}, "clone_probability"),
+        ({"clone_probability": 1.1}, "clone_probability"),
+        ({"clone_probability": math.nan}, "clone_probability"),
+    ],
+)
+def test_a_pair_out_of_range_is_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClonePair(**({"local_epsilon": 1.0, "num_reports": 10, "clone_probability": 0.5} | change))
+
+
+def test_questions_out_of_range_are_refused() -> None:
+    pair = ClonePair(local_epsilon=1.0, num_reports=10, clone_probability=0.5)
+    for bad in (0.0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            pair.epsilon(bad)
+        with pytest.raises(ValueError, match="delta"):
+            pair.upper_epsilon(bad)
+    for bad in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="epsilon"):
+            pair.delta(bad)
+    for orders in ([1.0], [0.5], [math.inf], [math.nan], [[2.0]]):
+        with pytest.raises(ValueError, match="orders"):
+            pair.rdp(orders)
