@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from shuffle_plugins.accounting.blanket import Form
 from shuffle_plugins.accounting.losses import COARSE, FINE, Kind, LossLaw, Resolution, loss_law
-from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
+from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixture
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRound
 
 Method = Literal["pld", "rdp"]
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 _MOST_FINE_ROUNDS = 32
 _MOST_STEPS = 10**12
 _MOST_LOSS_STEPS = 10**6
 _CROSSING = 1e-6
-_UPPER_NAMES: dict[Method, str] = {"pld": "blanket pair, PLD", "rdp": "blanket pair, RDP"}
+_PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
+_NO_AMPLIFICATION = "local epsilon, no amplification"
+_MOST_REPLACEMENTS = 200
 _SOURCE = "shuffle_plugins, docs/accounting.md"
 
 
@@ -83,6 +86,12 @@ class NamedBound:
 @lru_cache(maxsize=8192)
 def _upper_law(shuffle_round: ShuffleRound, resolution: Resolution, kind: Kind) -> LossLaw:
     return loss_law(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
+
+
+@lru_cache(maxsize=8192)
+def _is_counted(shuffle_round: ShuffleRound) -> bool:
+    """Whether the round's pair is one of counts, which can be bounded from below as well."""
+    return all(isinstance(pair, CountPair) for pair in upper_mixture(shuffle_round).pairs)
 
 
 @lru_cache(maxsize=8192)
@@ -180,7 +189,7 @@ class ShuffleAccountant:
         """ε at δ. An empty history costs nothing.
 
         Raises:
-            ValueError: if ``delta`` is not in (0, 1).
+            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
         """
         _check_delta(delta)
         found = self._epsilons.get(delta)
@@ -213,11 +222,11 @@ class ShuffleAccountant:
         if not (_is_number(epsilon) and 0 <= epsilon < math.inf):
             raise ValueError(f"epsilon must be a finite number, at least 0, got {epsilon!r}")
         upper = lower = 0.0
-        upper_name, lower_name = _UPPER_NAMES[self._method], "none"
+        upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
             laws, steps = self._upper_laws("upper")
-            composition = self._compose(laws, steps)
-            upper = 0.0 if epsilon >= self._pure_epsilon() else composition.delta(epsilon)
+            upper = self._compose(laws, steps).delta(epsilon) + self._replacement_charge(epsilon)
+            upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, laws in self._lower_candidates():
                 value = LossComposition(laws, steps).delta(epsilon)
                 if value >= lower:
@@ -281,7 +290,7 @@ class ShuffleAccountant:
         """The certified ε alone: what :meth:`epsilon` reports as ``upper``, without its lower bound.
 
         Raises:
-            ValueError: if ``delta`` is not in (0, 1).
+            ValueError: as :meth:`epsilon`.
         """
         _check_delta(delta)
         return self._upper_epsilon(delta)[0]
@@ -289,19 +298,20 @@ class ShuffleAccountant:
     def numerical_interval(self, delta: float) -> tuple[float, float]:
         """Between which values the exact ε of the dominating pair lies: the error of the numerics alone.
 
+        Pairs other than counts (envelopes over datasets, slots of many weights) are bounded from above only;
+        with them in the history the lower end is what a real instance attains.
+
         Raises:
-            ValueError: if ``delta`` is not in (0, 1).
+            ValueError: as :meth:`epsilon`.
         """
         _check_delta(delta)
         if not self._rounds:
             return 0.0, 0.0
-        bounds = []
-        for kind in get_args(Kind):
-            laws, steps = self._upper_laws(kind)
-            bounds.append(LossComposition(laws, steps).epsilon(delta))
-        upper, lower = bounds
-        cap = self._pure_epsilon()
-        return min(lower, cap), min(upper, cap)
+        upper = self._upper_epsilon(delta)[0]
+        if self._replacement_distance() > 0 or not all(map(_is_counted, self._rounds)):
+            return min(self._lower_epsilon(delta)[0], upper), upper
+        laws, steps = self._upper_laws("lower")
+        return min(LossComposition(laws, steps).epsilon(delta), upper), upper
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
         """Every bound this package has of its own on ε at δ.
@@ -312,34 +322,39 @@ class ShuffleAccountant:
         _check_delta(delta)
         if not self._rounds:
             return ()
-        cap = self._pure_epsilon()
         laws, steps = self._upper_laws("upper")
         found = [
-            NamedBound(
-                name=_UPPER_NAMES["pld"],
-                kind="upper",
-                epsilon=min(cap, LossComposition(laws, steps).epsilon(delta)),
-                source=_SOURCE,
-            ),
-            NamedBound(
-                name=_UPPER_NAMES["rdp"],
-                kind="upper",
-                epsilon=min(cap, RenyiComposition(laws, steps).epsilon(delta)),
-                source=_SOURCE,
-            ),
-            NamedBound(
-                name="local epsilon, no amplification",
-                kind="upper",
-                epsilon=cap,
-                source="basic composition of ε0-LDP",
-            ),
+            NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
+            for name, epsilon in (
+                (
+                    self._upper_name("pld"),
+                    self._charged_epsilon(LossComposition(laws, steps), delta),
+                ),
+                (
+                    self._upper_name("rdp"),
+                    self._charged_epsilon(RenyiComposition(laws, steps), delta),
+                ),
+            )
         ]
+        cap = self._cap(delta)
+        if cap < math.inf:
+            found = [replace(bound, epsilon=min(bound.epsilon, cap)) for bound in found]
+            found.append(
+                NamedBound(
+                    name=_NO_AMPLIFICATION,
+                    kind="upper",
+                    epsilon=cap,
+                    source="basic composition of local guarantees",
+                )
+            )
+        found = [bound for bound in found if bound.epsilon < math.inf]
+        tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}
         for name, candidate in self._lower_candidates(every_family=True):
             value = LossComposition(candidate, steps).epsilon(delta)
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
-            NamedBound(name=name, kind="lower", epsilon=min(value, found[0].epsilon), source=_SOURCE)
+            NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=_SOURCE)
             for name, value in best.items()
         )
         return tuple(found)
@@ -389,8 +404,45 @@ class ShuffleAccountant:
     def _adversary(self) -> str:
         return self._rounds[0].adversary.value if self._rounds else "any"
 
+    def _upper_name(self, method: Method) -> str:
+        forms = sorted({r.effective_blanket().form for r in self._rounds} or {Form.CORNERS})
+        return f"{' and '.join(_PAIR_NAMES[form] for form in forms)}, {method.upper()}"
+
     def _pure_epsilon(self) -> float:
         return math.fsum(r.local_epsilon * steps for r, steps in self.history)
+
+    def _local_delta(self) -> float:
+        """δ of the local guarantees, composed without amplification."""
+        tails = (r.local_delta + r.effective_blanket().tail for r in self._rounds)
+        return min(math.fsum(d * steps for d, steps in zip(tails, self._steps, strict=True)), 1.0)
+
+    def _cap(self, delta: float) -> float:
+        """ε by basic composition of the local guarantees; infinite if their δ is too large for it."""
+        return self._pure_epsilon() if self._local_delta() <= delta else math.inf
+
+    def _replacement_distance(self) -> float:
+        """Total variation between the history and one of pure ε0 randomizers."""
+        return math.fsum(r.replacement_distance * steps for r, steps in self.history)
+
+    def _replacement_charge(self, epsilon: float) -> float:
+        """What replacing (ε0, δ0) randomizers by pure ones adds to δ at ε."""
+        distance = self._replacement_distance()
+        return (1.0 + math.exp(min(epsilon, 700.0))) * distance if distance else 0.0
+
+    def _charged_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """The least ε with composed δ plus the charge at that very ε within ``delta``, rounded up."""
+        if not self._replacement_distance():
+            return composition.epsilon(delta)
+        epsilon = 0.0
+        for _ in range(_MOST_REPLACEMENTS):
+            target = delta - self._replacement_charge(epsilon)
+            if target <= 0:
+                return math.inf
+            needed = composition.epsilon(target)
+            if needed <= epsilon or needed == math.inf:
+                return max(needed, epsilon)
+            epsilon = needed * (1 + 1e-6)
+        return math.inf
 
     def _distinct(self) -> dict[ShuffleRound, int]:
         distinct: dict[ShuffleRound, int] = {}
@@ -410,16 +462,23 @@ class ShuffleAccountant:
         return LossComposition(laws, steps) if self._method == "pld" else RenyiComposition(laws, steps)
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
-        name = _UPPER_NAMES[self._method]
+        name = self._upper_name(self._method)
         if not self._rounds:
             return 0.0, name
         laws, steps = self._upper_laws("upper")
-        found = [(self._compose(laws, steps).epsilon(delta), name)]
+        found = [(self._charged_epsilon(self._compose(laws, steps), delta), name)]
         if self._method == "pld" and sum(steps) > _MOST_LOSS_STEPS:
             # So many steps leave the grid of losses coarse; orders do not mind.
-            found.append((RenyiComposition(laws, steps).epsilon(delta), _UPPER_NAMES["rdp"]))
-        found.append((self._pure_epsilon(), "local epsilon, no amplification"))
-        return min(found)
+            orders = RenyiComposition(laws, steps)
+            found.append((self._charged_epsilon(orders, delta), self._upper_name("rdp")))
+        found.append((self._cap(delta), _NO_AMPLIFICATION))
+        tightest = min(found)
+        if tightest[0] == math.inf and self._local_delta() > 0:
+            raise ValueError(
+                f"no ε at δ={delta:g}: the reports' own δ0 adds up to {self._replacement_charge(0.0):.3g} "
+                "over the rounds; use a smaller δ0 (more noise), fewer rounds, or a larger δ"
+            )
+        return tightest
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"

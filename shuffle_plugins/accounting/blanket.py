@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import astuple, dataclass
+from dataclasses import fields as dataclass_fields
+from enum import StrEnum
+from typing import Any, Self
 
 MIN_LOCAL_EPSILON = 1e-9
 """Below, what rounding probabilities takes from a report is no longer small beside what it says.
@@ -19,22 +21,43 @@ MAX_LOCAL_EPSILON = 500.0
 _MASS_TOLERANCE = 1e-9
 
 
+class Form(StrEnum):
+    """What the reports of a blanket are, and so how they are accounted.
+
+    ``CORNERS``: both weights of every report are 1 or e^ε0, but for those listed as edges.
+    ``CLONES``: weights relative to the even mixture of the two records, one of 1/(e^ε0 + 1) and one of
+    e^ε0/(e^ε0 + 1) of 2·e^ε0. It covers randomizers chosen adaptively within a round.
+    ``BIT``: a report is one randomised bit and nothing else, so that its shuffle is a count; it is counted
+    exactly, which is tighter than any blanket.
+    """
+
+    CORNERS = "corners"
+    CLONES = "clones"
+    BIT = "bit"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blanket:
     r"""Law of one report's two weights under the privacy blanket, at the corners of :math:`[1, e^{ε_0}]^2`.
 
     Let :math:`ω(y) = \inf_x R_x(y)`. A report drawn from ω weighs :math:`r_0 = R_{x_1}(y)/ω(y)` for the
     differing client's record and :math:`r_1 = R_{x_1'}(y)/ω(y)` for its replacement. Both lie in
-    :math:`[1, e^{ε_0}]` and have mean one under ω. What matters for accounting is how often the pair is at
-    each corner; the rest of a report's mass is outside the blanket and carries no weight.
+    :math:`[1, e^{ε_0}]` and have mean one under ω. What matters for accounting is how often the pair is
+    where; the rest of a report's mass is outside the blanket and carries no weight.
 
     Attributes:
         local_epsilon: ε0 of the randomizer, in nats.
         differing: mass of :math:`(e^{ε_0}, 1)`, equal to the mass of :math:`(1, e^{ε_0})`.
         low: mass of :math:`(1, 1)`.
         high: mass of :math:`(e^{ε_0}, e^{ε_0})`.
+        edges: pairs (r, mass) with 1 < r < e^ε0: that mass at (r, 1) and as much at (1, r).
         exact: whether two records of the mechanism really have these atoms. Only then does the blanket also
             give a lower bound on what the mechanism leaks.
+        outside: mass of the reports of weights (e^ε0, 1) to which some third record gives no more than the
+            blanket, and by symmetry of those of weights (1, e^ε0); zero if there is no such record. It makes
+            a lower bound.
+        tail: mass of the differing client's own report that the weights leave out, charged to δ.
+        form: what the reports are.
 
     Raises:
         ValueError: if a mass is negative or the weights do not have mean one.
@@ -44,19 +67,50 @@ class Blanket:
     differing: float
     low: float = 0.0
     high: float = 0.0
+    edges: tuple[tuple[float, float], ...] = ()
     exact: bool = True
+    outside: float = 0.0
+    tail: float = 0.0
+    form: Form = Form.CORNERS
 
     def __post_init__(self) -> None:
         check_local_epsilon(self.local_epsilon)
-        if not all(math.isfinite(x) and x >= 0 for x in (self.differing, self.low, self.high)):
+        object.__setattr__(self, "form", Form(self.form))
+        object.__setattr__(self, "edges", tuple((float(r), float(mass)) for r, mass in self.edges))
+        masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
+        if not all(math.isfinite(x) and x >= 0 for x in masses):
             raise ValueError("blanket masses must be finite and not negative")
         e = math.exp(self.local_epsilon)
-        mean_weight = (e + 1) * self.differing + self.low + e * self.high
+        if not all(1 < r < e for r, _ in self.edges):
+            raise ValueError("an edge's weight must lie between 1 and e^ε0")
+        if self.form is not Form.CORNERS and (self.low or self.high or self.edges or self.tail):
+            raise ValueError(f"a blanket of the form {self.form} has differing reports only")
+        if self.outside > self.differing or (self.outside and self.form is not Form.CORNERS):
+            raise ValueError("no third record can be outside of more reports than there are")
+        if self.tail >= 1:
+            raise ValueError(f"the tail must be a probability below 1, got {self.tail!r}")
+        mean_weight = (self.strong + self.weak) * self.differing + self.low + e * self.high + self.tail
+        mean_weight += math.fsum(mass * (r + 1) for r, mass in self.edges)
         if abs(mean_weight - 1) > _MASS_TOLERANCE:
             raise ValueError(
                 f"blanket weights must have mean 1, got {mean_weight!r}: check that the atoms are "
                 "(R_x1/ω, R_x1'/ω, ω) and that none is missing"
             )
+
+    @property
+    def strong(self) -> float:
+        """The larger weight of a report that speaks for one record."""
+        return math.exp(self.local_epsilon) * self.weak
+
+    @property
+    def difference(self) -> float:
+        """``strong`` − ``weak``, free of cancellation."""
+        return math.expm1(self.local_epsilon) * self.weak
+
+    @property
+    def weak(self) -> float:
+        """The smaller weight of a report that speaks for one record."""
+        return 2 / (1 + math.exp(-self.local_epsilon)) if self.form is Form.CLONES else 1.0
 
     @classmethod
     def generic(cls, local_epsilon: float, *, exact: bool = True) -> Self:
@@ -72,6 +126,43 @@ class Blanket:
         """
         check_local_epsilon(local_epsilon)
         return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0), exact=exact)
+
+    @classmethod
+    def clones(cls, local_epsilon: float) -> Self:
+        """Every ε0-LDP randomizer, also those chosen by what earlier clients of the round reported.
+
+        Feldman, McMillan, Talwar 2021: a report is a clone of the differing client's with probability e^-ε0.
+        Wider than :meth:`generic`, which needs one randomizer for the whole round.
+
+        Raises:
+            ValueError: if ε0 is out of range.
+        """
+        check_local_epsilon(local_epsilon)
+        return cls(
+            local_epsilon=local_epsilon,
+            differing=math.exp(-local_epsilon) / 2,
+            exact=False,
+            form=Form.CLONES,
+        )
+
+    @classmethod
+    def bit(cls, local_epsilon: float, *, exact: bool = True) -> Self:
+        """Binary randomized response of one number per client: reports are bits, and only counted.
+
+        Args:
+            local_epsilon: ε0 in nats.
+            exact: whether the two extreme records really spend ε0.
+
+        Raises:
+            ValueError: if ε0 is out of range.
+        """
+        check_local_epsilon(local_epsilon)
+        return cls(
+            local_epsilon=local_epsilon,
+            differing=1.0 / (math.exp(local_epsilon) + 1.0),
+            exact=exact,
+            form=Form.BIT,
+        )
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:
@@ -115,7 +206,27 @@ class Blanket:
     @property
     def mass(self) -> float:
         """Total mass of the blanket, at most one."""
-        return 2 * self.differing + self.low + self.high
+        return 2 * self.differing + self.low + self.high + 2 * math.fsum(mass for _, mass in self.edges)
+
+    def state(self) -> tuple[Any, ...]:
+        """The blanket as a plain tuple of float, bool, str and tuples, for checkpoints."""
+        fields = astuple(self)
+        return (*fields[:-1], self.form.value)
+
+    @classmethod
+    def from_state(cls, state: tuple[Any, ...]) -> Self:
+        """Rebuild a blanket from :meth:`state`.
+
+        Raises:
+            ValueError: if the tuple is not one that :meth:`state` writes.
+        """
+        names = [field.name for field in dataclass_fields(cls)]
+        if not isinstance(state, (tuple, list)) or len(state) != len(names):
+            raise ValueError(f"not the state of a Blanket: {state!r}")
+        try:
+            return cls(**dict(zip(names, state, strict=True)))
+        except TypeError as error:
+            raise ValueError(f"not the state of a Blanket: {state!r}") from error
 
 
 def _snap(fraction: float) -> float:

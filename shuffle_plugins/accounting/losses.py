@@ -20,8 +20,10 @@ from typing import Literal
 import numpy as np
 
 from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
+from shuffle_plugins.accounting.bit_counts import BitPair, bit_outcomes
 from shuffle_plugins.accounting.grid import Cells, Floats, spread_to_grid, tally
-from shuffle_plugins.accounting.pairs import CountPair, PairMixture
+from shuffle_plugins.accounting.pairs import CountPair, Pair, PairMixture
+from shuffle_plugins.accounting.slot_sums import slot_outcomes
 
 Kind = Literal["upper", "lower"]
 
@@ -115,12 +117,13 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         kind: bound it from above or from below.
         resolution: how finely.
     """
-    parts = [_outcomes(pair, kind=kind, tolerance=resolution.tolerance) for pair in mixture.pairs]
+    parts = [_pair_outcomes(pair, kind=kind, tolerance=resolution.tolerance) for pair in mixture.pairs]
     p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])
     q = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
+    left_out = math.fsum(mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True))
     ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
     cut = _TAILS_CUT if max(pair.slots for pair in mixture.pairs) > _NEVER_CUT else 0.0
-    missing = ratio_bound * (cut + mixture.dropped)
+    missing = ratio_bound * (cut + mixture.dropped) + left_out
     keep = (p > 0) & (q > 0)
     certain = float(p[~keep].sum()) if kind == "upper" else 0.0
     p, q = p[keep], q[keep]
@@ -166,6 +169,17 @@ def _condense(
     return _log_ratio(merged_p, merged_q), merged_p, merged_q
 
 
+def _pair_outcomes(pair: Pair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats, float]:
+    """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
+    if isinstance(pair, CountPair):
+        return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
+    if kind == "lower":
+        raise ValueError("sums of slots and envelopes are bounded from above only")
+    if isinstance(pair, BitPair):
+        return (*bit_outcomes(pair), 0.0)
+    return slot_outcomes(pair, tolerance=tolerance)
+
+
 def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:
     """P and Q masses of all outcomes kept; shape (outcomes,) each."""
     nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
@@ -173,13 +187,18 @@ def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats,
     # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
     z = passive.value
     common = (pair.population - z) + pair.passive_weight * z  # (active nodes, passive nodes)
+    if pair.neutral_gain:
+        common = common + pair.neutral_gain * (pair.slots - nodes.value[:, None] - z)
     if pair.one_sided:
         mass = nodes.mass[:, None] * passive.mass / pair.population
-        return (mass * (common + pair.gain * nodes.value[:, None])).ravel(), (mass * pair.population).ravel()
+        gain = 2 * pair.sign_gain * nodes.value[:, None]
+        return (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
     signs = _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
-    half = pair.gain / 2.0
+    half = pair.sign_gain
     # axes: active node, passive node, sign node
     m, sign_sum = nodes.value[:, None, None], signs.value[:, None, :]
+    if pair.weak_gain:
+        common = common + pair.weak_gain * nodes.value[:, None]
     mass = (nodes.mass[:, None, None] * passive.mass[:, :, None] / pair.population) * signs.mass[:, None, :]
     p = (mass * (common[:, :, None] + half * (m + sign_sum))).ravel()
     q = (mass * (common[:, :, None] + half * (m - sign_sum))).ravel()
@@ -217,7 +236,8 @@ def _active_nodes(pair: CountPair, *, kind: Kind, tolerance: float) -> _ActiveNo
     if pair.one_sided:
         step = int(deviation * math.sqrt(6 * tolerance))
     else:
-        step = int(min(tolerance * mean, pair.population * math.sqrt(tolerance) / (1 + pair.gain)))
+        heaviest = pair.largest_ratio + abs(pair.neutral_gain)
+        step = int(min(tolerance * mean, pair.population * math.sqrt(tolerance) / heaviest))
         step -= step % 2
     if step < 2:
         inactive = pair.slots - counts
@@ -256,7 +276,7 @@ def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, toleranc
     if pair.passive >= 1.0 or pair.passive <= 0.0:
         return alone
     trials = nodes.most_inactive if kind == "upper" else nodes.least_inactive
-    step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / abs(1.0 - pair.passive_weight)))
+    step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / _passive_loss(pair)))
     if kind == "lower" and step > 2 * math.sqrt(trials.max() * pair.passive * (1 - pair.passive)):
         return alone
     if len(trials) * pair.slots > _SHARED_PASSIVE_CELLS:
@@ -306,6 +326,11 @@ def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind
     return nodes, weight
 
 
+def _passive_loss(pair: CountPair) -> float:
+    """How much less a passive slot contributes than a neutral one."""
+    return abs(1.0 - pair.passive_weight + pair.neutral_gain)
+
+
 def _passive_scale(pair: CountPair) -> float:
     """What a fluctuation of c·z is measured against.
 
@@ -313,7 +338,7 @@ def _passive_scale(pair: CountPair) -> float:
     the loss and matters next to the active count's own fluctuation.
     """
     if pair.one_sided:
-        return pair.gain * math.sqrt(pair.slots * pair.active * (1 - pair.active))
+        return 2 * pair.sign_gain * math.sqrt(pair.slots * pair.active * (1 - pair.active))
     return float(pair.population)
 
 

@@ -1,20 +1,24 @@
-r"""Dominating pairs of a shuffled round, as affine functions of a few counts.
+r"""Dominating pairs of a shuffled round.
 
-Every pair this package accounts with has one shape. Each of ``slots`` reports is *active* with probability
-``active`` and then carries a fair sign; an inactive one is *passive* with probability ``passive``. With m the
-number of active slots, D the sum of their signs and z the number of passive slots,
+Most of them are affine functions of a few counts (:class:`CountPair`). Each of ``slots`` reports is *active*
+with probability ``active`` and then carries a fair sign; an inactive one is *passive* with probability
+``passive`` and otherwise *neutral*. With m the number of active slots, D the sum of their signs and z, y the
+numbers of passive and of neutral slots,
 
-    dP/df = 1 + (g/2·(m + D) + c·z)/n        dQ/df = 1 + (g/2·(m − D) + c·z)/n
+    dP/df = 1 + (a·m + b·D + (w − 1)·z + c·y)/n        dQ/df = 1 + (a·m − b·D + (w − 1)·z + c·y)/n.
 
-where g = e^ε0 − 1 is what a slot that speaks for one record adds, and −c what a passive slot takes away. It
-follows from the blanket pair
+It follows from the blanket pair
 
     dP/df = (1 − γ) + (γ/k)·Σ r0             dQ/df = (1 − γ) + (γ/k)·Σ r1
 
-because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), an absent or neutral one nothing.
+because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), an absent one nothing. A slot of weights
+(r0, r1) has, with its mirror image, a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2.
+
+Reports with many different weights need :class:`~shuffle_plugins.accounting.slot_sums.SlotPair`; randomised
+bits that are only counted have :class:`~shuffle_plugins.accounting.bit_counts.BitPair`.
 
 Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
-every ε0-LDP randomizer to binary weights and the Poisson mixture are proved in ``docs/accounting.md``.
+every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/accounting.md``.
 """
 
 from __future__ import annotations
@@ -26,10 +30,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.bit_counts import BitPair
+from shuffle_plugins.accounting.blanket import Blanket, Form
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.slot_sums import SlotPair
 
 _COHORT_BUCKETS = 24
+_BIT_BUCKETS = ((30_000, 256), (3_000_000, 128))
+_MOST_BIT_BUCKETS, _FEWEST_BIT_BUCKETS = 96, 64
+_BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,31 +50,39 @@ class CountPair:
         slots: number of independent report slots.
         active: probability that a slot is active, in [0, 1].
         passive: probability that an inactive slot is passive, in [0, 1].
-        gain: g ≥ 0.
-        passive_weight: w ≥ 0; c = w − 1.
+        sign_gain: b ≥ 0.
+        weak_gain: a − b, what an active slot adds to the density that it does not speak for.
+        passive_weight: w ≥ 0.
+        neutral_gain: c.
         one_sided: if true, m counts slots that speak for P alone and dQ/df = 1:
-            dP/df = 1 + (g·m + c·z)/n. Such a pair is not symmetric in P and Q.
+            dP/df = 1 + (2b·m + (w − 1)·z)/n. Such a pair is not symmetric in P and Q.
     """
 
     population: int
     slots: int
     active: float
     passive: float
-    gain: float
+    sign_gain: float
     passive_weight: float
+    weak_gain: float = 0.0
+    neutral_gain: float = 0.0
     one_sided: bool = False
 
     @property
     def largest_ratio(self) -> float:
         """A bound on dP/df and on dQ/df."""
-        return 1.0 + self.gain
+        return 1.0 + max(2 * self.sign_gain + self.weak_gain, self.neutral_gain)
 
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small; which of two pairs tells more."""
         loss = 1.0 - self.passive_weight
         common = loss**2 * self.passive * (1.0 - self.active) if self.one_sided else 0.0
-        return self.slots * (self.gain * self.active * self.gain + common) / self.population**2
+        gain = 2 * self.sign_gain
+        return self.slots * (gain * self.active * gain + common) / self.population**2
+
+
+Pair = CountPair | SlotPair | BitPair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +96,11 @@ class PairMixture:
     """
 
     masses: tuple[float, ...]
-    pairs: tuple[CountPair, ...]
+    pairs: tuple[Pair, ...]
     dropped: float = 0.0
 
     @classmethod
-    def single(cls, pair: CountPair) -> PairMixture:
+    def single(cls, pair: Pair) -> PairMixture:
         """A mixture of one."""
         return cls(masses=(1.0,), pairs=(pair,))
 
@@ -98,74 +115,88 @@ class PairMixture:
         return not any(pair.one_sided for pair in self.pairs)
 
 
-def blanket_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
+def blanket_pair(
+    blanket: Blanket, *, population: int, slots: int, participation: float
+) -> CountPair | SlotPair:
     """The pair that dominates ``slots`` clients who each report with probability ``participation``.
 
     Upper bound. ``slots`` = k, ``participation`` = 1 is k-of-n sampling (k = n: everybody takes part);
     ``slots`` = n, ``participation`` = γ is Poisson sampling.
     """
-    corners = _without_high(blanket)
-    active = min(2 * participation * corners.differing, 1.0)
-    null = participation * max(0.0, 1.0 - corners.mass)
+    if blanket.edges or blanket.tail:
+        return _edge_pair(blanket, population=population, slots=slots, participation=participation)
+    active = min(2 * participation * blanket.differing, 1.0)
+    null = participation * max(0.0, 1.0 - blanket.mass)
+    passive, neutral_gain = (min(null / (1.0 - active), 1.0) if active < 1 else 0.0), 0.0
+    if blanket.high > 0 and active < 1:
+        # Both kinds of inactive slot, and those between them, are spread at equal mean over the two ends.
+        neutral_gain = math.expm1(blanket.local_epsilon)
+        mean = (participation * blanket.high * neutral_gain - null) / (1.0 - active)
+        passive = min(max((neutral_gain - mean) / (neutral_gain + 1.0), 0.0), 1.0)
     return CountPair(
         population=population,
         slots=slots,
         active=active,
-        passive=min(null / (1.0 - active), 1.0) if active < 1 else 0.0,
-        gain=math.expm1(blanket.local_epsilon),
+        passive=passive,
+        sign_gain=blanket.difference / 2,
         passive_weight=0.0,
+        weak_gain=blanket.weak - 1.0,
+        neutral_gain=neutral_gain,
     )
 
 
-def _without_high(blanket: Blanket) -> Blanket:
-    """Trade (e, e) atoms, with (1, 1) and null mass, for (e, 1) and (1, e) at equal mean.
-
-    Each trade is a mean-preserving spread (step ii of Claim 2), so the pair can only grow.
-    """
-    e = math.exp(blanket.local_epsilon)
-    paired = min(blanket.high, blanket.low)
-    return Blanket(
-        local_epsilon=blanket.local_epsilon,
-        differing=blanket.differing + paired + (blanket.high - paired) * e / (e + 1),
-        low=blanket.low - paired,
-        exact=False,
+def _edge_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> SlotPair:
+    gain = math.expm1(blanket.local_epsilon)
+    one_record = [(gain, blanket.differing), *((r - 1.0, mass) for r, mass in blanket.edges)]
+    atoms = [(u, 0.0, participation * mass) for u, mass in one_record if mass > 0]
+    atoms += [(v, u, mass) for u, v, mass in atoms]
+    atoms.append((gain, gain, participation * blanket.high))
+    atoms.append((-1.0, -1.0, participation * max(0.0, 1.0 - blanket.mass)))
+    rest = 1.0 - math.fsum(mass for _, _, mass in atoms)
+    atoms.append((0.0, 0.0, max(rest, 0.0)))
+    return SlotPair(
+        population=population,
+        slots=slots,
+        atoms=tuple(atom for atom in atoms if atom[2] > 0),
+        lost=participation * blanket.tail,
     )
 
 
-def k_ary_lower_pair(
-    *, local_epsilon: float, categories: int, population: int, slots: int, participation: float
+def third_record_pair(
+    *, local_epsilon: float, outside: float, population: int, slots: int, participation: float
 ) -> CountPair:
-    """Exact pair of K-ary randomized response when every other client holds one third value.
+    """Exact pair of a mechanism when every other client holds one third record. A lower bound.
 
-    A real ε0-LDP instance, hence a lower bound on the worst case over randomizers.
+    Reports are only read as "for x1", "for x1'" or neither, which is a post-processing: those of weights
+    (e, 1) and (1, e) to which the third record gives no more than the blanket. For K-ary randomized response
+    it is the instance in which everybody else holds a third value, ``outside`` = 1/(e + K − 1).
 
     Args:
         local_epsilon: ε0.
-        categories: K ≥ 3.
+        outside: mass that the third record gives to either kind of report.
         population: n.
         slots: k, or n under Poisson sampling.
         participation: 1, or γ under Poisson sampling.
 
     Raises:
-        ValueError: if ``categories`` < 3.
+        ValueError: if ``outside`` is not in (0, 1/(e + 1)].
     """
-    if categories < 3:
-        raise ValueError("K-ary response with a third value needs K >= 3; use binary_lower_pair for K = 2")
     e = math.exp(local_epsilon)
-    size = e + categories - 1
-    active = 2.0 * participation / size
-    passive = participation * e / size / (1.0 - active)
+    if not 0 < outside <= 1 / (e + 1) * (1 + 1e-12):
+        raise ValueError(f"the mass outside of a third record must be in (0, 1/(e^ε0 + 1)], got {outside!r}")
+    active = 2.0 * participation * outside
+    others = 1.0 - 2.0 * outside
     return CountPair(
         population=population,
         slots=slots,
         active=active,
-        passive=min(passive, 1.0),
-        gain=e - 1.0,
-        passive_weight=1.0 / e,
+        passive=min(participation * others / (1.0 - active), 1.0) if active < 1 else 0.0,
+        sign_gain=math.expm1(local_epsilon) / 2,
+        passive_weight=max(1.0 - (e + 1.0) * outside, 0.0) / others if others > 0 else 0.0,
     )
 
 
-def mirror_lower_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
+def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
     """Exact pair of a mechanism when every other client holds the replacement record. A lower bound.
 
     Reports are only read as "speaks for x1", "speaks for x1'" or neither, which is a post-processing. For the
@@ -178,7 +209,7 @@ def mirror_lower_pair(blanket: Blanket, *, population: int, slots: int, particip
         slots=slots,
         active=active,
         passive=min(e * active / (1.0 - active), 1.0),
-        gain=e - 1.0,
+        sign_gain=math.expm1(blanket.local_epsilon) / 2,
         passive_weight=1.0 / e,
         one_sided=True,
     )
@@ -187,59 +218,70 @@ def mirror_lower_pair(blanket: Blanket, *, population: int, slots: int, particip
 def upper_mixture(shuffle_round: ShuffleRound) -> PairMixture:
     """The dominating pair of a round for its sampling scheme and adversary."""
     blanket = shuffle_round.effective_blanket()
+    if blanket.form is Form.BIT and shuffle_round.sampling is not Sampling.CHECK_IN:
+        return _bit_mixture(shuffle_round)
 
-    def build(population: int, slots: int, participation: float) -> CountPair:
+    def build(population: int, slots: int, participation: float) -> CountPair | SlotPair:
         return blanket_pair(blanket, population=population, slots=slots, participation=participation)
 
     return _by_scheme(shuffle_round, build, upper=True)
 
 
 def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
-    """Exact pairs of real instances under the round's scheme, by name: what some adversary really can learn.
+    """Exact pairs of real instances under the round's scheme, by name: what an adversary really can learn.
 
-    A mechanism's own blanket gives the instance in which everybody else holds the replacement record. The
-    generic worst case is also bounded by 3-ary randomized response. Empty if the round's blanket is itself
-    only a bound, and for single passes, whose cost is attained only before those who know the batches.
+    Empty if the round's blanket is itself only a bound and names no third record, and for single passes,
+    whose cost is attained only before those who know the batches. The generic worst case has two instances:
+    binary response with everybody else at 0, and ternary response with everybody else at the third value.
     """
     if shuffle_round.sampling is Sampling.SINGLE_PASS:
         return {}
     blanket = shuffle_round.effective_blanket()
+    local_epsilon = shuffle_round.local_epsilon
+    generic = shuffle_round.mechanism == "generic"
+    if generic:
+        blanket = Blanket.generic(local_epsilon)
+    outside = 1 / (math.exp(local_epsilon) + 2) if generic else blanket.outside
     found: dict[str, PairMixture] = {}
-    if shuffle_round.mechanism == "generic":
+    if outside > 0:
 
-        def ternary(population: int, slots: int, participation: float) -> CountPair:
-            return k_ary_lower_pair(
-                local_epsilon=shuffle_round.local_epsilon,
-                categories=3,
+        def third(population: int, slots: int, participation: float) -> CountPair:
+            return third_record_pair(
+                local_epsilon=local_epsilon,
+                outside=outside,
                 population=population,
                 slots=slots,
                 participation=participation,
             )
 
-        found["3-RR instance"] = _by_scheme(shuffle_round, ternary, upper=False)
+        name = "3-RR instance" if generic else f"{shuffle_round.mechanism} instance, third record"
+        found[name] = _by_scheme(shuffle_round, third, upper=False)
     if blanket.exact:
 
         def mirror(population: int, slots: int, participation: float) -> CountPair:
-            return mirror_lower_pair(blanket, population=population, slots=slots, participation=participation)
+            return mirror_pair(blanket, population=population, slots=slots, participation=participation)
 
-        name = "binary-RR" if shuffle_round.mechanism == "generic" else shuffle_round.mechanism
+        name = "binary-RR" if generic else shuffle_round.mechanism
         found[f"{name} instance"] = _by_scheme(shuffle_round, mirror, upper=False)
     return found
 
 
 def _by_scheme(
-    shuffle_round: ShuffleRound, build: Callable[[int, int, float], CountPair], *, upper: bool
+    shuffle_round: ShuffleRound, build: Callable[[int, int, float], Pair], *, upper: bool
 ) -> PairMixture:
     """Place a pair in a sampling scheme, before an adversary.
 
-    Against a server that sees the cohort, the cohort is the population.
+    Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
+    round of a pass hides among the whole population.
     """
     population, sampling = shuffle_round.population, shuffle_round.sampling
     sees_cohort = shuffle_round.adversary is Adversary.SERVER
-    if sampling is Sampling.POISSON:
+    if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and sees_cohort):
         if sees_cohort:
             return _random_cohorts(shuffle_round, build, upper=upper)
         return PairMixture.single(build(population, population, shuffle_round.sampling_rate))
+    if sampling is Sampling.CHECK_IN:
+        return PairMixture.single(build(population, population, 1.0))
     cohort = int(shuffle_round.cohort)
     if sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS):
         population = cohort
@@ -247,7 +289,7 @@ def _by_scheme(
 
 
 def _random_cohorts(
-    shuffle_round: ShuffleRound, build: Callable[[int, int, float], CountPair], *, upper: bool
+    shuffle_round: ShuffleRound, build: Callable[[int, int, float], Pair], *, upper: bool
 ) -> PairMixture:
     """Poisson cohorts before a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
 
@@ -262,3 +304,44 @@ def _random_cohorts(
         pairs=tuple(build(int(size), int(size), 1.0) for size in sizes),
         dropped=TAIL,
     )
+
+
+def _bit_mixture(shuffle_round: ShuffleRound) -> PairMixture:
+    """Counts of bits under the round's scheme. The number of bits is always public."""
+    population, local_epsilon = shuffle_round.population, shuffle_round.local_epsilon
+
+    def build(cohort_population: int, others: int, participation: float, buckets: int) -> BitPair:
+        return BitPair(
+            local_epsilon=local_epsilon,
+            population=cohort_population,
+            others=others,
+            participation=participation,
+            buckets=buckets,
+        )
+
+    if shuffle_round.adversary is Adversary.SERVER or shuffle_round.sampling is not Sampling.POISSON:
+
+        def counted(population: int, slots: int, participation: float) -> BitPair:
+            rate = 1.0 if population == slots else slots / population
+            return build(population, slots - 1, rate, _bit_buckets(slots))
+
+        return _by_scheme(shuffle_round, counted, upper=True)
+    # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
+    first, law = binomial_window(population, shuffle_round.sampling_rate)
+    width = max(1, int(_BIT_COHORT_WIDTH * shuffle_round.cohort), -(-len(law) // _MOST_BIT_BUCKETS))
+    starts = np.arange(0, len(law), width)
+    least = first + starts
+    most = first + np.minimum(starts + width, len(law)) - 1
+    return PairMixture(
+        masses=tuple(float(mass) for mass in np.add.reduceat(law, starts)),
+        pairs=tuple(
+            build(population, max(int(low) - 1, 0), int(high) / population, _FEWEST_BIT_BUCKETS)
+            for low, high in zip(least, most, strict=True)
+        ),
+        dropped=TAIL,
+    )
+
+
+def _bit_buckets(reports: int) -> int:
+    """As many groups of datasets as take a fraction of a second."""
+    return next((buckets for limit, buckets in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS)

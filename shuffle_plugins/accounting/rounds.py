@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 
 NEIGHBOURING_RELATION = "replace-one"
 MAX_POPULATION = 10**15
 
-RoundState = tuple[str, str, float, int, float, str, tuple[float, float, float, bool]]
+RoundState = tuple[str, str, float, float, int, float, str, tuple[Any, ...]]
 
 
 class Sampling(StrEnum):
-    """How the clients of a round are chosen from the population."""
+    """How the clients of a round are chosen from the population.
+
+    ``WITHOUT_REPLACEMENT``: k of n, uniformly. ``POISSON``: each client with probability γ, on its own; the
+    number of reports is public. This is also client self-sampling. ``FULL``: everybody.
+    ``SINGLE_PASS``: the population is cut into disjoint batches by anybody, and each is a round.
+    ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in which it reports.
+    """
 
     WITHOUT_REPLACEMENT = "without-replacement"
     POISSON = "poisson"
     FULL = "full"
     SINGLE_PASS = "single-pass"
+    CHECK_IN = "check-in"
 
 
 class Adversary(StrEnum):
@@ -45,11 +53,16 @@ class ShuffleRound:
         population: n, the public and fixed number of clients.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
-            it is the size of the smallest batch, and one step of the accountant is one whole pass.
+            it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
+            check-in it is the expected number of reports in a round, population over rounds, and one step is
+            one whole pass.
         sampling: how the cohort is chosen.
         adversary: against whom the round is measured.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
         blanket: the randomizer's blanket; None takes the generic one.
+        local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
+            randomizer close to the real one (Feldman, McMillan, Talwar 2021, Theorem 3.8), and the distance
+            is charged to δ.
 
     Neighbouring relation: replace-one at fixed population.
 
@@ -64,6 +77,7 @@ class ShuffleRound:
     adversary: Adversary = Adversary.MODEL_OBSERVER
     mechanism: str = "generic"
     blanket: Blanket | None = None
+    local_delta: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling", Sampling(self.sampling))
@@ -79,7 +93,17 @@ class ShuffleRound:
                 "a round cannot shuffle more reports than there are clients"
             )
         object.__setattr__(self, "cohort", float(self.cohort))
-        if self.sampling is not Sampling.POISSON and not self.cohort.is_integer():
+        if isinstance(self.local_delta, bool) or not isinstance(self.local_delta, (int, float)):
+            raise ValueError(f"local_delta must be a number, got {self.local_delta!r}")
+        if not 0 <= self.local_delta < 1:
+            raise ValueError(f"local_delta must be in [0, 1), got {self.local_delta!r}")
+        object.__setattr__(self, "local_delta", float(self.local_delta))
+        if self.local_delta > 0 and self.blanket is not None:
+            raise ValueError(
+                "an (ε0, δ0) randomizer is accounted for by ε0 and δ0 alone; leave out its blanket, or give "
+                "one whose own tail is charged, and no local_delta"
+            )
+        if self.sampling not in (Sampling.POISSON, Sampling.CHECK_IN) and not self.cohort.is_integer():
             raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
         if self.sampling is Sampling.FULL and self.cohort != self.population:
             raise ValueError("full participation needs cohort == population")
@@ -103,19 +127,55 @@ class ShuffleRound:
 
     def effective_blanket(self) -> Blanket:
         """The blanket that accounting uses: the mechanism's own, or the generic one."""
-        return self.blanket if self.blanket is not None else Blanket.generic(self.local_epsilon)
+        if self.blanket is not None:
+            return self.blanket
+        if self.local_delta > 0:
+            return Blanket.clones(self.local_epsilon)
+        return Blanket.generic(self.local_epsilon)
+
+    @property
+    def replacement_distance(self) -> float:
+        """How far, in total variation, a round is from one of pure ε0 randomizers; 0 without ``local_delta``.
+
+        (1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8.
+        """
+        passes = self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN)
+        reports = self.population if passes else self.cohort
+        return reports * self.local_delta * (1 + math.exp(-self.local_epsilon) / 2)
+
+    def received(self, count: int) -> ShuffleRound:
+        """This round once its number of reports is known: ``count`` of the population, uniformly.
+
+        Under Poisson sampling, or when clients decide in secret whether to take part, the number of reports
+        is independent of their data and public. Given it, the cohort is a uniform subset of that size;
+        recording that charges what the round really cost. Record the rounds of a history all in one way.
+
+        Args:
+            count: reports received, at least one; a round without reports releases nothing and costs nothing.
+
+        Raises:
+            ValueError: if the round is not under Poisson sampling, or the count is out of range.
+        """
+        if self.sampling is not Sampling.POISSON:
+            raise ValueError(f"the cohort of a round under {self.sampling} sampling is known beforehand")
+        if type(count) is not int or not 1 <= count <= self.population:
+            raise ValueError(
+                f"a round has between 1 and {self.population} reports, got {count!r}; one without any costs "
+                "nothing and need not be recorded"
+            )
+        return replace(self, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=count)
 
     def state(self) -> RoundState:
-        """The round as a plain tuple of str, int and float, for checkpoints."""
-        blanket = self.effective_blanket()
+        """The round as a plain tuple of str, int, float, bool and tuples, for checkpoints."""
         return (
             self.sampling.value,
             self.adversary.value,
             self.local_epsilon,
+            self.local_delta,
             self.population,
             self.cohort,
             self.mechanism,
-            (blanket.differing, blanket.low, blanket.high, blanket.exact),
+            self.effective_blanket().state(),
         )
 
     @classmethod
@@ -126,23 +186,27 @@ class ShuffleRound:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
         try:
-            sampling, adversary, local_epsilon, population, cohort, mechanism, masses = state
-            differing, low, high, exact = masses
+            (
+                sampling,
+                adversary,
+                local_epsilon,
+                local_delta,
+                population,
+                cohort,
+                mechanism,
+                blanket_state,
+            ) = state
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a ShuffleRound: {state!r}") from error
         if not isinstance(mechanism, str):
             raise ValueError(f"not the state of a ShuffleRound: {state!r}")
-        blanket = None
-        if mechanism != "generic":
-            blanket = Blanket(
-                local_epsilon=local_epsilon, differing=differing, low=low, high=high, exact=exact
-            )
         return cls(
             sampling=Sampling(sampling),
             adversary=Adversary(adversary),
             local_epsilon=local_epsilon,
+            local_delta=local_delta,
             population=population,
             cohort=cohort,
             mechanism=mechanism,
-            blanket=blanket,
+            blanket=None if mechanism == "generic" else Blanket.from_state(blanket_state),
         )
