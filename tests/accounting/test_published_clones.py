@@ -1,9 +1,12 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
+from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
+from scipy.special import gammaln, xlogy
 
-from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.accounting.published import clones, stronger_clones
 from shuffle_plugins.accounting.published.composition import strong_composition
 from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
 
@@ -116,3 +119,151 @@ def test_sampling_amplification() -> None:
     for bad in ({"epsilon": -1.0}, {"delta": 2.0}, {"sampling_rate": 0.0}, {"sampling_rate": 1.1}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             amplify_by_sampling(**({"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1} | bad))
+
+
+def multinomial(trials: int, *probabilities: float) -> tuple[np.ndarray, np.ndarray]:
+    """All counts of the first categories (the last takes the rest) and their masses."""
+    free = len(probabilities) - 1
+    grid = np.stack(np.meshgrid(*[np.arange(trials + 1)] * free, indexing="ij"), axis=-1).reshape(-1, free)
+    grid = grid[grid.sum(axis=1) <= trials]
+    rest = trials - grid.sum(axis=1)
+    log_mass = gammaln(trials + 1) - gammaln(grid + 1).sum(axis=1) - gammaln(rest + 1)
+    log_mass = log_mass + xlogy(grid, np.array(probabilities[:-1])).sum(axis=1)
+    return grid, np.exp(log_mass + xlogy(rest, probabilities[-1]))
+
+
+@pytest.mark.parametrize(("distance", "shared", "n", "delta"), [(0.4, 0.3, 100, 0.1), (1.0, 1 / 3, 90, 0.05)])
+def test_theorem_4_1_covers_its_multinomial_pair(
+    distance: float, shared: float, n: int, delta: float
+) -> None:
+    """P = a·Q1 + (1 − a)·Q2 among n − 1 reports that hold each of Q1, Q1', Q2 with probability p."""
+    rest = max(1 - 3 * shared, 0.0)
+    counts, mass = multinomial(n, shared, shared, shared, rest)
+    # against n independent draws a report of part i weighs count_i/(n·p)
+    first, second, common = (counts / (n * shared)).T
+    p = mass * (distance * first + (1 - distance) * common)
+    q = mass * (distance * second + (1 - distance) * common)
+    assert p.sum() == pytest.approx(1, rel=1e-9)
+    epsilon = clones.specific_randomizer(distance=distance, shared=shared, num_reports=n, delta=delta)
+    assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.0])
+def test_corollary_4_2_covers_ternary_response(local_epsilon: float) -> None:
+    """3-ary response, everybody else at the third value, by enumeration of its histograms."""
+    n, delta, e = 400, 1e-3, math.exp(local_epsilon)
+    size = e + 2
+    counts, mass = multinomial(n, 1 / size, 1 / size, e / size)
+    one, two = counts.T
+    three = n - one - two
+    p, q = mass * (e * one + two + three / e) / n, mass * (one + e * two + three / e) / n
+    epsilon = clones.k_ary_response(local_epsilon=local_epsilon, categories=3, num_reports=n, delta=delta)
+    assert 0 < np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta
+
+
+def test_corollary_4_2_as_printed() -> None:
+    e0, k, n, delta = 1.3, 10, 10**5, 1e-7
+    e = math.exp(e0)
+    spread = 4 * math.sqrt(2 * (k + 1) * math.log(4 / delta) / ((e + k - 1) * k * n)) + 4 * (k + 1) / (k * n)
+    value = clones.k_ary_response(local_epsilon=e0, categories=k, num_reports=n, delta=delta)
+    assert value == pytest.approx(math.log(1 + (e - 1) * spread), rel=1e-12)
+
+
+def test_theorem_4_1_gives_back_the_general_bound_with_a_larger_constant() -> None:
+    """The paper: a = tanh(ε0/2), p = e^−ε0/3 costs a factor of at most 3/2 over Theorem 3.1."""
+    e0, n, delta = 1.0, 10**6, 1e-8
+    general = clones.closed_form(local_epsilon=e0, num_reports=n, delta=delta)
+    specific = clones.specific_randomizer(
+        distance=math.tanh(e0 / 2), shared=math.exp(-e0) / 3, num_reports=n, delta=delta
+    )
+    assert 1.2 < math.expm1(specific) / math.expm1(general) < 1.5
+
+
+def test_k_ary_response_falls_with_its_categories() -> None:
+    values = [
+        clones.k_ary_response(local_epsilon=2.0, categories=k, num_reports=10**6, delta=1e-8)
+        for k in (2, 3, 10, 100)
+    ]
+    assert values == sorted(values, reverse=True)
+    with pytest.raises(ValueError, match=r"Theorem 4\.1 needs"):
+        clones.k_ary_response(local_epsilon=2.0, categories=10**4, num_reports=10**6, delta=1e-8)
+    with pytest.raises(ValueError, match="categories"):
+        clones.k_ary_response(local_epsilon=2.0, categories=1, num_reports=10**6, delta=1e-8)
+
+
+@pytest.mark.parametrize(
+    "change", [{"distance": 0.0}, {"distance": 1.1}, {"shared": 0.0}, {"shared": 0.4}, {"num_reports": 0},
+               {"delta": 0.0}, {"delta": math.nan}],
+)  # fmt: skip
+def test_theorem_4_1_refuses_bad_arguments(change: dict[str, float]) -> None:
+    question = {"distance": 0.5, "shared": 0.1, "num_reports": 10**4, "delta": 1e-6} | change
+    with pytest.raises(ValueError, match=next(iter(change))):
+        clones.specific_randomizer(**question)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n"), [(0.8, 3), (2.0, 4)])
+def test_theorem_3_8_covers_leaky_channels(local_epsilon: float, n: int) -> None:
+    """Randomizers that, beyond ε0, give their record away with probability δ0."""
+    leak = 0.01
+    pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+    channel = (1 - leak) * np.hstack([k_ary_response(local_epsilon, 3), np.zeros((3, 3))])
+    channel[:, 3:] = leak * np.eye(3)
+    for one, two in neighbours(3, n):
+        first, second = shuffled_law(channel, one), shuffled_law(channel, two)
+        for epsilon in np.linspace(0, local_epsilon, 5):
+            cost = clones.local_delta_cost(
+                local_epsilon=local_epsilon, local_delta=leak, num_reports=n, epsilon=float(epsilon)
+            )
+            exact = hockey_stick(first, second, float(epsilon))
+            assert 0 < exact <= pair.delta(float(epsilon))[1] + cost
+
+
+def test_theorem_3_8_as_printed() -> None:
+    e0, n = 1.0, 10**5
+    epsilon, delta = clones.approximate_ldp(local_epsilon=e0, local_delta=1e-13, num_reports=n, delta=1e-6)
+    assert epsilon == clones.closed_form(local_epsilon=e0, num_reports=n, delta=1e-6)
+    cost = (math.exp(epsilon) + 1) * (1 + math.exp(-e0) / 2) * n * 1e-13
+    assert delta == pytest.approx(1e-6 + cost, rel=1e-8)
+    pure = clones.approximate_ldp(local_epsilon=e0, local_delta=0.0, num_reports=n, delta=1e-6)
+    assert pure == (epsilon, 1e-6)
+
+
+def test_theorem_3_8_refuses_what_promises_nothing() -> None:
+    with pytest.raises(ValueError, match="promises nothing"):
+        clones.approximate_ldp(local_epsilon=1.0, local_delta=1e-3, num_reports=10**5, delta=1e-6)
+    for bad in (-1e-9, 1.1, math.nan):
+        with pytest.raises(ValueError, match="local_delta"):
+            clones.approximate_ldp(local_epsilon=1.0, local_delta=bad, num_reports=10**5, delta=1e-6)
+    with pytest.raises(ValueError, match="epsilon"):
+        clones.local_delta_cost(local_epsilon=1.0, local_delta=1e-9, num_reports=10, epsilon=-1.0)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n"), [(0.3, 5), (1.0, 40), (3.0, 12)])
+def test_binary_response_lower_is_what_enumeration_finds(local_epsilon: float, n: int) -> None:
+    channel = k_ary_response(local_epsilon, 2)
+    first, second = shuffled_law(channel, [0] * n), shuffled_law(channel, [1, *[0] * (n - 1)])
+    for delta in (1e-6, 1e-3, 0.05):
+        lower = clones.binary_response_lower(local_epsilon=local_epsilon, num_reports=n, delta=delta)
+        for epsilon, exceeds in ((lower * (1 - 1e-6), True), (lower * (1 + 1e-6) + 1e-12, False)):
+            spent = max(hockey_stick(first, second, epsilon), hockey_stick(second, first, epsilon))
+            assert (spent > delta) is exceeds or lower in (0.0, local_epsilon)
+
+
+def test_binary_response_lower_stays_below_the_binary_pair() -> None:
+    for local_epsilon in (0.01, 0.5, 2.0, 8.0):
+        for n in (1, 10, 10**6):
+            question = {"local_epsilon": local_epsilon, "num_reports": n, "delta": 1e-9}
+            lower = clones.binary_response_lower(**question)
+            assert 0 < lower <= stronger_clones.numerical(**question)[1]
+    for bad in (0.0, 1.0):
+        with pytest.raises(ValueError, match="delta"):
+            clones.binary_response_lower(local_epsilon=1.0, num_reports=10, delta=bad)
+
+
+def test_one_round_pays_for_no_composition() -> None:
+    """All of δ goes to the round, none to strong composition."""
+    question = {"local_epsilon": 1.0, "population": 10**5, "cohort": 10**5, "num_steps": 1, "delta": 1e-6}
+    assert clones.epsilon(**question) == clones.closed_form(local_epsilon=1.0, num_reports=10**5, delta=1e-6)
+    assert clones.numerical_epsilon(**question) == pytest.approx(
+        clones.numerical(local_epsilon=1.0, num_reports=10**5, delta=1e-6)[1], rel=1e-9
+    )

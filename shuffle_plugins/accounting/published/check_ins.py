@@ -22,8 +22,8 @@ def shuffling(*, local_epsilon: float, num_reports: int, delta: float) -> float:
 
         ε = e^3ε0·(e^ε0 − 1)²/(2n) + e^{3ε0/2}·(e^ε0 − 1)·√(2·log(1/δ)/n)
 
-    The bound the clones paper draws as its predecessor: 4 times above the binary blanket pair at ε0 = 0.5,
-    35 times at ε0 = 2 (n = 10⁶, δ = 10⁻⁸).
+    The bound the clones paper draws as its predecessor: 3.9 times the binary blanket pair's ε at
+    ε0 = 0.5, 60 times at ε0 = 2 (n = 10⁶, δ = 10⁻⁸).
 
     Args:
         local_epsilon: ε0 in (0, 100], nats.

@@ -158,8 +158,8 @@ class ClonePair:
             excess = more * ((1 - nodes.ratio) - (1 + nodes.ratio) / (1 + more))
             value = math.log1p(max(float((nodes.mass * excess).sum()), 0.0))
         else:
-            both = np.stack([np.log1p(-nodes.ratio) + loss, np.log1p(nodes.ratio) - loss])
-            value = max(float(logsumexp(np.log(nodes.mass) + both)), 0.0)
+            sides = (_log_sum(nodes.log_q + loss), _log_sum(nodes.log_p - loss))
+            value = max(float(np.logaddexp(*sides)), 0.0)
         scaled = order * self.local_epsilon
         return float(logsumexp([value, nodes.log_cut(scaled), *self._log_few(scaled, nodes.rungs)]))
 
@@ -185,6 +185,8 @@ class _SignNodes:
         ratio: t·D/m, shape (nodes,).
         loss: log((1 + ratio)/(1 − ratio)).
         mass: shape (nodes,).
+        log_p: log of mass·(1 + ratio).
+        log_q: log of mass·(1 − ratio).
         rungs: numbers of clones below the window, from zero to its edge.
         cut: W; only D ≤ W is covered.
         fewest: smallest m.
@@ -194,6 +196,8 @@ class _SignNodes:
     ratio: Vector
     loss: Vector
     mass: Vector
+    log_p: Vector
+    log_q: Vector
     rungs: Vector
     cut: float
     fewest: float
@@ -210,6 +214,11 @@ class _SignNodes:
         if slope >= self.cut / self.most:
             return math.log(3) + min(self.most * slope**2 / 2, scaled)
         return math.log(3) + min(slope * self.cut - self.cut**2 / (2 * self.most), scaled)
+
+
+def _log_sum(exponents: Vector) -> float:
+    peak = float(exponents.max())
+    return peak + math.log(float(np.exp(exponents - peak).sum()))
 
 
 @lru_cache(maxsize=64)
@@ -301,10 +310,13 @@ def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
     difference = 2.0 * step * np.arange(mass.shape[1]) + odd
     keep = (mass > 0) & (difference <= reports[:, None])
     ratio = (math.tanh(pair.local_epsilon / 2) * difference / reports[:, None])[keep]
+    mass = mass[keep]
     return _SignNodes(
         ratio=ratio,
         loss=2 * np.arctanh(ratio),
-        mass=mass[keep],
+        mass=mass,
+        log_p=np.log(mass) + np.log1p(ratio),
+        log_q=np.log(mass) + np.log1p(-ratio),
         rungs=np.unique(np.floor(np.linspace(0, first, _RUNGS + 1))),
         cut=cut,
         fewest=fewest,

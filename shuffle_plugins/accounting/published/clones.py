@@ -8,6 +8,7 @@ over T sampled rounds. Replace-one neighbours; randomizers may be chosen adaptiv
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,7 +162,7 @@ def k_ary_response(*, local_epsilon: float, categories: int, num_reports: int, d
 
         ε = log(1 + (e^ε0 − 1)·(4·√(2(K+1)·log(4/δ)/((e^ε0 + K − 1)·K·n)) + 4(K+1)/(K·n))).
 
-    4 to 5 times the exact blanket's at K = 10, n = 10⁴…10⁶; falls with K, as the truth does.
+    2.5 to 5.3 times the exact blanket's ε at K = 10, ε0 = 0.5…4, n = 10⁴…10⁶; falls with K, as that does.
 
     Args:
         local_epsilon: ε0 > 0 in nats.
@@ -188,6 +189,7 @@ def k_ary_response(*, local_epsilon: float, categories: int, num_reports: int, d
     )
 
 
+@lru_cache(maxsize=256)
 def clone_pair(*, local_epsilon: float, num_reports: int) -> ClonePair:
     """The pair of Theorem 3.2: every other report is a clone with probability e^−ε0.
 
@@ -212,7 +214,7 @@ def numerical(*, local_epsilon: float, num_reports: int, delta: float) -> tuple[
 
     The upper value is a bound for every ε0-LDP randomizer. The lower value bounds the pair's ε, not any
     mechanism's: the two together are the error of the numerics, a relative 3e-5 at most. The pair's ε lies
-    10 to 50 % above the binary blanket pair's, which is valid where randomizers are not chosen adaptively.
+    12 to 46 % above the binary blanket pair's, which is valid where randomizers are not chosen adaptively.
 
     Args:
         local_epsilon: ε0 in (0, 300], nats.

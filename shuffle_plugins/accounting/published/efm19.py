@@ -23,7 +23,7 @@ _FEWEST_REPORTS = 1000
 def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
     r"""ε of one shuffle: Theorem 7, ε = 12·ε0·√(log(1/δ)/n).
 
-    11 to 13 times above the binary blanket pair at ε0 = 0.5 and n = 10⁴…10⁶.
+    12 times the binary blanket pair's ε at ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1.
 
     Args:
         local_epsilon: ε0 in (0, 1/2], nats.
@@ -48,7 +48,7 @@ def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> floa
 def rdp(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
     r"""Rényi divergence of one shuffle at most: Remark 1, ε(α) = 2·α·e^4ε0·(e^ε0 − 1)²/n.
 
-    At small divergences (e^ε0 + 1)·e^4ε0 times the binary blanket pair's.
+    At small divergences 2(e^ε0 + 1)·e^4ε0 times the binary blanket pair's.
 
     Args:
         orders: real α > 1, shape (m,).

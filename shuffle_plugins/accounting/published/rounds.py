@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,9 +22,9 @@ from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
 Vector = NDArray[np.float64]
 
 _EVERY_ORDER_TO = 24
-_ORDER_RATIO = 1.04
+_ORDER_RATIO = 1.06
 _FIRST_ORDERS = 64
-_LARGEST_ORDER = 2**17
+_LARGEST_ORDER = 2**14
 _ORDER_POINTS = 40
 _REFINED_POINTS = 48
 _SMALLEST_EXCESS = 1e-2  # of a real order over one
@@ -116,7 +117,8 @@ def compose_renyi(
 
     Args:
         curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from
-            2 on; or of real orders above 1 where k = n.
+            2 on; or of real orders above 1 where k = n. What it gives is remembered for as long as the same
+            object is passed.
         local_epsilon: ε0 > 0 in nats.
         population: n.
         cohort: k ≤ n.
@@ -174,6 +176,7 @@ def _orders(largest: int, *, real: bool) -> Vector:
     return np.unique(np.geomspace(2, largest, _ORDER_POINTS).round())
 
 
+@lru_cache(maxsize=32)
 def _at_every_order(curve: Callable[[Vector], Vector], largest: int, local_epsilon: float) -> Vector:
     """The curve at 2, 3, …, ``largest``: evaluated at some orders, by chords of (α − 1)·ε(α) between."""
     every = np.arange(2, largest + 1, dtype=np.float64)
@@ -182,4 +185,6 @@ def _at_every_order(curve: Callable[[Vector], Vector], largest: int, local_epsil
         count = math.ceil(math.log(largest / points[-1]) / math.log(_ORDER_RATIO)) + 2
         points = np.unique(np.concatenate([points, np.geomspace(points[-1], largest, count).round()]))
     values = np.minimum(curve(points), local_epsilon)
-    return np.interp(every, points, (points - 1) * values) / (every - 1) * (1 + 1e-12)
+    chords: Vector = np.interp(every, points, (points - 1) * values) / (every - 1) * (1 + 1e-12)
+    chords.setflags(write=False)
+    return chords

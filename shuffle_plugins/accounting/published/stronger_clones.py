@@ -13,6 +13,7 @@ that pair, which the tests check on a grid of settings. For randomizers chosen a
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,7 +64,7 @@ def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> floa
 def renyi_closed_form(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
     r"""Rényi divergence of one shuffle at most: Corollary 4.3, ε(α) = 48·α·(e^ε0 − 1)²/(e^ε0·n).
 
-    At small divergences it is 24(1 + e^−ε0) times the pair's own.
+    At small divergences it is 48(1 + e^−ε0) times the pair's own.
 
     Args:
         orders: real α > 1, below n/(16·ε0·e^ε0), shape (m,).
@@ -86,6 +87,7 @@ def renyi_closed_form(*, orders: ArrayLike, local_epsilon: float, num_reports: i
     return 48 * alpha * (2 * math.sinh(local_epsilon / 2)) ** 2 / pair.num_reports
 
 
+@lru_cache(maxsize=256)
 def binary_pair(*, local_epsilon: float, num_reports: int) -> ClonePair:
     """The paper's pair: every other report is a clone with probability 2/(e^ε0 + 1).
 
