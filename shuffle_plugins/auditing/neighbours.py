@@ -64,8 +64,9 @@ def extreme_neighbours(mechanism: LocalRandomizer) -> tuple[Neighbours, ...]:
     """Antipodal records on the boundary of the mechanism's ball, before several choices of everybody else.
 
     Everybody else holds the replacement, or the original (the mirror image, unless the mechanism is broken in
-    one direction), or the origin, or half of them each of the two records, or, from dimension 2 on, a record of the boundary that lies between the two, as far from one as from the other (in
-    an odd number of ±1 coordinates, as nearly as can be). Records are float32.
+    one direction), or the origin, or half of them each of the two records, or, from dimension 2 on, a record
+    of the boundary between the two, as far from one as from the other (in an odd number of ±radius
+    coordinates, as nearly as can be). Records are float32.
     """
     original: Tensor = mechanism.radius * _EXTREMES[mechanism.norm](mechanism.dim)
     replacement = -original
