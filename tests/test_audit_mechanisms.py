@@ -1,6 +1,7 @@
 """Every registered mechanism, whoever registers it, passes the audit, and the audit says something."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,13 +46,15 @@ CASES = [(name, dim) for name in available() for dim in DIMENSIONS if build(name
 
 
 def certified(mechanism, fields, *, delta, num_steps=1):
+    """A round, and its ε by the mechanism's own blanket or the generic one: both hold."""
     own = blanket(mechanism.name, local_epsilon=mechanism.local_epsilon, dim=mechanism.dim)
-    shuffle_round = ShuffleRound(
-        local_epsilon=mechanism.local_epsilon, mechanism=mechanism.name, blanket=own, **fields
-    )
-    accountant = ShuffleAccountant()
-    accountant.step(shuffle_round, num_steps=num_steps)
-    return shuffle_round, accountant.upper_epsilon(delta)
+    generic = ShuffleRound(local_epsilon=mechanism.local_epsilon, **fields)
+    bounds = []
+    for shuffle_round in (generic, replace(generic, mechanism=mechanism.name, blanket=own)):
+        accountant = ShuffleAccountant()
+        accountant.step(shuffle_round, num_steps=num_steps)
+        bounds.append(accountant.upper_epsilon(delta))
+    return generic, min(bounds)
 
 
 def test_no_mechanism_is_left_out():
