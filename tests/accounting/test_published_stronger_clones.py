@@ -18,7 +18,8 @@ GRID = [
 @pytest.mark.parametrize(
     ("local_epsilon", "n", "delta", "expected"),
     [(0.5, 10**4, 1e-6, 0.08450), (1, 10**4, 1e-6, 0.18001), (2, 10**4, 1e-6, 0.39816),
-     (4, 10**4, 1e-6, 0.95814), (1, 10**6, 1e-8, 0.02219), (2, 10**6, 1e-8, 0.05407), (4, 10**6, 1e-8, 0.16652)],
+     (4, 10**4, 1e-6, 0.95814), (1, 10**6, 1e-8, 0.02219), (2, 10**6, 1e-8, 0.05407),
+     (4, 10**6, 1e-8, 0.16652)],
 )  # fmt: skip
 def test_closed_form_reference_values(local_epsilon: float, n: int, delta: float, expected: float) -> None:
     value = stronger_clones.closed_form(local_epsilon=local_epsilon, num_reports=n, delta=delta)

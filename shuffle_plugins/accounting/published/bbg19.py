@@ -24,6 +24,7 @@ from shuffle_plugins.accounting.published.rounds import compose_points
 _LARGEST_LOCAL_EPSILON = 100.0
 _CERTIFY = 1e-10
 _SMALL = 1e-2
+_SMALLEST = 1e-290
 
 Randomizer = Callable[[float], "AmplificationVariable"]
 Inequality = Callable[["AmplificationVariable", int], float]
@@ -157,10 +158,11 @@ def bennett(variable: AmplificationVariable, num_reports: int) -> float:
     log_some = num_reports * math.log1p(variable.blanket * math.expm1(-rate))
     if variable.blanket == 1:
         return log_factor + log_some
-    log_none = num_reports * math.log1p(-variable.blanket)  # M = 0 contributes nothing
-    if log_none >= log_some:
-        return -math.inf
-    return log_factor + log_some + math.log1p(-math.exp(log_none - log_some))
+    # less M = 0, which contributes nothing: the ratio of the two powers is (1 + γe^−κ/(1 − γ))^n
+    log_odds = math.log(variable.blanket) - rate - math.log1p(-variable.blanket)
+    growth = num_reports * math.log1p(math.exp(log_odds))
+    share = math.log(-math.expm1(-growth)) if growth > _SMALLEST else math.log(num_reports) + log_odds
+    return log_factor + log_some + share
 
 
 def shuffling(

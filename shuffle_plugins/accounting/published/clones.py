@@ -16,7 +16,7 @@ from scipy import optimize
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
-from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi
+from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
 
 Vector = NDArray[np.float64]
 
@@ -345,7 +345,9 @@ def numerical_epsilon(
         ValueError: if an argument is out of range.
     """
     return compose_points(
-        shuffled=clone_pair(local_epsilon=local_epsilon, num_reports=cohort).upper_epsilon,
+        shuffled=lambda shuffle_delta: clone_pair(
+            local_epsilon=local_epsilon, num_reports=cohort
+        ).upper_epsilon(shuffle_delta),
         local_epsilon=local_epsilon,
         population=population,
         cohort=cohort,
@@ -370,6 +372,9 @@ def rdp_epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps
     Raises:
         ValueError: if an argument is out of range.
     """
+    check_rounds(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta
+    )
     return compose_renyi(
         curve=clone_pair(local_epsilon=local_epsilon, num_reports=cohort).rdp,
         local_epsilon=local_epsilon,

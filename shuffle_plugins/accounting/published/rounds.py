@@ -23,8 +23,8 @@ Vector = NDArray[np.float64]
 
 _EVERY_ORDER_TO = 24
 _ORDER_RATIO = 1.06
-_FIRST_ORDERS = 64
-_LARGEST_ORDER = 2**14
+_FIRST_ORDERS = 2048
+_LARGEST_ORDER = 2**15
 _ORDER_POINTS = 40
 _REFINED_POINTS = 48
 _SMALLEST_EXCESS = 1e-2  # of a real order over one
@@ -164,8 +164,8 @@ def compose_renyi(
     place = int(np.argmin(np.abs(orders - order)))
     low, high = orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)]
     refined = np.linspace(low, high, _REFINED_POINTS)
-    if sampling_rate < 1:
-        refined = np.unique(refined.round())
+    whole = np.unique(np.maximum(refined.round(), 2.0))
+    refined = np.concatenate([refined, whole]) if sampling_rate == 1 else whole
     value = min(value, best_of(refined, every)[0])
     return min(value, num_steps * local_epsilon)
 

@@ -24,7 +24,6 @@ _LARGEST_LOCAL_EPSILON = 300.0
 _PAPER_SPLIT = 0.5
 _LARGEST_SPLIT = 1 - 1e-9
 _SPLIT_FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
-_SPLITS_SUMMED = 2
 _SPARE_TERMS = 128
 
 
@@ -266,7 +265,7 @@ def _log_moment_1(order: float, local_epsilon: float, num_reports: int, split: f
 
     best = math.inf
     splits = _splits(order, local_epsilon, num_reports, split, log_second=log_pairs)
-    for c in sorted(splits, key=first_two)[:_SPLITS_SUMMED]:
+    for c in {splits[0], min(splits, key=first_two)}:
         log_clones = _log_clones(local_epsilon, num_reports, c)
         log_terms = _log_higher_terms(order, log_scale - log_clones)
         few = _log_few(order, local_epsilon, num_reports, c)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
-from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi
+from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
 
 Vector = NDArray[np.float64]
 
@@ -192,7 +192,9 @@ def numerical_epsilon(
         ValueError: if an argument is out of range.
     """
     return compose_points(
-        shuffled=binary_pair(local_epsilon=local_epsilon, num_reports=cohort).upper_epsilon,
+        shuffled=lambda shuffle_delta: binary_pair(
+            local_epsilon=local_epsilon, num_reports=cohort
+        ).upper_epsilon(shuffle_delta),
         local_epsilon=local_epsilon,
         population=population,
         cohort=cohort,
@@ -217,6 +219,9 @@ def rdp_epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps
     Raises:
         ValueError: if an argument is out of range.
     """
+    check_rounds(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta
+    )
     return compose_renyi(
         curve=binary_pair(local_epsilon=local_epsilon, num_reports=cohort).rdp,
         local_epsilon=local_epsilon,

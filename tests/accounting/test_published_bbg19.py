@@ -1,0 +1,190 @@
+"""The blanket's two inequalities: their ingredients and results against exact laws."""
+
+import itertools
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
+from scipy import integrate
+
+from shuffle_plugins.accounting.published import bbg19
+
+SETTINGS = [(0.5, 10**4, 1e-6), (1, 10**4, 1e-6), (2, 10**4, 1e-6), (1, 10**6, 1e-8), (2, 10**6, 1e-8)]
+TABLE = [  # values of the authors' own code, at SETTINGS
+    ("generic", bbg19.hoeffding, [0.05400, 0.16663, 1.0171, 0.01844, 0.10032]),
+    ("generic", bbg19.bennett, [0.09065, 0.16617, 0.51750, 0.01813, 0.05205]),
+    ("10-ary", bbg19.bennett, [0.010423, 0.028040, 0.094980, 0.003131, 0.010391]),
+    ("laplace", bbg19.bennett, [0.020148, 0.045018, 0.112056, 0.005020, 0.012252]),
+]
+
+
+def randomizer(name: str, local_epsilon: float) -> bbg19.Randomizer:
+    if name == "10-ary":
+        return partial(bbg19.k_ary_response, local_epsilon=local_epsilon, categories=10)
+    return partial(bbg19.laplace if name == "laplace" else bbg19.generic, local_epsilon=local_epsilon)
+
+
+@pytest.mark.parametrize(("name", "inequality", "expected"), TABLE)
+def test_values_of_the_authors_code(name: str, inequality: bbg19.Inequality, expected: list[float]) -> None:
+    for (local_epsilon, n, delta), value in zip(SETTINGS, expected, strict=True):
+        found = bbg19.shuffling(
+            inequality=inequality,
+            randomizer=randomizer(name, local_epsilon),
+            local_epsilon=local_epsilon,
+            num_reports=n,
+            delta=delta,
+        )
+        assert found == pytest.approx(value, rel=5e-4)
+
+
+def amplification_law(
+    channel: np.ndarray, one: int, two: int, epsilon: float
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """γ, the values of L and their probabilities, by definition."""
+    blanket = channel.min(axis=0)
+    keep = blanket > 0
+    gamma = float(blanket.sum())
+    weights = (channel[one] - math.exp(epsilon) * channel[two])[keep] / blanket[keep]
+    return gamma, gamma * weights, blanket[keep] / gamma
+
+
+@pytest.mark.parametrize("local_epsilon", [0.1, 0.7, 2.0, 5.0])
+def test_generic_ingredients_bound_every_channel(local_epsilon: float) -> None:
+    rng = np.random.default_rng(3)
+    tried = 0
+    while tried < 25:
+        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=5)
+        if channel is None:
+            continue
+        tried += 1
+        for one, two in itertools.permutations(range(3), 2):
+            for epsilon in (0.0, 0.3 * local_epsilon, 0.9 * local_epsilon):
+                gamma, values, mass = amplification_law(channel, one, two, epsilon)
+                bound = bbg19.generic(epsilon, local_epsilon=local_epsilon)
+                assert bound.blanket <= gamma + 1e-12
+                assert (mass * values).sum() == pytest.approx(-bound.deficit, abs=1e-9)
+                assert values.max() <= bound.largest + 1e-9
+                assert values.max() - values.min() <= bound.spread + 1e-9
+                assert (mass * values**2).sum() <= bound.second_moment + 1e-9
+
+
+@pytest.mark.parametrize("categories", [2, 3, 7])
+def test_k_ary_ingredients_are_exact(categories: int) -> None:
+    local_epsilon, epsilon = 1.4, 0.6
+    gamma, values, mass = amplification_law(k_ary_response(local_epsilon, categories), 0, 1, epsilon)
+    found = bbg19.k_ary_response(epsilon, local_epsilon=local_epsilon, categories=categories)
+    assert found.blanket == pytest.approx(gamma)
+    assert (mass * values).sum() == pytest.approx(-found.deficit)
+    assert found.largest == pytest.approx(values.max())
+    assert found.spread == pytest.approx(values.max() - values.min())
+    assert found.second_moment == pytest.approx((mass * values**2).sum())
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
+def test_laplace_ingredients_are_exact(epsilon: float) -> None:
+    local_epsilon = 1.5
+    found = bbg19.laplace(epsilon, local_epsilon=local_epsilon)
+
+    def density(record: float, y: float) -> float:
+        return local_epsilon / 2 * math.exp(-local_epsilon * abs(y - record))
+
+    def blanket(y: float) -> float:
+        return min(density(0, y), density(1, y))
+
+    def value(y: float) -> float:
+        return gamma * (density(0, y) - math.exp(epsilon) * density(1, y)) / blanket(y)
+
+    def average(function) -> float:
+        return sum(
+            integrate.quad(lambda y: function(y) * blanket(y), low, high)[0]
+            for low, high in ((-40, 0), (0, 0.5), (0.5, 1), (1, 41))
+        )
+
+    gamma = average(lambda y: 1.0)
+    assert found.blanket == pytest.approx(gamma, rel=1e-7)
+    assert average(value) / gamma == pytest.approx(-found.deficit, abs=1e-7)
+    assert average(lambda y: value(y) ** 2) / gamma == pytest.approx(found.second_moment, rel=1e-7)
+    assert value(-1.0) == pytest.approx(found.largest)
+    assert value(-1.0) - value(2.0) == pytest.approx(found.spread)
+
+
+@pytest.mark.parametrize("inequality", [bbg19.hoeffding, bbg19.bennett])
+def test_both_inequalities_bound_the_exact_blanket(inequality: bbg19.Inequality) -> None:
+    """E[(L_1 + … + L_M)₊]/(γn) of 3-ary response by convolution over the blanket's draws."""
+    local_epsilon, n = 1.0, 60
+    channel = k_ary_response(local_epsilon, 3)
+    for epsilon in (0.05, 0.3, 0.8):
+        gamma, values, mass = amplification_law(channel, 0, 1, epsilon)
+        exact = 0.0
+        for m in range(1, n + 1):
+            drawn = math.comb(n, m) * gamma**m * (1 - gamma) ** (n - m)
+            i, j = np.meshgrid(np.arange(m + 1), np.arange(m + 1), indexing="ij")
+            inside = i + j <= m
+            i, j = i[inside], j[inside]
+            ways = [math.comb(m, int(a)) * math.comb(m - int(a), int(b)) for a, b in zip(i, j, strict=True)]
+            chance = np.array(ways, dtype=float) * mass[0] ** i * mass[1] ** j * mass[2] ** (m - i - j)
+            total = values[0] * i + values[1] * j + values[2] * (m - i - j)
+            exact += drawn * float((chance * np.maximum(total, 0)).sum())
+        exact /= gamma * n
+        variable = bbg19.k_ary_response(epsilon, local_epsilon=local_epsilon, categories=3)
+        assert 0 < exact <= math.exp(inequality(variable, n))
+
+
+@pytest.mark.parametrize("inequality", [bbg19.hoeffding, bbg19.bennett])
+@pytest.mark.parametrize(("local_epsilon", "n"), [(0.4, 3), (1.5, 5)])
+def test_generic_bounds_cover_random_channels(
+    inequality: bbg19.Inequality, local_epsilon: float, n: int
+) -> None:
+    rng = np.random.default_rng(9)
+    channels = [extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3) for _ in range(12)]
+    for channel in [c for c in channels if c is not None]:
+        for one, two in neighbours(3, n):
+            first, second = shuffled_law(channel, one), shuffled_law(channel, two)
+            for fraction in (0.1, 0.5, 0.9):
+                epsilon = fraction * local_epsilon
+                log_delta = inequality(bbg19.generic(epsilon, local_epsilon=local_epsilon), n)
+                assert hockey_stick(first, second, epsilon) <= math.exp(min(log_delta, 0.0)) + 1e-12
+
+
+def test_nothing_overflows_and_everything_is_monotone() -> None:
+    for inequality in (bbg19.hoeffding, bbg19.bennett):
+
+        def found(local_epsilon: float, n: int, delta: float, inequality=inequality) -> float:
+            return bbg19.shuffling(
+                inequality=inequality,
+                randomizer=partial(bbg19.generic, local_epsilon=local_epsilon),
+                local_epsilon=local_epsilon,
+                num_reports=n,
+                delta=delta,
+            )
+
+        levels = [found(e0, 10**9, 1e-15) for e0 in (1e-4, 0.1, 1, 4, 8, 100)]
+        sizes = [found(1.0, n, 1e-8) for n in (1, 10, 10**3, 10**6, 10**9)]
+        deltas = [found(1.0, 10**5, delta) for delta in (1e-15, 1e-10, 1e-5, 1e-2, 1.0)]
+        assert levels == sorted(levels)
+        assert sizes == sorted(sizes, reverse=True)
+        assert deltas == sorted(deltas, reverse=True)
+        assert sizes[0] == 1.0, "one report alone is worth its local epsilon"
+        assert all(0 <= value <= 100 for value in (*levels, *sizes, *deltas))
+
+
+def test_bad_arguments_are_refused() -> None:
+    question = {"inequality": bbg19.bennett, "num_reports": 10**4, "delta": 1e-6, "local_epsilon": 1.0}
+    for change, message in (
+        ({"local_epsilon": 0.0}, "local_epsilon"),
+        ({"local_epsilon": 101.0}, "local_epsilon"),
+        ({"num_reports": 0}, "num_reports"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.5}, "delta"),
+    ):
+        asked = question | change
+        with pytest.raises(ValueError, match=message):
+            bbg19.shuffling(randomizer=partial(bbg19.generic, local_epsilon=asked["local_epsilon"]), **asked)
+    for law in (bbg19.generic, bbg19.laplace, partial(bbg19.k_ary_response, categories=3)):
+        for bad in (-0.1, 1.0, math.nan):
+            with pytest.raises(ValueError, match="epsilon"):
+                law(bad, local_epsilon=1.0)
+    with pytest.raises(ValueError, match="categories"):
+        bbg19.k_ary_response(0.1, local_epsilon=1.0, categories=1)

@@ -1,0 +1,142 @@
+"""Every published bound as an answer to the package's question."""
+
+import itertools
+import math
+
+import pytest
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.published import clones, rounds
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
+from shuffle_plugins.accounting.published.composition import strong_composition
+from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
+
+Question = dict[str, float]
+
+BOUNDS = pytest.mark.parametrize("bound", PUBLISHED_BOUNDS, ids=lambda bound: bound.name)
+
+
+def question(e0: float, n: int, k: int, steps: int, delta: float) -> Question:
+    return {"local_epsilon": e0, "population": n, "cohort": k, "num_steps": steps, "delta": delta}
+
+
+SETTINGS = [
+    question(0.5, 5_000, 5_000, 1, 1e-5),
+    question(0.5, 5_000, 1_000, 20, 1e-6),
+    question(2.0, 10**6, 1_000, 10**5, 1e-8),
+    question(1.5, 60_000, 10_000, 1_200, 1e-5),
+    question(0.2, 10**6, 10**6, 50, 1e-10),
+    question(4.0, 10**5, 10**4, 10, 1e-7),
+    question(1.0, 300, 30, 100, 1e-4),
+    question(0.3, 2_000, 3, 5, 1e-3),
+]
+
+
+def value(bound: PublishedBound, asked: Question) -> float | None:
+    """ε, or None where the bound is not stated."""
+    try:
+        return bound.epsilon(**asked)
+    except ValueError as error:
+        if "needs" not in str(error):
+            raise
+        return None
+
+
+def test_names_are_unique_and_say_where_they_come_from() -> None:
+    assert len({bound.name for bound in PUBLISHED_BOUNDS}) == len(PUBLISHED_BOUNDS) >= 15
+    assert all("20" in bound.source for bound in PUBLISHED_BOUNDS)
+    (invalid,) = [bound for bound in PUBLISHED_BOUNDS if not bound.valid]
+    assert "add/remove" in invalid.note
+
+
+@pytest.mark.parametrize("asked", SETTINGS, ids=lambda asked: "-".join(map(str, asked.values())))
+def test_valid_bounds_lie_above_what_real_mechanisms_leak(asked: Question) -> None:
+    accountant = ShuffleAccountant()
+    kind = ShuffleRound(**{k: asked[k] for k in ("local_epsilon", "population", "cohort")})
+    accountant.step(kind, num_steps=int(asked["num_steps"]))
+    interval = accountant.epsilon(asked["delta"])
+    exact, _ = accountant.numerical_interval(asked["delta"])
+    stated = 0
+    for bound in PUBLISHED_BOUNDS:
+        found = value(bound, asked)
+        if found is None or not bound.valid:
+            continue
+        stated += 1
+        assert found >= interval.lower
+        assert found >= exact * (1 - 1e-3), "none of them beats the pair that dominates"
+        assert found <= asked["num_steps"] * asked["local_epsilon"]
+    assert stated >= 9
+
+
+@BOUNDS
+def test_bounds_are_monotone(bound: PublishedBound) -> None:
+    base = question(0.4, 10**5, 10**4, 100, 1e-6)
+    for changes, rises in (
+        ([{"num_steps": steps} for steps in (1, 2, 10, 100, 10**4, 10**6)], True),
+        ([{"local_epsilon": e0} for e0 in (0.01, 0.1, 0.4, 0.5)], True),
+        ([{"delta": delta} for delta in (1e-15, 1e-10, 1e-5, 1e-2)], False),
+        ([{"population": n, "cohort": n} for n in (2_000, 10**4, 10**6)], False),
+        ([{"population": n} for n in (10**4, 10**5, 10**7)], False),
+    ):
+        found = [value(bound, base | change) for change in changes]
+        stated = [epsilon for epsilon in found if epsilon is not None]
+        assert len(stated) >= 2
+        for first, second in itertools.pairwise(stated):
+            lower, upper = (first, second) if rises else (second, first)
+            assert lower <= upper * (1 + 2e-3)
+
+
+@BOUNDS
+def test_extremes_give_numbers(bound: PublishedBound) -> None:
+    for asked in (
+        question(8.0, 10**9, 10**8, 10**6, 1e-15),
+        question(8.0, 10, 1, 10**6, 1e-15),
+        question(1e-4, 10**9, 10**9, 10**6, 1e-15),
+        question(1e-4, 10**9, 1_000, 10, 0.5),
+        question(5.0, 1, 1, 1, 1e-9),
+    ):
+        found = value(bound, asked)
+        if found is not None:
+            assert 0 <= found <= asked["num_steps"] * asked["local_epsilon"]
+            assert math.isfinite(found)
+
+
+@BOUNDS
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"local_epsilon": 0.0},
+        {"local_epsilon": math.nan},
+        {"local_epsilon": math.inf},
+        {"cohort": 0},
+        {"cohort": 10**5 + 1},
+        {"num_steps": 0},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": math.nan},
+    ],
+    ids=str,
+)
+def test_bad_questions_are_refused(bound: PublishedBound, change: Question) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        bound.epsilon(**(question(0.4, 10**5, 10**4, 100, 1e-6) | change))
+
+
+def test_points_are_composed_the_better_of_two_ways() -> None:
+    asked = question(0.5, 10**5, 10**4, 400, 1e-6)
+
+    def shuffled(delta: float) -> float:
+        return clones.closed_form(local_epsilon=0.5, num_reports=10**4, delta=delta)
+
+    half = amplify_by_sampling(epsilon=shuffled(1e-6 / 80), delta=0.0, sampling_rate=0.1)[0]
+    strong = strong_composition(epsilon=half, num_steps=400, delta_slack=5e-7)
+    assert rounds.compose_points(shuffled=shuffled, **asked) == pytest.approx(strong, rel=1e-12)
+    few = asked | {"num_steps": 2}
+    whole = amplify_by_sampling(epsilon=shuffled(1e-6 / 0.2), delta=0.0, sampling_rate=0.1)[0]
+    assert rounds.compose_points(shuffled=shuffled, **few) == pytest.approx(2 * whole, rel=1e-12)
+
+
+def test_a_useless_shuffle_bound_is_capped_at_the_local_epsilon() -> None:
+    asked = question(0.5, 10**5, 100, 1, 1e-6)
+    capped = amplify_by_sampling(epsilon=0.5, delta=0.0, sampling_rate=1e-3)[0]
+    assert rounds.compose_points(shuffled=lambda delta: 99.0, **asked) == pytest.approx(capped)

@@ -1,0 +1,178 @@
+"""Subsampled Rényi theorems: as printed, against exact samples, and where one of them does not apply."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from brute_force import extreme_channel, k_ary_response, neighbours, shuffled_law
+
+from shuffle_plugins.accounting.published import rdp_subsampling, shuffle_rdp, stronger_clones
+from shuffle_plugins.accounting.published.rounds import compose_renyi
+
+CURVE = np.array([0.02, 0.031, 0.055, 0.06, 0.11, 0.12, 0.13])
+
+
+def renyi(first: dict, second: dict, order: float) -> float:
+    return math.log(sum(p**order * second[h] ** (1 - order) for h, p in first.items())) / (order - 1)
+
+
+@pytest.mark.parametrize("pure", [math.inf, 0.3, 2.0])
+@pytest.mark.parametrize("rate", [1e-4, 0.2, 1.0])
+def test_without_replacement_as_printed(pure: float, rate: float) -> None:
+    values = rdp_subsampling.without_replacement(
+        orders=[2, 5, 8], rdp=CURVE, sampling_rate=rate, pure_epsilon=pure
+    )
+    for value, order in zip(values, (2, 5, 8), strict=True):
+        spread = math.expm1(pure) if pure < math.inf else math.inf
+        second = min(4 * math.expm1(CURVE[0]), math.exp(CURVE[0]) * min(2, spread**2))
+        total = math.comb(order, 2) * rate**2 * second
+        for j in range(3, order + 1):
+            factor = min(2, spread**j) if j * math.log(max(spread, 1e-9)) < 1 else 2
+            total += math.comb(order, j) * rate**j * math.exp((j - 1) * CURVE[j - 2]) * factor
+        exact = math.log1p(total) / (order - 1)
+        assert exact * (1 - 1e-12) <= value <= exact * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.05, 0.7])
+def test_poisson_as_printed(rate: float) -> None:
+    values = rdp_subsampling.poisson(orders=[2, 5, 8], rdp=CURVE, sampling_rate=rate)
+    for value, order in zip(values, (2, 5, 8), strict=True):
+        with mpmath.workdps(50):
+            g = mpmath.mpf(rate)
+            total = (1 - g) ** (order - 1) * (order * g - g + 1)
+            total += mpmath.binomial(order, 2) * g**2 * (1 - g) ** (order - 2) * mpmath.exp(CURVE[0])
+            for j in range(3, order + 1):
+                term = mpmath.binomial(order, j) * (1 - g) ** (order - j) * g**j
+                total += 3 * term * mpmath.exp((j - 1) * CURVE[j - 2])
+            exact = float(mpmath.log(total) / (order - 1))
+        assert value == pytest.approx(exact, rel=2e-6)
+
+
+@pytest.mark.parametrize(("local_epsilon", "n", "k"), [(0.5, 4, 2), (2.0, 4, 1), (1.0, 5, 3)])
+def test_without_replacement_covers_sampled_shuffles(local_epsilon: float, n: int, k: int) -> None:
+    """The channel's own shuffle of k reports, exactly, goes in; its k-of-n sample comes out below."""
+    rng = np.random.default_rng(11)
+    tried = 0
+    while tried < 3:
+        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3)
+        if channel is None:
+            continue
+        tried += 1
+        whole = np.zeros(5)
+        for one, two in neighbours(3, k):
+            first, second = shuffled_law(channel, one), shuffled_law(channel, two)
+            whole = np.maximum(whole, [renyi(first, second, order) for order in range(2, 7)])
+        if whole[0] == 0:
+            continue
+        bound = rdp_subsampling.without_replacement(
+            orders=np.arange(2, 7), rdp=whole, sampling_rate=k / n, pure_epsilon=local_epsilon
+        )
+        for one, two in neighbours(3, n):
+            first, second = (shuffled_law(channel, data, cohort=k) for data in (one, two))
+            exact = [renyi(first, second, order) for order in range(2, 7)]
+            assert np.all(exact <= bound + 1e-12)
+
+
+def sampled(channel: np.ndarray, records: tuple[int, ...], rate: float, absent: np.ndarray) -> np.ndarray:
+    """Output law of: every record joins with probability γ, and one report is drawn from the joined."""
+    law = np.zeros(channel.shape[1])
+    for joined in itertools.product((0, 1), repeat=len(records)):
+        mass = math.prod(rate if j else 1 - rate for j in joined)
+        chosen = [channel[r] for r, j in zip(records, joined, strict=True) if j]
+        law += mass * (np.mean(chosen, axis=0) if chosen else absent)
+    return law
+
+
+def test_poisson_covers_a_record_more_or_less() -> None:
+    """Add/remove neighbours, for a mechanism whose output never tells how many records it saw."""
+    channel = k_ary_response(1.5, 3)
+    absent = np.full(3, 1 / 3)
+    everything = [
+        (records, extra)
+        for size in (0, 1, 2)
+        for records in itertools.product(range(3), repeat=size)
+        for extra in range(3)
+    ]
+
+    def divergence(first: np.ndarray, second: np.ndarray, order: int) -> float:
+        return math.log(float((first**order * second ** (1 - order)).sum())) / (order - 1)
+
+    def law(records: tuple[int, ...], rate: float) -> np.ndarray:
+        return sampled(channel, records, rate, absent)
+
+    curve = np.zeros(4)
+    for records, extra in everything:
+        pair = law(records, 1.0), law((*records, extra), 1.0)
+        for first, second in (pair, pair[::-1]):
+            curve = np.maximum(curve, [divergence(first, second, order) for order in range(2, 6)])
+    for rate in (0.05, 0.4):
+        bound = rdp_subsampling.poisson(orders=np.arange(2, 6), rdp=curve, sampling_rate=rate)
+        for records, extra in everything:
+            pair = law(records, rate), law((*records, extra), rate)
+            for first, second in (pair, pair[::-1]):
+                exact = [divergence(first, second, order) for order in range(2, 6)]
+                assert np.all(exact <= bound + 1e-12)
+
+
+def test_poisson_does_not_cover_replaced_records() -> None:
+    """One client: whether a report came is public, and what it says is not amplified at all."""
+    channel, rate = k_ary_response(1.0, 2), 0.05
+    curve = [renyi(shuffled_law(channel, [0]), shuffled_law(channel, [1]), order) for order in (2, 3)]
+    claimed = rdp_subsampling.poisson(orders=[2, 3], rdp=curve, sampling_rate=rate)
+    first, second = (shuffled_law(channel, [record], rate=rate) for record in (0, 1))
+    for bound, order in zip(claimed, (2, 3), strict=True):
+        assert renyi(first, second, order) > 5 * bound
+
+
+def test_headline_of_the_subsampled_paper() -> None:
+    """ε0 = 2, k = 1000 of n = 10⁶, T = 10⁵, δ = 10⁻⁸: Theorem 5.3.1 as printed, so sampled, gives 1.02."""
+    question = {
+        "local_epsilon": 2.0, "population": 10**6, "cohort": 1000, "num_steps": 10**5, "delta": 1e-8,
+    }  # fmt: skip
+    printed = compose_renyi(
+        curve=lambda orders: shuffle_rdp.upper_bound_1(
+            orders=orders, local_epsilon=2.0, num_reports=1000, split=0.5
+        ),
+        **question,
+    )
+    assert printed == pytest.approx(1.0237, abs=2e-4)
+    assert shuffle_rdp.epsilon(**question) == pytest.approx(0.942, abs=1e-3)
+    assert stronger_clones.rdp_epsilon(**question) == pytest.approx(0.4566, abs=1e-3)
+
+
+def test_full_participation_needs_no_theorem() -> None:
+    assert rdp_subsampling.poisson(orders=[2, 4], rdp=CURVE, sampling_rate=1.0) == pytest.approx(
+        CURVE[[0, 2]], rel=1e-8
+    )
+    question = {"local_epsilon": 1.0, "num_steps": 10, "delta": 1e-6}
+    full = shuffle_rdp.epsilon(population=10**4, cohort=10**4, **question)
+    almost = shuffle_rdp.epsilon(population=10**4 + 1, cohort=10**4, **question)
+    assert full <= almost <= full * 1.01
+
+
+def test_large_orders_and_divergences_do_not_overflow() -> None:
+    curve = np.full(5_000, 8.0)
+    for bound in (rdp_subsampling.without_replacement, rdp_subsampling.poisson):
+        values = bound(orders=[2, 100, 5_001], rdp=curve, sampling_rate=0.3)
+        assert np.all(np.isfinite(values))
+        assert np.all(np.diff(values) > 0)
+
+
+@pytest.mark.parametrize("bound", [rdp_subsampling.without_replacement, rdp_subsampling.poisson])
+def test_bad_arguments_are_refused(bound) -> None:
+    question = {"orders": [2, 3], "rdp": CURVE, "sampling_rate": 0.5}
+    for change, message in (
+        ({"orders": [1]}, "order"),
+        ({"orders": [2.5]}, "order"),
+        ({"orders": [50]}, "largest one"),
+        ({"rdp": [-0.1, 0.2]}, "rdp"),
+        ({"rdp": [math.nan]}, "rdp"),
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"sampling_rate": 1.1}, "sampling_rate"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bound(**(question | change))
+    with pytest.raises(ValueError, match="pure_epsilon"):
+        rdp_subsampling.without_replacement(**question, pure_epsilon=0.0)
