@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from shuffle_plugins.accounting import (
@@ -14,7 +13,7 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.published import clones, subsampled_rdp
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +38,7 @@ class Comparison:
         num_steps: T, how many of them.
         interval: the accountant's certified interval.
         bounds: upper bounds from the tightest to the loosest, then lower bounds likewise.
-        out_of_range: published bounds that do not apply.
+        out_of_range: published bounds that do not apply, or are none for this question.
     """
 
     shuffle_round: ShuffleRound
@@ -47,27 +46,6 @@ class Comparison:
     interval: EpsilonInterval
     bounds: tuple[NamedBound, ...]
     out_of_range: tuple[OutOfRange, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Published:
-    name: str
-    source: str
-    epsilon: Callable[..., float]
-
-
-_PUBLISHED = (
-    _Published(
-        "subsampled shuffle RDP, published",
-        "Girgis et al. 2021, Thm 1",
-        subsampled_rdp.epsilon,
-    ),
-    _Published(
-        "clones, closed form",
-        "Feldman et al. 2021, Thm 3.1, composed",
-        clones.epsilon,
-    ),
-)
 
 
 def compare(
@@ -92,7 +70,10 @@ def compare(
     interval = accountant.epsilon(delta)
     bounds = list(accountant.bounds(delta))
     out_of_range = []
-    for published in _PUBLISHED:
+    for published in PUBLISHED_BOUNDS:
+        if not published.valid:
+            out_of_range.append(OutOfRange(name=published.name, reason=published.note))
+            continue
         try:
             population, cohort = _fixed_cohort(shuffle_round)
             value = published.epsilon(
