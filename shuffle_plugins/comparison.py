@@ -54,7 +54,7 @@ def compare(
     """Bound the ε of T rounds of one kind in every way there is.
 
     The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
-    blanket, and they are stated for a cohort of fixed size.
+    blanket, and they are stated for a cohort of fixed size and for δ0 = 0.
 
     Args:
         shuffle_round: the kind of round.
@@ -104,6 +104,10 @@ def _fixed_cohort(shuffle_round: ShuffleRound) -> tuple[int, int]:
     """(n, k) as the published theorems see the round; n = k where sampling does not amplify."""
     if shuffle_round.sampling is Sampling.POISSON:
         raise ValueError("stated for a cohort of fixed size, not for Poisson sampling")
+    if shuffle_round.sampling is Sampling.CHECK_IN:
+        raise ValueError("stated for a cohort of fixed size, not for check-ins")
+    if shuffle_round.local_delta > 0 or shuffle_round.effective_blanket().tail > 0:
+        raise ValueError("stated for ε0-LDP reports; these are (ε0, δ0)-LDP")
     cohort = int(shuffle_round.cohort)
     amplifies = (
         shuffle_round.sampling is Sampling.WITHOUT_REPLACEMENT

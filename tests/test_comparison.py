@@ -102,6 +102,20 @@ def test_bounds_out_of_their_range_say_why() -> None:
     assert GIRGIS not in reasons
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"local_delta": 1e-12}, "(ε0, δ0)"), ({"sampling": Sampling.CHECK_IN}, "check-ins")],
+)
+def test_rounds_that_the_theorems_do_not_treat_get_no_published_bound(
+    change: dict[str, object], reason: str
+) -> None:
+    question = {"local_epsilon": 0.5, "population": 2_000, "cohort": 200} | change
+    found = compare(shuffle_round=ShuffleRound(**question), num_steps=7, delta=1e-5)
+    valid = {bound.name for bound in PUBLISHED_BOUNDS if bound.valid}
+    assert valid <= {each.name for each in found.out_of_range if reason in each.reason}
+    assert not {bound.name for bound in found.bounds} & valid
+
+
 def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to plot"):
         plot_comparisons(comparisons=[], path=tmp_path / "empty.png")
