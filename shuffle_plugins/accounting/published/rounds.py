@@ -58,8 +58,8 @@ def compose_points(
     """ε of T rounds from one (ε, δ) point of the shuffle, k-of-n amplification and strong composition.
 
     Half of δ pays for strong composition and the rounds share the other half; where adding the rounds' ε up
-    is better, they share all of it. The looseness grows with T: one point of each round's privacy profile is
-    all that is used.
+    is better, they share all of it; and where shuffling earns nothing, composition gets all of it, at ε0. The
+    looseness grows with T: one point of each round's privacy profile is all that is used.
 
     Args:
         shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
@@ -89,7 +89,11 @@ def compose_points(
         )
         return point
 
-    found = [num_steps * local_epsilon]
+    unshuffled, _ = amplify_by_sampling(epsilon=local_epsilon, delta=0.0, sampling_rate=sampling_rate)
+    found = [
+        num_steps * local_epsilon,
+        strong_composition(epsilon=unshuffled, num_steps=num_steps, delta_slack=delta),
+    ]
     if num_steps > 1:
         half = sampled(delta / (2 * num_steps))
         found.append(strong_composition(epsilon=half, num_steps=num_steps, delta_slack=delta / 2))
