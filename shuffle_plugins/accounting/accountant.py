@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
 
 from shuffle_plugins.accounting.blanket import Form
-from shuffle_plugins.accounting.losses import COARSE, FINE, Kind, LossLaw, Resolution, loss_law
-from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixture
+from shuffle_plugins.accounting.losses import COARSE, FINE, Kind, LossLaw, Resolution, loss_law, tighter
+from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRound
@@ -85,13 +85,15 @@ class NamedBound:
 
 @lru_cache(maxsize=8192)
 def _upper_law(shuffle_round: ShuffleRound, resolution: Resolution, kind: Kind) -> LossLaw:
-    return loss_law(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
+    laws = [loss_law(m, kind=kind, resolution=resolution) for m in upper_mixtures(shuffle_round)]
+    return reduce(tighter, laws)
 
 
 @lru_cache(maxsize=8192)
 def _is_counted(shuffle_round: ShuffleRound) -> bool:
     """Whether the round's pair is one of counts, which can be bounded from below as well."""
-    return all(isinstance(pair, CountPair) for pair in upper_mixture(shuffle_round).pairs)
+    mixtures = upper_mixtures(shuffle_round)
+    return all(isinstance(pair, CountPair) for mixture in mixtures for pair in mixture.pairs)
 
 
 @lru_cache(maxsize=8192)

@@ -19,14 +19,20 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import fft
 
 from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach
-from shuffle_plugins.accounting.grid import Floats
+from shuffle_plugins.accounting.grid import Floats, tally
+from shuffle_plugins.accounting.profiles import hockey_sticks, hull_outcomes, mirrored
+
+MOST_COUNTED = 20.0
+"""Beyond this ε0 a bit of noise is too rare to count; the blanket is as good."""
 
 _CELLS = 64  # grid cells per standard deviation of the loss
 _MOST_POINTS = 20_000  # grid points up to the largest loss
 _PIECE = 4.0  # tilted standard deviations that one transform serves
+_TAILS_CUT = 3 * TAIL
 _FADED = -42.0  # log of a negligible Fourier coefficient
 _MOST_TRANSFORM = 1 << 22
 
@@ -41,6 +47,7 @@ class BitPair:
         others: k − 1, reports in the count beside the last one.
         participation: γ, probability that the last report is the differing client's.
         buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
+        spare: how many more reports there may be, which then hide nobody.
     """
 
     local_epsilon: float
@@ -48,6 +55,7 @@ class BitPair:
     others: int
     participation: float
     buckets: int = 64
+    spare: int = 0
 
     @property
     def slots(self) -> int:
@@ -87,35 +95,34 @@ class _Datasets:
     rest_zero: Floats
 
 
-def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats]:
+def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
     """P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
 
     Returns:
-        Two arrays (outcomes,); each sums to one up to tails of 1e-30.
+        Two arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
     """
     if pair.participation == 0:
-        return np.ones(1), np.ones(1)
-    datasets = _datasets(pair)
-    top = math.log1p(pair.participation * math.expm1(pair.local_epsilon))
-    cell = max(min(math.sqrt(pair.information) / _CELLS, top / 8), top / _MOST_POINTS)
-    points = math.ceil(top / cell) + 2
-    sticks = _hockey_sticks(pair, datasets, cell=cell, points=points)
-    return _symmetric_law(sticks.max(axis=0), cell=cell)
+        return np.ones(1), np.ones(1), 0.0
+    losses, sticks = _profiles(pair, _datasets(pair))
+    outcomes = hull_outcomes(losses, sticks.max(axis=0))
+    return (*mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
 
 
 def _datasets(pair: BitPair) -> _Datasets:
+    """Buckets of datasets, symmetric under exchanging ones and zeros, at the ends of what the rest may be."""
     others = pair.others
-    edges = np.unique(np.linspace(0, others + 1, pair.buckets + 1).round())
+    half = np.unique(np.floor(np.linspace(0, (others + 1) / 2, pair.buckets // 2 + 1)))
+    edges = np.unique(np.concatenate([half, others + 1 - half]))
     low, high = edges[:-1], edges[1:] - 1  # ones among the others, inclusive
     one, zero = _response(pair.local_epsilon)
     rest = pair.population - 1 - others
-    if rest <= 0 or pair.participation >= 1:
-        half = np.full(len(low), 0.5)
-        return _Datasets(zeros=others - high, ones=low, rest_one=half, rest_zero=half)
-    # Sampling makes the others resemble the population, but for a probability of 2e-30 (Hoeffding 1963).
-    least = (pair.population - 1) * _likely_share(low, others, upper=False)
-    most = (pair.population - 1) * _likely_share(high, others, upper=True)
-    share = np.concatenate([(least - high) / rest, (most - low) / rest]).clip(0.0, 1.0)
+    if rest - pair.spare <= 0 or pair.participation >= 1:
+        even = np.full(len(low), 0.5)
+        return _Datasets(zeros=others - high, ones=low, rest_one=even, rest_zero=even)
+    # Sampling makes the others resemble the population, but for a probability of 1e-30 (Hoeffding 1963).
+    least = (pair.population - 1) * _likely_share(low, others, upper=False) - high - pair.spare
+    most = (pair.population - 1) * _likely_share(high, others, upper=True) - low
+    share = np.concatenate([least / rest, most / (rest - pair.spare)]).clip(0.0, 1.0)
     return _Datasets(
         zeros=np.tile(others - high, 2),
         ones=np.tile(low, 2),
@@ -140,68 +147,58 @@ def _likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
     return outside
 
 
-def _hockey_sticks(pair: BitPair, datasets: _Datasets, *, cell: float, points: int) -> Floats:
-    """Σ (P − E·Q)₊ of every dataset at E = e^(i·cell), i = 0 … points − 1; shape (rows, points)."""
+def _profiles(pair: BitPair, datasets: _Datasets) -> tuple[Floats, Floats]:
+    """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
     one, zero = _response(pair.local_epsilon)
     gamma = pair.participation
-    noise = _noise(datasets, one=one, zero=zero)  # (rows, counts), from a count below the mode on
+    noise, whole = _noise(datasets, one=one, zero=zero)
     before, at = noise[:, :-1], noise[:, 1:]
     q = at * (gamma * one + (1 - gamma) * datasets.rest_zero)[:, None]
     q += before * (gamma * zero + (1 - gamma) * datasets.rest_one)[:, None]
     gain = gamma * (one - zero) * (before - at)
-    rows, columns = np.nonzero((gain > 0) & (q > TAIL * TAIL))
+    rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
     q, gain = q[rows, columns], gain[rows, columns]
     loss = np.log1p(gain / q)
-    index = np.minimum(np.floor(loss / cell), points - 2)
+    top = float(loss.max())
+    cell = max(min(math.sqrt(pair.information) / _CELLS, top / 8), top / _MOST_POINTS)
+    points = math.ceil(top / cell) + 2
+    index = np.floor(loss / cell)
     share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
     place = rows * points + index.astype(np.int64)
     size = len(datasets.ones) * points
-    mass = np.bincount(place, weights=(1 - share) * q, minlength=size)
-    mass += np.bincount(place + 1, weights=share * q, minlength=size)
-    # δ at a point is δ at the next one, plus the distance times the Q mass above.
-    above = np.cumsum(mass.reshape(-1, points)[:, ::-1], axis=1)[:, ::-1]
-    gaps = np.exp(cell * np.arange(points - 1)) * math.expm1(cell)
-    rises = (gaps * above[:, 1:])[:, ::-1]
-    sticks = np.zeros((len(datasets.ones), points))
-    sticks[:, :-1] = np.cumsum(rises, axis=1)[:, ::-1]
-    return sticks
+    mass = tally(place, (1 - share) * q, size) + tally(place + 1, share * q, size)
+    losses = cell * np.arange(points, dtype=np.float64)
+    return losses, hockey_sticks(losses, mass.reshape(-1, points))
 
 
-def _symmetric_law(stick: Floats, *, cell: float) -> tuple[Floats, Floats]:
-    """The symmetric law whose hockey stick is given at E = e^(i·cell), i ≥ 0, and is linear in between."""
-    ratio = np.exp(cell * np.arange(len(stick)))
-    slope = np.append(-np.diff(stick) / np.diff(ratio), 0.0)
-    q = np.maximum(slope[:-1] - slope[1:], 0.0)
-    p = q * ratio[1:]
-    centre = 1.0 - float((p + q).sum())
-    if centre < -1e-9:
-        raise ArithmeticError(f"the envelope over datasets is not a privacy profile (mass {centre:g})")
-    middle = np.array([max(centre, 0.0)])
-    return np.concatenate([q[::-1], middle, p]), np.concatenate([p[::-1], middle, q])
+def _noise(datasets: _Datasets, *, one: float, zero: float) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts).
 
+    Each row begins at its own count. Mean and mode differ by less than one (Darroch 1964), and P is above Q
+    only past the mode. The law is read off its characteristic function under exponential tilts, one for every
+    stretch of counts, so that far tails are as accurate as the middle.
 
-def _noise(datasets: _Datasets, *, one: float, zero: float) -> Floats:
-    """Masses of the others' count of ones, from below its mode to its upper tail; shape (rows, counts).
-
-    Each row begins at its own count. The law is read off its characteristic function under exponential tilts,
-    one for every stretch of counts, so that far tails are as accurate as the middle.
+    Returns:
+        The masses, and whether both a count and the one before it are known, shape (rows, counts − 1).
     """
     zeros, ones = datasets.zeros, datasets.ones
+    total = zeros + ones
     mean = zeros * zero + ones * one
-    variance = (zeros + ones) * one * zero
-    start = np.maximum(np.floor(mean) - 3, -1)
-    end = np.minimum(np.ceil(mean + bernstein_reach(variance)), zeros + ones)
+    variance = total * one * zero
+    start = np.floor(mean * (1 - 1e-12))
+    end = np.minimum(np.ceil(mean + bernstein_reach(variance)), total)
     width = int((end - start).max()) + 2
-    counts = start[:, None] + np.arange(width)
+    counts = start[:, None] + np.arange(width, dtype=np.float64)
     law = np.zeros(counts.shape)
-    reached = start
-    while np.any(reached < end):
+    reached, written = start, False
+    while not written or np.any(reached < end):
         deviation = np.sqrt(np.maximum(_tilted(datasets, reached, one=one, zero=zero)[1], 0.25))
         stop = np.minimum(reached + np.ceil(_PIECE * deviation), end)
         piece = (counts >= reached[:, None]) & (counts <= stop[:, None])
         _fill(law, counts, piece, datasets, centre=(reached + stop) / 2, one=one, zero=zero)
-        reached = stop
-    return law
+        reached, written = stop, True
+    last = np.where(end == total, total + 1, end)  # past the last count of all there is nothing to know
+    return law, counts[:, 1:] <= last[:, None]
 
 
 def _tilted(datasets: _Datasets, centre: Floats, *, one: float, zero: float) -> tuple[Floats, Floats]:
@@ -225,7 +222,7 @@ def _tilted(datasets: _Datasets, centre: Floats, *, one: float, zero: float) -> 
 def _fill(
     law: Floats,
     counts: Floats,
-    piece: np.ndarray,
+    piece: npt.NDArray[np.bool_],
     datasets: _Datasets,
     *,
     centre: Floats,
@@ -244,27 +241,32 @@ def _fill(
     if least > 50:
         # |φ(ω)| ≤ exp(−2·variance·ω²/π²)
         angle = angle[: int(math.sqrt(-_FADED / least / 2) * math.pi / (2 * math.pi / size)) + 2]
-    log_spectrum = np.zeros((len(tilt), len(angle)), dtype=np.complex128)
+    log_modulus, turn = np.zeros((len(tilt), len(angle))), origin[:, None] * angle
     normaliser = np.zeros(len(tilt))
+    half = np.sin(angle / 2)
     for trials, success, failure in (
         (datasets.zeros, zero, one),
         (datasets.ones, one, zero),
     ):
-        # log E[e^(tilt·bit)] and the tilted bit's probability
+        # log E[e^(tilt·bit)], and what the tilted bit is likely to be
         log_mean = np.logaddexp(math.log(failure), math.log(success) + tilt)
         normaliser += trials * log_mean
         tilted = np.exp(math.log(success) + tilt - log_mean)[:, None]
         kept = np.exp(math.log(failure) - log_mean)[:, None]
-        half = np.sin(angle / 2)
-        modulus = 0.5 * np.log1p(np.maximum(-4 * tilted * kept * half**2, -1 + 1e-300))
-        phase = np.arctan2(tilted * np.sin(angle), 1 - 2 * tilted * half**2)
-        log_spectrum += trials[:, None] * (modulus - 1j * phase)
-    log_spectrum += 1j * origin[:, None] * angle
+        along, across = 1 - 2 * tilted * half**2, tilted * np.sin(angle)
+        lost = 4 * tilted * kept * half**2
+        # Near one its logarithm is small and wanted to full precision, near zero the modulus itself is.
+        with np.errstate(divide="ignore"):
+            modulus = np.where(lost < 0.5, np.log1p(-lost.clip(max=0.5)) / 2, np.log(np.hypot(along, across)))
+        log_modulus += np.where(trials[:, None] > 0, trials[:, None] * modulus.clip(min=-1e300), 0.0)
+        turn -= trials[:, None] * np.arctan2(across, along)
     with np.errstate(under="ignore"):
-        tilted_law = fft.irfft(np.exp(log_spectrum), n=size, axis=1)
+        tilted_law = fft.irfft(np.exp(log_modulus) * np.exp(1j * turn), n=size, axis=1)
         rows, columns = np.nonzero(piece)
         at = counts[rows, columns]
         place = (at - origin[rows]).astype(np.int64)
+        if not np.all(np.isfinite(tilted_law)):
+            raise ArithmeticError("the count of bits left floating-point range; please report this round")
         inside = (place >= 0) & (place < size) & (at >= 0) & (at <= (datasets.zeros + datasets.ones)[rows])
         value = np.maximum(tilted_law[rows, np.where(inside, place, 0)], 0.0)
         value = np.where(inside, value * np.exp(normaliser[rows] - tilt[rows] * at), 0.0)

@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach,
 from shuffle_plugins.accounting.bit_counts import BitPair, bit_outcomes
 from shuffle_plugins.accounting.grid import Cells, Floats, spread_to_grid, tally
 from shuffle_plugins.accounting.pairs import CountPair, Pair, PairMixture
+from shuffle_plugins.accounting.profiles import hockey_sticks, hull_outcomes, mirrored
 from shuffle_plugins.accounting.slot_sums import slot_outcomes
 
 Kind = Literal["upper", "lower"]
@@ -148,6 +149,37 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
     )
 
 
+def tighter(first: LossLaw, second: LossLaw) -> LossLaw:
+    """The upper law of the smaller profile of two symmetric upper laws of one pair, point by point.
+
+    Raises:
+        ValueError: if a law is not symmetric, or bounds from below.
+    """
+    if not all(law.symmetric and law.kind == "upper" for law in (first, second)):
+        raise ValueError("only symmetric laws that bound from above can be compared point by point")
+    losses = np.unique(np.concatenate([[0.0], *(law.loss[law.loss > 0] for law in (first, second))]))
+    sticks = []
+    for law in (first, second):
+        positive = law.loss > 0
+        own = np.concatenate([[0.0], law.loss[positive]])
+        values = hockey_sticks(own, np.concatenate([[0.0], law.q[positive]]))
+        sticks.append(np.interp(np.expm1(losses), np.expm1(own), values, right=0.0))
+    outcomes = hull_outcomes(losses, np.minimum(*sticks))
+    p, q = mirrored(outcomes)
+    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    return LossLaw(
+        loss=loss,
+        p=p,
+        q=q,
+        missing=max(first.missing, second.missing) + outcomes.beyond,
+        deviation=_deviation(loss, p),
+        kind="upper",
+        cells=max(first.cells, second.cells),
+        condensed=True,
+        symmetric=True,
+    )
+
+
 def _condense(
     loss: Floats, p: Floats, q: Floats, *, cell: float, kind: Kind
 ) -> tuple[Floats, Floats, Floats]:
@@ -176,7 +208,7 @@ def _pair_outcomes(pair: Pair, *, kind: Kind, tolerance: float) -> tuple[Floats,
     if kind == "lower":
         raise ValueError("sums of slots and envelopes are bounded from above only")
     if isinstance(pair, BitPair):
-        return (*bit_outcomes(pair), 0.0)
+        return bit_outcomes(pair)
     return slot_outcomes(pair, tolerance=tolerance)
 
 

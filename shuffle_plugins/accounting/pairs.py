@@ -30,14 +30,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
-from shuffle_plugins.accounting.bit_counts import BitPair
+from shuffle_plugins.accounting.bit_counts import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.blanket import Blanket, Form
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.slot_sums import SlotPair
 
 _COHORT_BUCKETS = 24
 _BIT_BUCKETS = ((30_000, 256), (3_000_000, 128))
-_MOST_BIT_BUCKETS, _FEWEST_BIT_BUCKETS = 96, 64
+_FEWEST_BIT_BUCKETS, _TAIL_BIT_BUCKETS, _BIT_TAIL = 64, 8, 1e-7
+_MOST_BIT_COHORTS = 96
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
@@ -216,15 +217,22 @@ def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation:
 
 
 def upper_mixture(shuffle_round: ShuffleRound) -> PairMixture:
-    """The dominating pair of a round for its sampling scheme and adversary."""
+    """The blanket's dominating pair of a round, for its sampling scheme and adversary."""
     blanket = shuffle_round.effective_blanket()
-    if blanket.form is Form.BIT and shuffle_round.sampling is not Sampling.CHECK_IN:
-        return _bit_mixture(shuffle_round)
 
     def build(population: int, slots: int, participation: float) -> CountPair | SlotPair:
         return blanket_pair(blanket, population=population, slots=slots, participation=participation)
 
     return _by_scheme(shuffle_round, build, upper=True)
+
+
+def upper_mixtures(shuffle_round: ShuffleRound) -> tuple[PairMixture, ...]:
+    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
+    blanket = shuffle_round.effective_blanket()
+    counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
+    if counted and shuffle_round.sampling is not Sampling.CHECK_IN:
+        return upper_mixture(shuffle_round), _bit_mixture(shuffle_round)
+    return (upper_mixture(shuffle_round),)
 
 
 def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
@@ -310,33 +318,37 @@ def _bit_mixture(shuffle_round: ShuffleRound) -> PairMixture:
     """Counts of bits under the round's scheme. The number of bits is always public."""
     population, local_epsilon = shuffle_round.population, shuffle_round.local_epsilon
 
-    def build(cohort_population: int, others: int, participation: float, buckets: int) -> BitPair:
-        return BitPair(
-            local_epsilon=local_epsilon,
-            population=cohort_population,
-            others=others,
-            participation=participation,
-            buckets=buckets,
-        )
-
     if shuffle_round.adversary is Adversary.SERVER or shuffle_round.sampling is not Sampling.POISSON:
 
         def counted(population: int, slots: int, participation: float) -> BitPair:
-            rate = 1.0 if population == slots else slots / population
-            return build(population, slots - 1, rate, _bit_buckets(slots))
+            return BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=slots - 1,
+                participation=slots / population,
+                buckets=_bit_buckets(slots),
+            )
 
         return _by_scheme(shuffle_round, counted, upper=True)
     # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
     first, law = binomial_window(population, shuffle_round.sampling_rate)
-    width = max(1, int(_BIT_COHORT_WIDTH * shuffle_round.cohort), -(-len(law) // _MOST_BIT_BUCKETS))
+    width = max(1, int(_BIT_COHORT_WIDTH * shuffle_round.cohort), -(-len(law) // _MOST_BIT_COHORTS))
     starts = np.arange(0, len(law), width)
     least = first + starts
     most = first + np.minimum(starts + width, len(law)) - 1
+    masses = tuple(float(mass) for mass in np.add.reduceat(law, starts))
     return PairMixture(
-        masses=tuple(float(mass) for mass in np.add.reduceat(law, starts)),
+        masses=masses,
         pairs=tuple(
-            build(population, max(int(low) - 1, 0), int(high) / population, _FEWEST_BIT_BUCKETS)
-            for low, high in zip(least, most, strict=True)
+            BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=max(int(low) - 1, 0),
+                participation=int(high) / population,
+                buckets=_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS,
+                spare=int(high) - max(int(low), 1) if high > 0 else 0,
+            )
+            for low, high, mass in zip(least, most, masses, strict=True)
         ),
         dropped=TAIL,
     )

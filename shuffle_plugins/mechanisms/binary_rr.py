@@ -57,7 +57,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
         return self.report_value**2 - values.double().square()
 
     def blanket(self) -> Blanket:
-        """The generic blanket, of which this mechanism is the worst case."""
+        """One bit, counted exactly."""
         return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:

@@ -27,7 +27,7 @@ from scipy import optimize
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.mechanisms.parameters import check_dim
-from shuffle_plugins.mechanisms.sphere import cap_measure, cap_moment
+from shuffle_plugins.mechanisms.sphere import cap_measure, cap_moment, caps_overlap
 
 PROBABILITY_BITS = 62
 _ROUNDING = 1e-12
@@ -114,8 +114,11 @@ def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
     return PrivUnitParameters.at(min(threshold, 1 - 1e-16), local_epsilon=local_epsilon, dim=dim)
 
 
+@lru_cache(maxsize=256)
 def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     r"""Blanket of PrivUnit on the ball: (e, 1) and (1, e) with mass c·s each, (1, 1) with mass c(1 - 2s).
+
+    In one dimension a report is a sign, binary randomized response, and counted as a bit.
 
     *Proof.* A client at x, ‖x‖ ≤ radius, becomes the direction ±x/‖x‖ with probabilities (1 ± ‖x‖/radius)/2,
     so its density is :math:`c(1 + (e-1) A_x(v))` with :math:`A_x(v) \in [0, 1]` the probability that the cap
@@ -132,10 +135,22 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     by s ≤ 1/2. What is left is (1, 0): s, (0, 1): s, (0, 0): 1 - 2s: two disjoint caps. Antipodal points of
     the boundary attain it, so overlapping caps, inner points and the random sign are all covered, at every ε.
 
+    A third record at a right angle to both leaves most of either cap at the blanket's density: that makes
+    the lower bound.
+
     Raises:
         ValueError: if a parameter is out of range.
     """
-    s = optimal_parameters(local_epsilon=local_epsilon, dim=dim).cap_measure
+    parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    if dim == 1:
+        return Blanket.bit(local_epsilon)
+    s = parameters.cap_measure
     shrink = math.exp(-local_epsilon)
     uniform = shrink / (shrink - math.expm1(-local_epsilon) * s)
-    return Blanket(local_epsilon=local_epsilon, differing=uniform * s, low=uniform * (1 - 2 * s))
+    shared = caps_overlap(parameters.threshold, dim=dim)
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=uniform * s,
+        low=uniform * (1 - 2 * s),
+        outside=uniform * max(s - shared, 0.0),
+    )

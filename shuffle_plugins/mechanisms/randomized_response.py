@@ -53,11 +53,12 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
     The inputs that are +radius, or -radius, in every coordinate attain the weights (e, 1) and (1, e) on every
     report: :math:`ω(j, ±) = 1/(d(e+1))`, so the two masses are 1/(e+1) in total, as for the generic blanket.
-    From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
+    With one coordinate a report is a bit and nothing else, and is counted as one. From ε0 = 42 on thresholds
+    cannot follow ε0, and the blanket is only a bound.
 
     Raises:
         ValueError: if a parameter is out of range.
     """
     check_local_epsilon(local_epsilon)
-    check_dim(dim)
-    return Blanket.generic(local_epsilon, exact=local_epsilon < 42)
+    make = Blanket.bit if check_dim(dim) == 1 else Blanket.generic
+    return make(local_epsilon, exact=local_epsilon < 42)

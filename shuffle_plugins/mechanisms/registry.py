@@ -49,6 +49,18 @@ _ENTRIES: dict[str, _Entry] = {
     ),
 }
 
+_ORACLES = "shuffle_plugins.accounting.frequency_oracles"
+_LAWS: dict[str, str] = {
+    "hadamard-response": f"{_ORACLES}:hadamard_response",
+    "k-rr": f"{_ORACLES}:k_ary_response",
+    "laplace": "shuffle_plugins.accounting.additive_noise:laplace_blanket",
+    "local-hashing": f"{_ORACLES}:local_hashing",
+    "oue": f"{_ORACLES}:optimal_unary_encoding",
+    "rappor": f"{_ORACLES}:rappor",
+    "subset-selection": f"{_ORACLES}:subset_selection",
+}
+_CATEGORIES = "categories"
+
 
 def register(
     name: str, factory: str | Factory, *, summary: str = "", blanket: str | BlanketFunction | None = None
@@ -82,6 +94,11 @@ def available() -> tuple[str, ...]:
     """
     _discover()
     return tuple(sorted(_ENTRIES))
+
+
+def accounted() -> tuple[str, ...]:
+    """Names of all mechanisms with a blanket, sorted: the available ones and further standard ones."""
+    return tuple(sorted({*available(), *_LAWS}))
 
 
 def summary(name: str) -> str:
@@ -120,9 +137,17 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float = 1.0, **opt
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     """The mechanism's privacy blanket, for accounting; the built-in ones do not import torch.
 
+    Mechanisms that are known but cannot be built here (:func:`accounted`) have a blanket too; for frequency
+    oracles ``dim`` is the number of categories.
+
     Raises:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
+    if name in _LAWS and name not in available():
+        law = cast(BlanketFunction, _load(_LAWS[name]))
+        if _CATEGORIES in inspect.signature(law).parameters:
+            return law(local_epsilon=local_epsilon, categories=dim)
+        return law(local_epsilon=local_epsilon)
     entry = _entry(name)
     if entry.blanket is None:
         return get(name, local_epsilon=local_epsilon, dim=dim).blanket()
@@ -134,7 +159,10 @@ def _entry(name: str) -> _Entry:
     if name not in _ENTRIES:
         _discover()
     if name not in _ENTRIES:
-        raise ValueError(f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}")
+        raise ValueError(
+            f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}; for accounting also: "
+            f"{', '.join(sorted(_LAWS))}"
+        )
     return _ENTRIES[name]
 
 

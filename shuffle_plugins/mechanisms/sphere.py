@@ -32,6 +32,23 @@ def cap_moment(threshold: float, *, dim: int) -> float:
     return 0.5 * math.exp(log_constant + 0.5 * (dim - 1) * math.log1p(-threshold * threshold))
 
 
+def caps_overlap(threshold: float, *, dim: int) -> float:
+    """P[A >= threshold and B >= threshold] for two orthogonal directions, rounded up; dim at least 2.
+
+    Given A = a, B is √(1 − a²) times a coordinate of a sphere of one dimension less.
+    """
+    steps = 4096
+    tails = cap_measure(threshold, dim=dim) * np.arange(1, steps + 1) / steps
+    along = np.minimum(cap_coordinate(tails, dim=dim), 1.0)
+    across = np.sqrt((1 - along) * (1 + along))
+    # The conditional probability falls as a grows: its value at the lower end of a stretch is the largest.
+    share = [
+        cap_measure(threshold / x, dim=dim - 1) if threshold <= x > 0 and (dim > 2 or threshold < x) else 0.0
+        for x in across.tolist()
+    ]
+    return float(np.mean(share)) * cap_measure(threshold, dim=dim) * (1 + 1e-9)
+
+
 def cap_coordinate(tail: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:
     """The value a with P[A >= a] = tail, for tails in (0, 1/2]."""
     if dim == 1:

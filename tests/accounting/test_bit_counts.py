@@ -1,0 +1,205 @@
+"""Counted bits against exhaustive enumeration, Gaussian limits and the blanket."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.bit_counts import BitPair, bit_outcomes
+
+VIOLATION = 1e-12
+
+
+def count_law(zeros: int, ones: int, local_epsilon: float) -> np.ndarray:
+    one = 1 / (1 + math.exp(-local_epsilon))
+    law = stats.binom.pmf(np.arange(zeros + 1), zeros, 1 - one)
+    return np.convolve(law, stats.binom.pmf(np.arange(ones + 1), ones, one))
+
+
+def round_laws(
+    record: int, others_ones: int, *, population: int, rate_of_cohort: dict[int, float], local_epsilon: float
+) -> dict[int, np.ndarray]:
+    """Law of the count of ones, by cohort size, for k-of-n rounds with random public k."""
+    laws = {}
+    for cohort, probability in rate_of_cohort.items():
+        law = np.zeros(cohort + 1)
+        taken = cohort / population
+        for others, weight in ((cohort, 1 - taken), (cohort - 1, taken)):
+            if not 0 <= others <= population - 1 or weight == 0:
+                continue
+            for ones in range(others + 1):
+                ways = math.comb(others_ones, ones) * math.comb(population - 1 - others_ones, others - ones)
+                chance = weight * ways / math.comb(population - 1, others)
+                mine = cohort - others
+                law += chance * count_law(
+                    others - ones + mine * (1 - record), ones + mine * record, local_epsilon
+                )
+        laws[cohort] = probability * law
+    return laws
+
+
+def worst_delta(epsilon: float, *, population: int, cohorts: dict[int, float], local_epsilon: float) -> float:
+    """The largest Σ (P − e^ε Q)₊ over all datasets of bits and both directions."""
+    worst = 0.0
+    for others_ones in range(population):
+        zero, one = (
+            round_laws(
+                record,
+                others_ones,
+                population=population,
+                rate_of_cohort=cohorts,
+                local_epsilon=local_epsilon,
+            )
+            for record in (0, 1)
+        )
+        for p, q in ((zero, one), (one, zero)):
+            gap = sum(np.maximum(p[k] - math.exp(epsilon) * q[k], 0.0).sum() for k in cohorts)
+            worst = max(worst, float(gap))
+    return worst
+
+
+def accountant_of(shuffle_round: ShuffleRound, steps: int = 1) -> ShuffleAccountant:
+    accountant = ShuffleAccountant()
+    accountant.step(shuffle_round, num_steps=steps)
+    return accountant
+
+
+def bit_round(local_epsilon: float, **fields: object) -> ShuffleRound:
+    return ShuffleRound(
+        local_epsilon=local_epsilon, mechanism="binary-rr", blanket=Blanket.bit(local_epsilon), **fields
+    )
+
+
+@pytest.mark.parametrize("local_epsilon", [0.1, 0.5, 1.5, 3.0, 8.0, 15.0])
+@pytest.mark.parametrize(
+    ("population", "cohort"), [(1, 1), (2, 2), (4, 4), (5, 3), (9, 5), (7, 1), (16, 15), (25, 25)]
+)
+def test_every_dataset_is_dominated(local_epsilon: float, population: int, cohort: int) -> None:
+    accountant = accountant_of(bit_round(local_epsilon, population=population, cohort=cohort))
+    for share in (0.0, 0.05, 0.2, 0.5, 0.9):
+        epsilon = share * local_epsilon
+        exact = worst_delta(
+            epsilon, population=population, cohorts={cohort: 1.0}, local_epsilon=local_epsilon
+        )
+        bound = accountant.delta(epsilon).upper
+        assert bound >= exact - VIOLATION
+        if cohort == population:
+            assert bound <= exact * (1 + 1e-3) + 1e-9
+
+
+@pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("population", "rate"), [(4, 0.5), (8, 0.25), (12, 0.9)])
+def test_every_dataset_is_dominated_under_poisson_sampling(
+    local_epsilon: float, population: int, rate: float
+) -> None:
+    accountant = accountant_of(
+        bit_round(local_epsilon, population=population, cohort=rate * population, sampling="poisson")
+    )
+    cohorts = {k: float(stats.binom.pmf(k, population, rate)) for k in range(population + 1)}
+    for share in (0.0, 0.1, 0.4):
+        epsilon = share * local_epsilon
+        exact = worst_delta(epsilon, population=population, cohorts=cohorts, local_epsilon=local_epsilon)
+        assert accountant.delta(epsilon).upper >= exact - VIOLATION
+
+
+def test_inputs_between_the_ends_leak_less() -> None:
+    local_epsilon, epsilon = 1.2, 0.3
+    accountant = accountant_of(bit_round(local_epsilon, population=4, cohort=4))
+    rng = np.random.default_rng(5)
+    low, high = 1 / (1 + math.exp(local_epsilon)), 1 / (1 + math.exp(-local_epsilon))
+    for _ in range(50):
+        others = rng.uniform(low, high, 3)
+        noise = np.ones(1)
+        for chance in others:
+            noise = np.convolve(noise, [1 - chance, chance])
+        a, b = rng.uniform(low, high, 2)
+        p, q = np.convolve(noise, [1 - a, a]), np.convolve(noise, [1 - b, b])
+        assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= accountant.delta(epsilon).upper
+
+
+@pytest.mark.parametrize("cohort", [10**4, 10**6, 10**7])
+def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
+    local_epsilon = 1.0
+    pair = BitPair(
+        local_epsilon=local_epsilon, population=cohort, others=cohort - 1, participation=1.0, buckets=256
+    )
+    p, q, missing = bit_outcomes(pair)
+    mu = math.sqrt(pair.information)
+    assert missing < 1e-20
+    assert math.isclose(p.sum(), 1.0, abs_tol=1e-9)
+    assert math.isclose(q.sum(), 1.0, abs_tol=1e-9)
+    for z in (0.0, 1.0, 3.0):
+        limit = stats.norm.cdf(mu / 2 - z) - math.exp(z * mu) * stats.norm.cdf(-mu / 2 - z)
+        delta = float(np.maximum(p - math.exp(z * mu) * q, 0).sum())
+        # A bucket of 1/256 of the datasets takes as much off the noise; skewness is of order 1/√k.
+        assert delta == pytest.approx(limit, rel=0.01 * (1 + z**2) / 2 + 3 * (1 + z**3) / math.sqrt(cohort))
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "population", "cohort", "steps", "delta"),
+    [
+        (2.0, 10**6, 10**3, 10**5, 1e-8),
+        (1.0, 10**6, 10**3, 10**5, 1e-8),
+        (1.5, 60_000, 10_000, 1_200, 1e-5),
+        (4.0, 10**4, 10**4, 100, 1e-6),
+        (1.0, 10**6, 10**5, 1_000, 1e-8),
+        (0.5, 10**9, 10**8, 10**4, 1e-10),
+    ],
+)
+def test_the_interval_is_two_per_cent_wide(
+    local_epsilon: float, population: int, cohort: int, steps: int, delta: float
+) -> None:
+    interval = accountant_of(bit_round(local_epsilon, population=population, cohort=cohort), steps).epsilon(
+        delta
+    )
+    assert 0 < interval.lower <= interval.upper <= 1.021 * interval.lower
+    blanket = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
+    assert interval.upper < accountant_of(blanket, steps).upper_epsilon(delta)
+    assert interval.upper_bound == "counted bits, PLD"
+
+
+@pytest.mark.parametrize("scheme", ["without-replacement", "poisson"])
+@pytest.mark.parametrize("local_epsilon", [0.2, 2.0, 7.0, 19.9, 20.1, 60.0, 400.0])
+@pytest.mark.parametrize(("population", "cohort"), [(1, 1), (30, 3), (300, 40)])
+def test_counting_is_never_looser_than_the_blanket(
+    scheme: str, local_epsilon: float, population: int, cohort: int
+) -> None:
+    counted = bit_round(local_epsilon, population=population, cohort=cohort, sampling=scheme)
+    generic = dataclasses.replace(counted, mechanism="generic", blanket=None)
+    ours, theirs = (accountant_of(r, 3).upper_epsilon(1e-4) for r in (counted, generic))
+    assert ours <= theirs * (1 + 1e-3)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    local_epsilon=st.floats(0.05, 6.0),
+    cohort=st.integers(2, 3_000),
+    growth=st.floats(1.01, 2.0),
+    delta=st.sampled_from([1e-3, 1e-6, 1e-10]),
+)
+def test_costs_rise_with_the_local_level(
+    local_epsilon: float, cohort: int, growth: float, delta: float
+) -> None:
+    small, large = (
+        accountant_of(bit_round(level, population=2 * cohort, cohort=cohort), 5).upper_epsilon(delta)
+        for level in (local_epsilon, growth * local_epsilon)
+    )
+    assert small <= large * (1 + 5e-3)
+
+
+def test_a_server_and_a_check_in_take_the_right_view() -> None:
+    level = 1.0
+    server = accountant_of(bit_round(level, population=5_000, cohort=500, adversary="server"))
+    alone = accountant_of(bit_round(level, population=500, cohort=500))
+    assert server.upper_epsilon(1e-6) == alone.upper_epsilon(1e-6)
+    # Checked in to one of ten rounds, bits are counted round by round, not all at once: the blanket's cost.
+    checked_in = accountant_of(bit_round(level, population=5_000, cohort=500, sampling="check-in"))
+    everybody = accountant_of(ShuffleRound(local_epsilon=level, population=5_000, cohort=5_000))
+    assert checked_in.upper_epsilon(1e-6) == everybody.upper_epsilon(1e-6)

@@ -1,0 +1,183 @@
+"""Blankets of the standard oracles against their definition, and their bounds against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
+
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.frequency_oracles import (
+    hadamard_response,
+    local_hashing,
+    optimal_unary_encoding,
+    rappor,
+    subset_selection,
+)
+from shuffle_plugins.accounting.frequency_oracles import k_ary_response as k_ary_blanket
+from shuffle_plugins.mechanisms import registry
+
+VIOLATION = 1e-12
+LEVELS = (0.4, 1.3, 3.0)
+
+
+def unary(categories: int, *, kept: float, set_: float) -> np.ndarray:
+    words = np.array(list(itertools.product((0, 1), repeat=categories)))
+    rows = []
+    for category in range(categories):
+        chance = np.where(words == 1, set_, 1 - set_)
+        chance[:, category] = np.where(words[:, category] == 1, kept, 1 - kept)
+        rows.append(chance.prod(axis=1))
+    return np.array(rows)
+
+
+def subsets(categories: int, size: int, local_epsilon: float) -> np.ndarray:
+    chosen = list(itertools.combinations(range(categories), size))
+    weights = np.array([[math.exp(local_epsilon * (c in s)) for s in chosen] for c in range(categories)])
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def hadamard(size: int, local_epsilon: float) -> np.ndarray:
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    weights = np.exp(local_epsilon * (matrix[1:] > 0))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def hashed(categories: int, buckets: int, local_epsilon: float) -> np.ndarray:
+    response = k_ary_response(local_epsilon, buckets)
+    functions = list(itertools.product(range(buckets), repeat=categories))
+    return np.array(
+        [np.concatenate([response[h[c]] for h in functions]) / len(functions) for c in range(categories)]
+    )
+
+
+def cases(local_epsilon: float) -> dict[str, tuple[np.ndarray, Blanket]]:
+    half = math.exp(local_epsilon / 2)
+    e = math.exp(local_epsilon)
+    return {
+        "3-RR": (k_ary_response(local_epsilon, 3), k_ary_blanket(local_epsilon=local_epsilon, categories=3)),
+        "5-RR": (k_ary_response(local_epsilon, 5), k_ary_blanket(local_epsilon=local_epsilon, categories=5)),
+        "hadamard": (hadamard(8, local_epsilon), hadamard_response(local_epsilon=local_epsilon)),
+        "subsets": (
+            subsets(5, 2, local_epsilon),
+            subset_selection(local_epsilon=local_epsilon, categories=5, size=2),
+        ),
+        "rappor": (
+            unary(4, kept=half / (half + 1), set_=1 / (half + 1)),
+            rappor(local_epsilon=local_epsilon, categories=4),
+        ),
+        "oue": (
+            unary(4, kept=0.5, set_=1 / (e + 1)),
+            optimal_unary_encoding(local_epsilon=local_epsilon, categories=4),
+        ),
+        "hashing": (
+            hashed(3, 3, local_epsilon),
+            local_hashing(local_epsilon=local_epsilon, buckets=3),
+        ),
+    }
+
+
+@pytest.mark.parametrize("local_epsilon", LEVELS)
+@pytest.mark.parametrize("name", list(cases(1.0)))
+def test_masses_are_those_of_the_mechanism(name: str, local_epsilon: float) -> None:
+    channel, blanket = cases(local_epsilon)[name]
+    e = math.exp(local_epsilon)
+    # Outputs that all categories make likely are more than the blanket of any number of categories has.
+    omega = channel.min(axis=0) if name not in ("hadamard", "hashing") else channel.min()
+    omega = np.broadcast_to(omega, channel.shape[1])
+    assert np.all(channel / omega <= e * (1 + 1e-9))
+    for one, two in itertools.permutations(range(len(channel)), 2):
+        weights = np.round(np.log(np.stack([channel[one], channel[two]]) / omega) / local_epsilon, 6)
+
+        def spoken_for(corner: tuple[int, int], weights: np.ndarray = weights) -> np.ndarray:
+            return np.all(weights == np.array(corner)[:, None], axis=0)
+
+        mass = {corner: omega[spoken_for(corner)].sum() for corner in ((1, 0), (0, 1), (0, 0), (1, 1))}
+        assert mass[1, 0] == pytest.approx(blanket.differing, rel=1e-9)
+        assert mass[0, 1] == pytest.approx(blanket.differing, rel=1e-9)
+        assert mass[0, 0] == pytest.approx(blanket.low, rel=1e-9, abs=1e-12)
+        assert mass[1, 1] == pytest.approx(blanket.high, rel=1e-9, abs=1e-12)
+        if blanket.outside:
+            best = 0.0
+            for third in set(range(len(channel))) - {one, two}:
+                low = channel[third] <= omega * (1 + 1e-9)
+                sides = [omega[low & spoken_for(corner)].sum() for corner in ((1, 0), (0, 1))]
+                best = max(best, min(sides))
+            assert best >= blanket.outside * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", list(cases(1.0)))
+@pytest.mark.parametrize(("population", "cohort"), [(3, 3), (4, 2)])
+def test_no_dataset_exceeds_the_upper_bound_nor_all_fall_short_of_the_lower(
+    name: str, population: int, cohort: int
+) -> None:
+    local_epsilon = 1.3
+    channel, blanket = cases(local_epsilon)[name]
+    channel = channel[:3]
+    used = channel.max(axis=0) > 0
+    # Outputs that no category here can tell apart are one output.
+    ratios = np.round(channel[:, used] / channel[:, used].max(axis=0), 9)
+    groups = np.unique(ratios, axis=1, return_inverse=True)[1].ravel()
+    merged = np.stack([np.bincount(groups, weights=row) for row in channel[:, used]])
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            mechanism=name,
+            blanket=blanket,
+        )
+    )
+    grid = np.linspace(0.0, local_epsilon, 5)
+    worst = np.zeros(len(grid))
+    for one, two in neighbours(len(merged), population):
+        p, q = (shuffled_law(merged, data, cohort=cohort) for data in (one, two))
+        worst = np.maximum(worst, [hockey_stick(p, q, epsilon) for epsilon in grid])
+    for epsilon, exact in zip(grid, worst, strict=True):
+        answer = accountant.delta(float(epsilon))
+        assert exact <= answer.upper + VIOLATION
+        assert answer.lower <= exact + VIOLATION
+
+
+@pytest.mark.parametrize("categories", [3, 4, 10, 100])
+@pytest.mark.parametrize("local_epsilon", [0.5, math.log(2), 1.5, 4.0])
+def test_k_ary_response_is_known_to_one_per_cent(categories: int, local_epsilon: float) -> None:
+    blanket = k_ary_blanket(local_epsilon=local_epsilon, categories=categories)
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(
+            local_epsilon=local_epsilon, population=60_000, cohort=6_000, mechanism="k-rr", blanket=blanket
+        ),
+        num_steps=500,
+    )
+    interval = accountant.epsilon(1e-6)
+    assert 0 < interval.lower <= interval.upper <= 1.01 * interval.lower
+
+
+@pytest.mark.parametrize("name", [n for n in registry.accounted() if n not in registry.available()])
+def test_the_registry_tells_the_accountant(name: str) -> None:
+    blanket = registry.blanket(name, local_epsilon=1.0, dim=20)
+    accountant = ShuffleAccountant()
+    accountant.step(
+        ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000, mechanism=name, blanket=blanket)
+    )
+    generic = ShuffleAccountant()
+    generic.step(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000))
+    assert accountant.upper_epsilon(1e-6) < generic.upper_epsilon(1e-6)
+    with pytest.raises(ValueError, match="no mechanism named"):
+        registry.get(name, local_epsilon=1.0, dim=20)
+
+
+@pytest.mark.parametrize("categories", [0, 1, 2.5, True, None])
+def test_bad_numbers_of_categories_are_refused(categories: object) -> None:
+    for law in (k_ary_blanket, subset_selection, rappor, optimal_unary_encoding):
+        with pytest.raises(ValueError, match="categories"):
+            law(local_epsilon=1.0, categories=categories)
+    with pytest.raises(ValueError, match="size"):
+        subset_selection(local_epsilon=1.0, categories=5, size=5)
