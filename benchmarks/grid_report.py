@@ -39,6 +39,7 @@ class Report:
         neighbouring_relation: of every ε.
         settings: how many.
         wall_seconds: of the whole grid.
+        processor_seconds: of it, over all processes.
         processes: that shared it.
         seconds: processor time per setting of our interval and of every published bound.
         published: published over our upper bound, by name, where it applies.
@@ -52,6 +53,7 @@ class Report:
     neighbouring_relation: str
     settings: int
     wall_seconds: float
+    processor_seconds: float
     processes: int
     seconds: dict[str, Spread]
     published: dict[str, Spread]
@@ -91,6 +93,7 @@ def report(cells: Sequence[Cell], *, wall_seconds: float, processes: int) -> Rep
         neighbouring_relation="replace-one",
         settings=len(cells),
         wall_seconds=wall_seconds,
+        processor_seconds=sum(cell.processor_seconds for cell in cells),
         processes=processes,
         seconds={
             "ours": _spread([cell.own.seconds for cell in cells]),

@@ -1,0 +1,109 @@
+"""The grid's own code on a dozen of its settings, and on made-up answers that must be called violations."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Any:
+    """(grid_settings, grid_report, published_grid): the scripts lie beside each other, not in a package."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield tuple(
+            importlib.import_module(name) for name in ("grid_settings", "grid_report", "published_grid")
+        )
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def cells(modules: Any) -> list[Any]:
+    grid_settings, _, published_grid = modules
+    settings = grid_settings.grid()
+    chosen = settings[5:225:31] + settings[258:288:28] + settings[291:330:30]
+    return [
+        published_grid.evaluate(setting, laws=("3-RR", "10-RR") if i < 4 else ())
+        for i, setting in enumerate(chosen)
+    ]
+
+
+def test_the_grid_covers_what_it_promises(modules: Any) -> None:
+    grid_settings, _, _ = modules
+    settings = grid_settings.grid()
+    assert len(settings) >= 300
+    assert settings == grid_settings.grid()
+    for setting in settings:
+        assert 1e3 <= setting.population <= 1e9
+        assert 1 <= setting.cohort <= setting.population
+        assert 0.1 <= setting.local_epsilon <= 8
+        assert 1 <= setting.num_steps <= 10**6
+        assert 0.99e-12 <= setting.delta <= 1.01e-5
+    assert sum(setting.cohort < 10 for setting in settings) <= 20
+    assert sum(setting.num_steps == 1 for setting in settings) >= 50
+    assert sum(setting.sampling_rate == 1 for setting in settings) >= 50
+    for low, high in ((1e3, 1e5), (1e5, 1e7), (1e7, 1e9)):
+        assert sum(low <= setting.population <= high for setting in settings) >= 60
+
+
+def test_no_published_bound_is_below_ours_on_a_dozen_settings(modules: Any, cells: list[Any]) -> None:
+    _, grid_report, _ = modules
+    assert len(cells) == 12
+    for cell in cells:
+        assert 0 < cell.own.lower <= cell.own.upper
+        assert grid_report.violations(cell) == []
+
+
+def test_three_and_ten_categories_are_known_to_two_per_cent(cells: list[Any]) -> None:
+    known = [own for cell in cells for own in cell.mechanisms.values()]
+    assert len(known) == 8
+    for own in known:
+        assert own.upper <= 1.02 * own.lower
+
+
+def test_a_bound_below_ours_is_a_violation(modules: Any, cells: list[Any]) -> None:
+    _, grid_report, _ = modules
+    cell = cells[0]
+    name = next(iter(cell.published))
+    below = replace(cell, published={**cell.published, name: cell.own.upper * (1 - 1e-5)})
+    (found,) = grid_report.violations(below)
+    assert found["bound"] == name
+    assert found["excess"] == pytest.approx(1e-5, rel=1e-3)
+    assert found["cohort"] == cell.setting.cohort
+    within = replace(cell, published={**cell.published, name: cell.own.upper * (1 - 1e-7)})
+    assert grid_report.violations(within) == []
+
+
+def test_a_report_is_written_and_read_back(modules: Any, cells: list[Any], tmp_path: Path) -> None:
+    _, grid_report, published_grid = modules
+    found = grid_report.report(cells, wall_seconds=1.0, processes=1)
+    path = tmp_path / "grid.json"
+    published_grid.write(cells, found, path)
+    grid_report.plot(cells, path.with_suffix(".png"))
+    saved = json.loads(path.read_text())
+    assert len(saved["cells"]) == saved["settings"] == 12
+    ratios = sorted(cell.own.upper / cell.own.lower for cell in cells)
+    assert saved["generic"]["all"]["most"] == pytest.approx(ratios[-1], rel=1e-6)
+    assert saved["generic"]["all"]["median"] == pytest.approx((ratios[5] + ratios[6]) / 2, rel=1e-6)
+    least = min(value for value in cells[0].published.values() if value is not None)
+    assert min(v for v in saved["cells"][0]["published"].values() if v is not None) == pytest.approx(
+        least, rel=1e-6
+    )
+    assert path.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_nothing_known_from_below_is_an_infinite_ratio(modules: Any, cells: list[Any]) -> None:
+    _, grid_report, _ = modules
+    unknown = replace(cells[0], own=replace(cells[0].own, lower=0.0))
+    found = grid_report.report([unknown, *cells[1:]], wall_seconds=1.0, processes=1)
+    assert found.generic["all"].most == math.inf
