@@ -1,0 +1,97 @@
+"""Curves of one shuffle with everybody in it: Rényi divergences, exact binary response, closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from scipy.special import logsumexp
+
+from paper_figures.data import Curve, Role
+from shuffle_plugins.accounting import Sampling, ShuffleRound
+from shuffle_plugins.accounting.losses import FINE, loss_law
+from shuffle_plugins.accounting.pairs import lower_mixtures
+from shuffle_plugins.accounting.published import shuffle_rdp, stronger_clones
+from shuffle_plugins.accounting.renyi import renyi_divergence
+
+Vector = NDArray[np.float64]
+
+
+def certified_renyi(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> tuple[Vector, Vector]:
+    """Rényi divergence in the worst case over ε0-LDP randomizers: (attained, certified), shape of ``orders``.
+
+    Certified by the binary blanket pair or, where that is smaller, Theorem 5.3.1: at very large orders, where
+    few clones decide, the pair's divergence is bounded rather than computed. Attained by ternary or binary
+    randomized response; ternary response is summed over the bulk of its outcomes only.
+
+    Args:
+        orders: whole α ≥ 2.
+        local_epsilon: ε0 in nats.
+        num_reports: n.
+    """
+    upper = np.minimum(
+        stronger_clones.rdp(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports),
+        shuffle_rdp.upper_bound_1(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports),
+    )
+    shuffle_round = ShuffleRound(
+        local_epsilon=local_epsilon, population=num_reports, cohort=num_reports, sampling=Sampling.FULL
+    )
+    lower = shuffle_rdp.lower_bound(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports)
+    for mixture in lower_mixtures(shuffle_round).values():
+        law = loss_law(mixture, kind="lower", resolution=FINE)
+        for side in (law, law.reversed()):
+            lower = np.maximum(lower, renyi_divergence(side, np.atleast_1d(orders)))
+    return np.minimum(lower, upper), upper
+
+
+def binary_response_delta(*, epsilon: float, local_epsilon: float, num_reports: int) -> float:
+    """δ of one shuffle of binary randomized response, everybody else holding 0, summed term by term.
+
+    The larger of the two directions.
+    """
+    ones = np.arange(num_reports + 1, dtype=np.float64)
+    success = 1 / (math.exp(local_epsilon) + 1)
+    log_mass = stats.binom.logpmf(ones, num_reports, success)
+    odds = (ones * math.exp(local_epsilon) + (num_reports - ones) * math.exp(-local_epsilon)) / num_reports
+    both = (odds - math.exp(epsilon), 1 - math.exp(epsilon) * odds)
+    return max(_log_weighted(log_mass, gain) for gain in both)
+
+
+def binary_response_closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
+    r"""ε of one shuffle of binary randomized response: Cheu, Smith, Ullman, Zeber, Zhilyaev 2019, Thm 4.11.
+
+    With λ = 2n/(e^ε0 + 1) expected uniform reports and s = λ − √(2λ·log(2/δ)),
+
+        ε = √(32·log(4/δ)/s)·(1 − s/n)   where λ ≥ 14·log(4/δ).
+
+    Raises:
+        ValueError: where λ is smaller.
+    """
+    uniform = 2 * num_reports / (math.exp(local_epsilon) + 1)
+    if uniform < 14 * math.log(4 / delta):
+        raise ValueError("the closed form for binary response needs 2n/(e^ε0 + 1) >= 14·log(4/δ)")
+    kept = uniform - math.sqrt(2 * uniform * math.log(2 / delta))
+    return math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / num_reports)
+
+
+def vector_curve(
+    name: str, role: Role, source: str, orders: Vector, rdp: Callable[[Vector], Vector]
+) -> Curve:
+    """A Rényi curve, evaluated order by order; None where it says nothing."""
+    values: list[float | None] = []
+    for order in orders:
+        try:
+            values.append(float(rdp(np.array([order]))[0]))
+        except ValueError:
+            values.append(None)
+    return Curve(name=name, role=role, source=source, values=tuple(values))
+
+
+def _log_weighted(log_mass: Vector, gain: Vector) -> float:
+    kept = gain > 0
+    if not kept.any():
+        return 0.0
+    return float(math.exp(logsumexp(log_mass[kept] + np.log(gain[kept]))))

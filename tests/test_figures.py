@@ -1,0 +1,211 @@
+"""The figures: what is committed is what the code draws, and no published bound lies below ours."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples" / "figures"))
+
+import make  # noqa: E402
+from paper_figures import bounds, headlines, single_shuffle  # noqa: E402
+from paper_figures.bounds import Question  # noqa: E402
+from paper_figures.data import Role, power  # noqa: E402
+
+from shuffle_plugins.accounting.published import clones  # noqa: E402
+
+ROLES = {role.value for role in Role}
+LARGEST_PNG = 150_000
+NUMERICS = 5e-4  # what the accountant's rounding costs in a single round, at most
+
+
+def committed(name: str) -> dict[str, Any]:
+    return json.loads((make.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def pairs(panel: dict[str, Any], curve: dict[str, Any]) -> list[tuple[float, float]]:
+    """A curve's known values beside the certified ones of its series."""
+    (unit,) = (
+        other
+        for other in panel["curves"]
+        if other["role"] == "certified" and other.get("series") == curve.get("series")
+    )
+    known = zip(curve["values"], unit["values"], strict=True)
+    return [(value, certified) for value, certified in known if value is not None]
+
+
+@pytest.mark.parametrize("name", make.FIGURES)
+def test_committed_numbers_are_complete(name):
+    figure = committed(name)
+    assert figure["figure"] == name
+    assert figure["neighbouring_relation"] == "replace-one"
+    for panel in figure["panels"]:
+        assert panel["parameters"]
+        assert panel["parameters_from"] in {"caption", "text", "chosen here"}
+        roles = [curve["role"] for curve in panel["curves"]]
+        assert set(roles) <= ROLES
+        assert "certified" in roles
+        for curve in panel["curves"]:
+            assert curve["source"]
+            assert len(curve["values"]) == len(curve.get("x", panel["x"]["values"])) > 3
+            assert any(value is not None for value in curve["values"])
+
+
+@pytest.mark.parametrize("name", make.FIGURES)
+def test_committed_pictures_are_small_and_not_empty(name):
+    path = make.RESULTS / f"{name}.png"
+    assert path.stat().st_size < LARGEST_PNG
+    with Image.open(path) as picture:
+        assert picture.width > 900
+        assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 20
+
+
+@pytest.mark.parametrize("name", [name for name in make.FIGURES if name != "subsampled-5"])
+def test_certified_lies_between_what_is_attained_and_every_published_bound(name):
+    compared = 0
+    for panel in committed(name)["panels"]:
+        for curve in panel["curves"]:
+            for value, certified in pairs(panel, curve):
+                if curve["role"] == "upper":
+                    assert certified <= value * (1 + NUMERICS), (panel["title"], curve["name"])
+                    compared += 1
+                elif curve["role"] in {"lower", "attained"}:
+                    assert value <= certified * (1 + 1e-5), (panel["title"], curve["name"])
+                    compared += 1
+    assert compared > 50
+
+
+def test_one_figure_end_to_end(tmp_path):
+    make.main(only=["clones-4"], results=tmp_path)
+    drawn = json.loads((tmp_path / "clones-4.json").read_text(encoding="utf-8"))
+    for fresh, kept in zip(drawn["panels"], committed("clones-4")["panels"], strict=True):
+        assert fresh["parameters"] == kept["parameters"]
+        for new, old in zip(fresh["curves"], kept["curves"], strict=True):
+            assert (new["name"], new["role"]) == (old["name"], old["role"])
+            np.testing.assert_allclose(new["values"], old["values"], rtol=1e-2, atol=1e-25)
+    with Image.open(tmp_path / "clones-4.png") as picture:
+        assert picture.width > 900
+    assert not (tmp_path / "headlines.json").exists()
+
+
+def test_an_unknown_figure_is_refused(tmp_path):
+    with pytest.raises(typer.BadParameter, match="unknown: thesis-9"):
+        make.main(only=["thesis-9"], results=tmp_path)
+
+
+@pytest.mark.parametrize("index", range(len(headlines.HEADLINES)))
+def test_headlines_are_recomputed(index):
+    fresh, kept = headlines.compute(headlines.HEADLINES[index]), committed("headlines")["rows"][index]
+    assert fresh.reading == kept["reading"]
+    for field in (
+        "bound_epsilon",
+        "baseline_epsilon",
+        "reproduced_ratio",
+        "attained_epsilon",
+        "certified_epsilon",
+        "bound_over_certified",
+        "baseline_over_certified",
+    ):
+        assert getattr(fresh, field) == pytest.approx(kept[field], rel=1e-2), field
+
+
+def test_which_headlines_reproduce():
+    ratio = {
+        (row["published_ratio"], row["reading"]): row["reproduced_ratio"]
+        for row in committed("headlines")["rows"]
+    }
+    assert 13 < ratio[14, "clones closed form, silent at k = 1000: no shuffling"] < 15
+    assert ratio[2.5, "c = 1/2, sampling theorem in full"] < 1
+    assert 2.4 < ratio[2.5, "c = 1/2, sharper sampling branch left out"] < 2.7
+    assert ratio[8, "c = 1/2, clones numerically"] < 6
+    assert 7 < ratio[8, "best c, clones numerically"] < 8
+    assert all(abs(value - 11) > 1 for (claim, _), value in ratio.items() if claim == 11)
+
+
+def test_documented_table_is_the_committed_one():
+    rows = [headlines.HeadlineRow(**row) for row in committed("headlines")["rows"]]
+    documentation = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    assert headlines.table(rows) in documentation
+    assert all(f"results/{name}.png" in documentation for name in make.FIGURES)
+
+
+def test_a_cell_of_figure_2_is_reproduced():
+    panel = committed("subsampled-2")["panels"][0]
+    place = panel["x"]["values"].index(1000.0)
+    question = Question(local_epsilon=2.0, population=10**6, cohort=1000, num_steps=1000, delta=1e-8)
+    values = {curve["name"]: curve["values"][place] for curve in panel["curves"]}
+    assert bounds.SUBSAMPLED_RDP.epsilon(question) == pytest.approx(
+        values[bounds.SUBSAMPLED_RDP.name], rel=1e-3
+    )
+    lower, upper = bounds.certified(question)
+    assert (lower, upper) == pytest.approx((values[bounds.OURS_BELOW], values[bounds.OURS]), rel=1e-2)
+
+
+def test_the_blunt_sampling_theorem_is_never_below_the_full_one():
+    for steps in (1000, 10_000, 100_000):
+        question = Question(local_epsilon=1.0, population=10**6, cohort=10**4, num_steps=steps, delta=1e-8)
+        full = bounds.SHUFFLE_RDP_AS_PRINTED.epsilon(question)
+        assert bounds.SHUFFLE_RDP_BLUNT.epsilon(question) >= full * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("local_epsilon", [0.5, 2.0, 4.0])
+def test_exact_binary_response(local_epsilon):
+    """Its δ(ε) inverts the package's ε(δ), equals an enumeration, and stays below the 2019 closed form."""
+    delta = 1e-6
+    lower = clones.binary_response_lower(local_epsilon=local_epsilon, num_reports=2000, delta=delta)
+    found = single_shuffle.binary_response_delta(epsilon=lower, local_epsilon=local_epsilon, num_reports=2000)
+    assert found == pytest.approx(delta, rel=1e-4)
+
+    e, epsilon = math.exp(local_epsilon), 0.4 * local_epsilon
+    flip = 1 / (e + 1)
+    others = [math.comb(3, i) * flip**i * (1 - flip) ** (3 - i) for i in range(4)]
+    zero = np.convolve(others, [1 - flip, flip])
+    one = np.convolve(others, [flip, 1 - flip])
+    enumerated = max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((zero, one), (one, zero)))
+    found = single_shuffle.binary_response_delta(epsilon=epsilon, local_epsilon=local_epsilon, num_reports=4)
+    assert found == pytest.approx(enumerated, rel=1e-9)
+
+    try:
+        closed = single_shuffle.binary_response_closed_form(
+            local_epsilon=local_epsilon, num_reports=2000, delta=delta
+        )
+    except ValueError:
+        assert 4000 / (e + 1) < 14 * math.log(4 / delta)
+    else:
+        assert closed > lower
+
+
+def test_renyi_interval_holds_the_divergence_of_the_pair_summed_over_all_counts():
+    """Below it everywhere: the pair is an upper bound on what mechanisms attain."""
+    local_epsilon, num_reports, orders = 1.0, 60, np.array([2.0, 8.0, 40.0])
+    lower, upper = single_shuffle.certified_renyi(
+        orders=orders, local_epsilon=local_epsilon, num_reports=num_reports
+    )
+    clone, tilt = 2 / (math.e + 1), math.tanh(0.5)
+    for order, low, high in zip(orders, lower, upper, strict=True):
+        moment = 0.0
+        for c in range(num_reports):
+            mass = math.comb(num_reports - 1, c) * clone**c * (1 - clone) ** (num_reports - 1 - c)
+            heads = np.arange(c + 2)
+            sign = np.array([math.comb(c + 1, int(h)) for h in heads]) / 2.0 ** (c + 1)
+            ratio = tilt * (2 * heads - c - 1) / (c + 1)
+            moment += mass * (sign * (1 + ratio) ** order * (1 - ratio) ** (1 - order)).sum()
+        exact = math.log(moment) / (order - 1)
+        assert low <= exact <= high * (1 + 1e-9)
+        assert high <= exact * 1.05
+        assert low >= 0.7 * exact
+
+
+def test_powers_of_ten_only():
+    assert power(10**6) == "$10^{6}$"
+    with pytest.raises(ValueError, match="not a power"):
+        power(60_000)
