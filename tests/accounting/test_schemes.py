@@ -1,0 +1,312 @@
+"""Check-ins, adaptive rounds, (ε0, δ0) reports, received counts: against enumeration of small cases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from brute_force import hockey_stick, neighbours, shuffled_law
+
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+
+VIOLATION = 1e-12
+
+
+def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
+    accountant = ShuffleAccountant(method=method)
+    for shuffle_round, steps in entries:
+        accountant.step(shuffle_round, num_steps=steps)
+    return accountant
+
+
+def response(bit: int, local_epsilon: float) -> tuple[tuple[int, float], ...]:
+    right = 1 / (1 + math.exp(-local_epsilon))
+    return ((bit, right), (1 - bit, 1 - right))
+
+
+Histogram = tuple[int, int]
+
+
+def add(histogram: Histogram, bit: int) -> Histogram:
+    return (histogram[0] + 1 - bit, histogram[1] + bit)
+
+
+def check_in_law(
+    inputs: Callable[[int, int, Histogram | None], int], *, clients: int, local_epsilon: float
+) -> dict[tuple[Histogram, Histogram], float]:
+    """Law of the two histograms of a pass of two rounds; inputs(client, round, first histogram) is a bit."""
+    law: dict[tuple[Histogram, Histogram], float] = defaultdict(float)
+    for chosen in itertools.product((0, 1), repeat=clients):
+        first: dict[Histogram, float] = {(0, 0): 1.0}
+        for client in range(clients):
+            if chosen[client] == 0:
+                grown: dict[Histogram, float] = defaultdict(float)
+                for histogram, mass in first.items():
+                    for bit, chance in response(inputs(client, 0, None), local_epsilon):
+                        grown[add(histogram, bit)] += mass * chance
+                first = grown
+        for seen, seen_mass in first.items():
+            second: dict[Histogram, float] = {(0, 0): 1.0}
+            for client in range(clients):
+                if chosen[client] == 1:
+                    grown = defaultdict(float)
+                    for histogram, mass in second.items():
+                        for bit, chance in response(inputs(client, 1, seen), local_epsilon):
+                            grown[add(histogram, bit)] += mass * chance
+                    second = grown
+            for histogram, mass in second.items():
+                law[seen, histogram] += seen_mass * mass / 2**clients
+    return dict(law)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+@pytest.mark.parametrize("local_epsilon", [0.6, 1.5, 3.0])
+def test_a_check_in_hides_among_everybody_even_if_later_rounds_follow_earlier_ones(
+    clients: int, local_epsilon: float
+) -> None:
+    pass_ = ShuffleRound(
+        local_epsilon=local_epsilon, population=clients, cohort=clients / 2, sampling="check-in"
+    )
+    accountant = accountant_of((pass_, 1))
+    bounds = {share: accountant.delta(share * local_epsilon).upper for share in (0.0, 0.1, 0.3, 0.7)}
+    rng = np.random.default_rng(clients)
+    worst = 0.0
+    for _ in range(40):
+        strategy = {
+            (client, seen): int(rng.integers(2))
+            for client in range(clients)
+            for seen in (None, *itertools.product(range(clients + 1), repeat=2))
+        }
+
+        def original(client: int, _: int, seen: Histogram | None, table: dict = strategy) -> int:
+            return table[client, seen]
+
+        def replaced(client: int, _: int, seen: Histogram | None, table: dict = strategy) -> int:
+            return table[client, seen] if client else 1 - table[client, seen]
+
+        p, q = (
+            check_in_law(inputs, clients=clients, local_epsilon=local_epsilon)
+            for inputs in (original, replaced)
+        )
+        for share, bound in bounds.items():
+            exact = hockey_stick(p, q, share * local_epsilon)
+            assert exact <= bound + VIOLATION
+            worst = max(worst, exact / bound)
+    assert worst > 0.7
+
+
+def test_a_server_sees_who_checks_in() -> None:
+    pass_ = ShuffleRound(
+        local_epsilon=1.0, population=10_000, cohort=100, sampling="check-in", adversary="server"
+    )
+    hidden = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=100, sampling="check-in")
+    everybody = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=10_000, sampling="full")
+    batch = ShuffleRound(local_epsilon=1.0, population=100, cohort=100, sampling="full")
+    seen, unseen, full, alone = (
+        accountant_of((r, 3)).epsilon(1e-6) for r in (pass_, hidden, everybody, batch)
+    )
+    assert unseen.upper == full.upper
+    assert unseen.lower == full.lower > 0
+    assert full.upper < 0.2 * seen.upper
+    assert seen.upper == pytest.approx(alone.upper, rel=0.1)
+
+
+def sequential_law(
+    inputs: Callable[[int, tuple[int, ...]], int], *, clients: int, local_epsilon: float
+) -> dict[tuple[int, ...], float]:
+    """Reports in order, by clients in random order; each report's input may depend on those before it."""
+    law: dict[tuple[int, ...], float] = defaultdict(float)
+    orders = list(itertools.permutations(range(clients)))
+    for order in orders:
+        reports: dict[tuple[int, ...], float] = {(): 1.0}
+        for client in order:
+            reports = {
+                (*seen, bit): mass * chance
+                for seen, mass in reports.items()
+                for bit, chance in response(inputs(client, seen), local_epsilon)
+            }
+        for seen, mass in reports.items():
+            law[seen] += mass / len(orders)
+    return dict(law)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+@pytest.mark.parametrize("local_epsilon", [0.5, 1.5])
+def test_clones_cover_randomizers_chosen_within_the_round(clients: int, local_epsilon: float) -> None:
+    adaptive = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=clients,
+        cohort=clients,
+        mechanism="sequential",
+        blanket=Blanket.clones(local_epsilon),
+    )
+    accountant = accountant_of((adaptive, 1))
+    rng = np.random.default_rng(clients)
+    histories = [h for length in range(clients) for h in itertools.product((0, 1), repeat=length)]
+    for _ in range(60):
+        table = {(client, seen): int(rng.integers(2)) for client in range(clients) for seen in histories}
+
+        def original(client: int, seen: tuple[int, ...], table: dict = table) -> int:
+            return table[client, seen]
+
+        def replaced(client: int, seen: tuple[int, ...], table: dict = table) -> int:
+            return table[client, seen] if client else 1 - table[client, seen]
+
+        p, q = (
+            sequential_law(inputs, clients=clients, local_epsilon=local_epsilon)
+            for inputs in (original, replaced)
+        )
+        for share in (0.0, 0.2, 0.6):
+            bound = accountant.delta(share * local_epsilon).upper
+            assert hockey_stick(p, q, share * local_epsilon) <= bound + VIOLATION
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "population", "delta", "expected"),
+    [
+        (0.5, 10**4, 1e-6, 0.0204015),
+        (1.0, 10**4, 1e-6, 0.0530054),
+        (2.0, 10**4, 1e-6, 0.1550453),
+        (4.0, 10**4, 1e-6, 0.6009091),
+        (1.0, 10**6, 1e-8, 0.0061255),
+        (4.0, 10**6, 1e-8, 0.0641969),
+    ],
+)
+def test_clones_pair_has_the_values_of_an_independent_evaluator(
+    local_epsilon: float, population: int, delta: float, expected: float
+) -> None:
+    adaptive = ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=population,
+        cohort=population,
+        mechanism="sequential",
+        blanket=Blanket.clones(local_epsilon),
+    )
+    low, high = accountant_of((adaptive, 1)).numerical_interval(delta)
+    assert low <= expected * (1 + 1e-5)
+    assert high >= expected * (1 - 1e-5)
+    assert high <= low * 1.002
+
+
+# -- (ε0, δ0) -----------------------------------------------------------------------------------------------
+
+
+def leaky_channel(local_epsilon: float, local_delta: float) -> np.ndarray:
+    """Binary response that shows its input with probability δ0: (ε0, δ0)-LDP."""
+    right = 1 / (1 + math.exp(-local_epsilon))
+    quiet = np.array([[right, 1 - right, 0, 0], [1 - right, right, 0, 0]])
+    return (1 - local_delta) * quiet + local_delta * np.array([[0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("local_delta", [1e-4, 0.01])
+@pytest.mark.parametrize(("population", "cohort"), [(2, 2), (4, 4), (5, 3)])
+def test_approximate_reports_are_dominated(local_delta: float, population: int, cohort: int) -> None:
+    channel = leaky_channel(1.0, local_delta)
+    accountant = accountant_of(
+        (
+            ShuffleRound(local_epsilon=1.0, local_delta=local_delta, population=population, cohort=cohort),
+            1,
+        )
+    )
+    for one, two in neighbours(2, population):
+        p, q = (shuffled_law(channel, data, cohort=cohort) for data in (one, two))
+        for epsilon in (0.0, 0.2, 0.7):
+            assert hockey_stick(p, q, epsilon) <= accountant.delta(epsilon).upper + VIOLATION
+
+
+def test_the_charge_for_approximate_reports_is_theorem_3_8s() -> None:
+    exact = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4)
+    approximate = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-14)
+    adaptive = ShuffleRound(
+        local_epsilon=1.0,
+        population=10**4,
+        cohort=10**4,
+        mechanism="sequential",
+        blanket=Blanket.clones(1.0),
+    )
+    steps, epsilon = 50, 0.4
+    charge = (math.exp(epsilon) + 1) * (1 + math.exp(-1) / 2) * 1e4 * 1e-14 * steps
+    pure = accountant_of((adaptive, steps)).delta(epsilon).upper
+    assert accountant_of((approximate, steps)).delta(epsilon).upper == pytest.approx(pure + charge, rel=1e-9)
+    for method in ("pld", "rdp"):
+        found = accountant_of((approximate, steps), method=method)
+        interval = found.epsilon(1e-6)
+        assert interval.upper > accountant_of((exact, steps), method=method).epsilon(1e-6).upper
+        assert 0 < interval.lower < interval.upper
+        if method == "pld":
+            assert found.delta(interval.upper).upper == pytest.approx(1e-6, rel=1e-4)
+        assert interval.upper_bound == f"clones pair, {method.upper()}"
+
+
+def test_too_much_local_delta_fails_with_advice() -> None:
+    loud = ShuffleRound(local_epsilon=1.0, population=10**4, cohort=10**4, local_delta=1e-8)
+    accountant = accountant_of((loud, 1000))
+    with pytest.raises(ValueError, match="smaller δ0"):
+        accountant.epsilon(1e-6)
+    with pytest.raises(ValueError, match="smaller δ0"):
+        accountant.would_exceed(loud, target_epsilon=5.0, delta=1e-6)
+    charge = (1 + math.e) * 1e7 * 1e-8 * (1 + math.exp(-1) / 2)
+    assert charge <= accountant.delta(1.0).upper <= min(1.0, 1.01 * charge + 0.7)
+    # Few reports: their own guarantee, composed, still holds where the charge for all clients does not.
+    few = accountant_of((loud, 10))
+    assert few.epsilon(1e-6).upper == pytest.approx(10.0)
+    assert few.epsilon(1e-6).upper_bound == "local epsilon, no amplification"
+    with pytest.raises(ValueError, match="local_delta"):
+        ShuffleRound(local_epsilon=1.0, population=10, cohort=10, local_delta=-0.1)
+    with pytest.raises(ValueError, match="leave out its blanket"):
+        ShuffleRound(
+            local_epsilon=1.0,
+            population=10,
+            cohort=10,
+            local_delta=0.1,
+            mechanism="binary-rr",
+            blanket=Blanket.bit(1.0),
+        )
+
+
+# -- received counts ----------------------------------------------------------------------------------------
+
+
+def test_a_received_count_costs_what_its_cohort_costs() -> None:
+    announced = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=500.5, sampling="poisson")
+    for count in (1, 480, 10_000):
+        received = announced.received(count)
+        fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count)
+        assert received == fixed
+    few, many = (accountant_of((announced.received(k), 20)).upper_epsilon(1e-6) for k in (400, 600))
+    assert few < accountant_of((announced, 20)).upper_epsilon(1e-6) < many
+    for bad in (0, -1, 10_001, 1.5, True):
+        with pytest.raises(ValueError, match="reports"):
+            announced.received(bad)
+    with pytest.raises(ValueError, match="known beforehand"):
+        ShuffleRound(local_epsilon=1.0, population=10, cohort=5).received(5)
+
+
+# -- histories of all kinds ---------------------------------------------------------------------------------
+
+
+def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() -> None:
+    common = {"local_epsilon": 1.0, "population": 2_000}
+    rounds = [
+        ShuffleRound(**common, cohort=200),
+        ShuffleRound(**common, cohort=150.5, sampling="poisson"),
+        ShuffleRound(**common, cohort=200, sampling="check-in"),
+        ShuffleRound(**common, cohort=200, sampling="single-pass"),
+        ShuffleRound(**common, cohort=200, mechanism="binary-rr", blanket=Blanket.bit(1.0)),
+        ShuffleRound(**common, cohort=200, mechanism="sequential", blanket=Blanket.clones(1.0)),
+        ShuffleRound(**common, cohort=200, local_delta=1e-13),
+    ]
+    entries = [(r, i + 1) for i, r in enumerate(rounds)]
+    forward, backward = accountant_of(*entries), accountant_of(*entries[::-1])
+    assert forward.epsilon(1e-5).upper == pytest.approx(backward.epsilon(1e-5).upper, rel=1e-9)
+    restored = ShuffleAccountant()
+    restored.load_state_dict(forward.state_dict())
+    assert restored.history == forward.history
+    assert restored.epsilon(1e-5) == forward.epsilon(1e-5)
+    name = forward.epsilon(1e-5).upper_bound
+    assert all(part in name for part in ("blanket pair", "clones pair", "counted bits"))
+    assert forward.epsilon(1e-5).upper <= forward.bounds(1e-5)[1].epsilon
