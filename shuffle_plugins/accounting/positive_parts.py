@@ -1,4 +1,4 @@
-r"""Upper bounds on :math:`E[(x + G_1 + … + G_N)_+]` for independent, equally distributed G, at a cost flat in N.
+r"""Upper bounds on :math:`E[(x + G_1 + … + G_N)_+]` for independent G of one law, at a cost flat in N.
 
 With M the moment generating function of G, for every c > 0
 
@@ -10,7 +10,7 @@ Three facts turn the integral into a short sum that cannot be below the truth:
   transform e^{s²η²/2} ends the integral at |Im s| of a few 1/η, whatever the lattice of G.
 - The trapezoidal sum with step 2π/L is exactly Σ_k e^{−c·k·L}·E[(x + k·L + S)₊] over whole k (Poisson
   summation). All terms are positive; the one with k = 0 is the one wanted.
-- What is left off the ends is bounded by the Gaussian, what is rounded by the terms' magnitudes; both are added.
+- What is left off the ends is bounded by the Gaussian, what is rounded by the terms' sizes; both are added.
 
 The contour passes near the saddle point, so the relative error does not depend on how small the answer is.
 Proofs are in ``docs/accounting-noise.md``.
@@ -26,18 +26,20 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _ROUNDOFF = 2.0**-52
-_LEFT_OFF = 16.0  # −log of the Gaussian factor at the ends
-_PERIODS = (16.0, 24.0, 36.0, 54.0, 90.0, 160.0, 300.0, 600.0)  # L, in tilted standard deviations
-_ALIASED = 1e-8  # relative excess that chooses the period
+_LEFT_OFF = 12.0  # −log of the Gaussian factor at the ends
+_PERIODS = (12.0, 16.0, 24.0, 36.0, 54.0, 90.0, 160.0, 300.0, 600.0)  # L, in tilted standard deviations
+_ALIASED = 1e-6  # relative excess that chooses the period
+_FAR = 12.0  # standard deviations
 _NEWTON_STEPS = 60
-_LARGEST_EXPONENT = 600.0
-_SMALLEST_LOG_MODULUS = -7.0
+_LARGEST_EXPONENT = 300.0
+_SMALLEST_LOG_MODULUS = -7.0  # relative to M(c)
 _BLOCK = 32
-_TERMS_AT_ONCE = 1 << 18
+_MOST_TERMS = 1 << 11  # per row; beyond, the Gaussian is widened
+_TERMS_AT_ONCE = 1 << 15
 
 
 def expected_positive_part(
-    *, values: Floats, masses: Floats, trials: int, shift: Floats, smoothing: Floats
+    *, values: Floats, masses: Floats, trials: int, shift: Floats, share: float
 ) -> Floats:
     """Upper bounds on E[(shift + S)₊], S a sum of ``trials`` independent draws, one per row of ``values``.
 
@@ -47,15 +49,48 @@ def expected_positive_part(
             of zero.
         trials: N ≥ 1.
         shift: x, shape (rows,).
-        smoothing: η > 0, the standard deviation of the Gaussian added, shape (rows,).
+        share: variance of the Gaussian that smooths S, relative to the variance of S, or to that of S under
+            the tilt of the contour where that is less. Must be in (0, 1).
 
     Returns:
-        Shape (rows,). Each is at least the exact value, and at most E[(x + S + η·Z)₊] up to about 1e-8 of it.
+        Shape (rows,). Each is at least the exact value, and at most that with the Gaussian, up to about 1e-6
+        of it.
     """
-    tilt, log_height, spread = _saddle_points(values, masses, trials, shift, smoothing)
-    period = _periods(values, masses, trials, shift, tilt, log_height, spread)
-    ends = math.sqrt(2 * _LEFT_OFF) / smoothing
-    blocks = np.ceil(ends * period / (2 * math.pi * _BLOCK)).astype(np.int64)
+    result = np.maximum(shift, 0.0)
+    open_rows = np.nonzero(_can_be_positive(values, trials, shift))[0]
+    if len(open_rows):
+        result[open_rows] = _by_contour(values[open_rows], masses, trials, shift[open_rows], share)
+    return result
+
+
+def log_positive_part_bound(*, values: Floats, masses: Floats, trials: int, shift: Floats) -> Floats:
+    """Chernoff bounds on log E[(shift + S)₊], shape (rows,): (y)₊ ≤ e^{c·y − 1}/c at the best c."""
+    with np.errstate(divide="ignore"):
+        result = np.log(np.maximum(shift, 0.0))
+    rows = np.nonzero(_can_be_positive(values, trials, shift))[0]
+    if len(rows):
+        tilt, log_height, _ = _saddle_points(values[rows], masses, trials, shift[rows])
+        result[rows] = log_height + np.log(tilt) - 1.0
+    return result
+
+
+def _can_be_positive(values: Floats, trials: int, shift: Floats) -> npt.NDArray[np.bool_]:
+    """Rows that leave something to compute: elsewhere (x + S)₊ is x₊, as S is zero or cannot exceed −x."""
+    largest = np.maximum(values.max(axis=1, initial=0.0), 0.0)
+    return np.asarray(np.any(values != 0, axis=1) & (shift + trials * largest > 0), dtype=np.bool_)
+
+
+def _by_contour(values: Floats, masses: Floats, trials: int, shift: Floats, share: float) -> Floats:
+    """The trapezoidal sums, shape (rows,)."""
+    tilt, log_height, spread = _saddle_points(values, masses, trials, shift)
+    # The scale on which it matters where S is: its own, more far out, and never more than the tilted S's.
+    scale = np.maximum(np.sqrt(trials * (masses * values**2).sum(axis=1)), np.abs(shift) / _FAR)
+    smoothing = math.sqrt(share) * np.minimum(scale, np.maximum(spread, 0.5 / tilt))
+    period = _periods(values, masses, trials, shift, tilt, log_height, np.hypot(spread, smoothing))
+    ends = math.sqrt(2 * _LEFT_OFF)
+    smoothing = np.maximum(smoothing, ends * period / (2 * math.pi * _MOST_TERMS))
+    log_height += (smoothing * tilt) ** 2 / 2
+    blocks = np.ceil(ends / smoothing * period / (2 * math.pi * _BLOCK)).astype(np.int64)
     result = np.empty(len(shift))
     order = np.argsort(blocks, kind="stable")
     start = 0
@@ -77,50 +112,45 @@ def expected_positive_part(
         )
         start = stop
     rounding = 8 * _ROUNDOFF * (1 + np.abs(log_height) + np.abs(tilt * shift))
-    return result * np.exp(log_height) * (1 + rounding)
-
-
-def log_positive_part_bound(*, values: Floats, masses: Floats, trials: int, shift: Floats) -> Floats:
-    """Chernoff bounds on log E[(shift + S)₊], shape (rows,): (y)₊ ≤ e^{c·y − 1}/c at the best c."""
-    tilt, log_height, _ = _saddle_points(values, masses, trials, shift, np.zeros(len(shift)))
-    return np.asarray(log_height + np.log(tilt) - 1.0, dtype=np.float64)
+    return np.asarray(result * np.exp(log_height) * (1 + rounding), dtype=np.float64)
 
 
 def _saddle_points(
-    values: Floats, masses: Floats, trials: int, shift: Floats, smoothing: Floats
+    values: Floats, masses: Floats, trials: int, shift: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Where N·log M(c) + η²c²/2 + c·x − 2·log c is least; that minimum, and the tilted deviation there."""
-    variance = trials * (masses * values**2).sum(axis=1) + smoothing**2
-    tilt = math.sqrt(2.0) / np.sqrt(variance)
-    largest = np.maximum(values.max(axis=1), 1e-300)
+    """Where N·log M(c) + c·x − 2·log c is least, that minimum, and the deviation of S tilted so."""
+    tilt = math.sqrt(2.0) / np.sqrt(trials * (masses * values**2).sum(axis=1))
+    most = _LARGEST_EXPONENT / np.maximum(values.max(axis=1), 1e-300)
+    tilt = np.minimum(tilt, most)
+    low, high = np.zeros_like(tilt), most
     for _ in range(_NEWTON_STEPS):
-        weight = masses * np.exp(np.minimum(tilt[:, None] * values, _LARGEST_EXPONENT))
-        total = weight.sum(axis=1)
-        mean = (weight * values).sum(axis=1) / total
-        second = (weight * (values - mean[:, None]) ** 2).sum(axis=1) / total
-        slope = trials * mean + smoothing**2 * tilt + shift - 2 / tilt
-        curvature = trials * second + smoothing**2 + 2 / tilt**2
-        moved = np.clip(tilt - slope / curvature, tilt / 4, 4 * tilt)
-        moved = np.minimum(moved, _LARGEST_EXPONENT / largest)
+        mean, variance = _tilted_moments(tilt, values, masses)
+        slope = trials * mean + shift - 2 / tilt
+        low, high = np.where(slope < 0, tilt, low), np.where(slope < 0, high, tilt)
+        moved = np.clip(tilt - slope / (trials * variance + 2 / tilt**2), tilt / 4, 4 * tilt)
+        # The exponent is convex; a step beyond what is known of its minimum is replaced by half of the way.
+        moved = np.where((moved > low) & (moved < high), moved, (np.maximum(low, tilt / 16) + high) / 2)
         done = np.all(np.abs(moved - tilt) < 1e-4 * tilt)
         tilt = moved
         if done:
             break
-    log_height = (
-        trials * _log_moment(tilt, values, masses) + (smoothing * tilt) ** 2 / 2 + tilt * shift - 2 * np.log(tilt)
-    )
+    log_height = trials * _log_moment(tilt, values, masses) + tilt * shift - 2 * np.log(tilt)
+    return tilt, log_height, np.sqrt(trials * _tilted_moments(tilt, values, masses)[1])
+
+
+def _tilted_moments(tilt: Floats, values: Floats, masses: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of one draw under the tilt, shape (rows,) each."""
     weight = masses * np.exp(tilt[:, None] * values)
-    total = weight.sum(axis=1)
+    nothing = max(1.0 - float(masses.sum()), 0.0)
+    total = weight.sum(axis=1) + nothing
     mean = (weight * values).sum(axis=1) / total
-    second = (weight * (values - mean[:, None]) ** 2).sum(axis=1) / total
-    return tilt, log_height, np.sqrt(trials * second + smoothing**2)
+    variance = ((weight * (values - mean[:, None]) ** 2).sum(axis=1) + nothing * mean**2) / total
+    return mean, variance
 
 
 def _log_moment(tilt: Floats, values: Floats, masses: Floats) -> Floats:
     """log M at real tilts, shape (rows,)."""
-    return np.asarray(
-        np.log1p((masses * np.expm1(tilt[:, None] * values)).sum(axis=1)), dtype=np.float64
-    )
+    return np.asarray(np.log1p((masses * np.expm1(tilt[:, None] * values)).sum(axis=1)), dtype=np.float64)
 
 
 def _periods(
@@ -132,8 +162,9 @@ def _periods(
     log_height: Floats,
     spread: Floats,
 ) -> Floats:
-    """The shortest periods L whose other terms should not matter. Any L is safe: it only decides tightness."""
-    log_wanted = log_height + 2 * np.log(tilt) - np.log(tilt**2 * spread + 1.0 / spread) + math.log(_ALIASED)
+    """The shortest periods L whose other terms should not matter. Any L is safe."""
+    # The integral is about its height times the width of its integrand.
+    log_wanted = log_height - np.log(spread + 1 / tilt) + math.log(_ALIASED)
     deviation = np.sqrt(trials * (masses * values**2).sum(axis=1))
     largest = np.maximum(values.max(axis=1), 1e-300)
     period = np.full(len(shift), math.nan)
@@ -161,22 +192,20 @@ def _trapezoid(
     step: Floats,
     blocks: int,
 ) -> Floats:
-    """The sum over Im s = j·step, its ends and its rounding included, in units of the integrand at Im s = 0."""
+    """The sum over Im s = j·step with its ends and its rounding, in units of the integrand at Im s = 0."""
     weights = masses[:, None]
     # s = c + i·step·(BLOCK·a + b); e^{sG} − 1 splits into X + Y + X·Y, so that nothing cancels in M − 1.
     coarse = step[:, None] * (_BLOCK * np.arange(blocks))
     fine = step[:, None] * np.arange(_BLOCK)
-    x = np.expm1(values[:, :, None] * (tilt[:, None] + 1j * coarse)[:, None, :])
-    y = np.expm1(1j * values[:, :, None] * fine[:, None, :])
-    x *= weights
+    tilted = (values * tilt[:, None])[:, :, None]
+    x = _complex_expm1(tilted, values[:, :, None] * coarse[:, None, :]) * weights
+    y = _complex_expm1(0.0, values[:, :, None] * fine[:, None, :])
     rest = np.matmul(x.transpose(0, 2, 1), y)
     rest += x.sum(axis=1)[:, :, None]
     rest += (weights * y).sum(axis=1)[:, None, :]
     # What rounding can have done to M, per row and block.
     reach = np.abs(values)[:, :, None] * coarse[:, None, :]
-    scale = 3 * np.abs(x) + masses[:, None] * np.exp(values * tilt[:, None])[:, :, None] * (
-        reach + np.abs(values * tilt[:, None])[:, :, None]
-    )
+    scale = 3 * np.abs(x) + weights * np.exp(tilted) * (reach + np.abs(tilted))
     most_fine = np.minimum(np.abs(values) * fine[:, -1:], 2.0)
     wrong = _ROUNDOFF * (len(masses) + 8) * (scale.sum(axis=1) + (masses * most_fine).sum(axis=1)[:, None])
 
@@ -192,15 +221,11 @@ def _trapezoid(
     at_zero = log_modulus[:, :1]
     ratio = t / tilt[:, None]
     damping = trials * (log_modulus - at_zero) - (smoothing[:, None] * t) ** 2 / 2 - np.log1p(ratio**2)
-    turn = (
-        trials * angle.reshape(t.shape)
-        + t * (shift + smoothing**2 * tilt)[:, None]
-        - 2 * np.arctan(ratio)
-    )
+    turn = trials * angle.reshape(t.shape) + t * (shift + smoothing**2 * tilt)[:, None] - 2 * np.arctan(ratio)
     size = np.exp(damping)
-    # Rounding. What M can be off by is bounded where M is small as if it were e^-7: (|M| + wrong)^N rises in |M|.
-    floored = np.maximum(log_modulus, _SMALLEST_LOG_MODULUS)
-    at_most = trials * np.repeat(wrong, _BLOCK, axis=1) * np.exp(-floored) + trials * wrong[:, :1]
+    # Rounding. (|M| + wrong)^N − |M|^N rises in |M|, so that a |M| below e^-7·M(c) may be put there.
+    floored = np.maximum(log_modulus, at_zero + _SMALLEST_LOG_MODULUS)
+    at_most = trials * (np.repeat(wrong, _BLOCK, axis=1) * np.exp(-floored) + wrong[:, :1] * np.exp(-at_zero))
     turns = trials * np.abs(angle.reshape(t.shape)) + t * np.abs(shift)[:, None]
     products = 4 * _ROUNDOFF * (turns + np.abs(damping) + 8)
     log_ceiling = damping + trials * (floored - log_modulus)
@@ -218,3 +243,14 @@ def _trapezoid(
     exponent = (smoothing * last) ** 2 / 2
     ends = np.exp(-exponent) / ((last / tilt) ** 2 * math.pi * smoothing**2 * last)
     return np.asarray(np.maximum(total + ends, 0.0), dtype=np.float64)
+
+
+def _complex_expm1(real: npt.ArrayLike, imaginary: Floats) -> npt.NDArray[np.complex128]:
+    """e^(real + i·imaginary) − 1, accurate where it is small."""
+    half = imaginary / 2
+    sine, cosine = np.sin(half), np.cos(half)
+    growth = np.expm1(real)
+    result = np.empty(imaginary.shape, dtype=np.complex128)
+    result.real = growth - 2 * (1 + growth) * sine**2
+    result.imag = 2 * (1 + growth) * sine * cosine
+    return result

@@ -25,12 +25,16 @@ from shuffle_plugins.accounting.positive_parts import (
     expected_positive_part,
     log_positive_part_bound,
 )
+from shuffle_plugins.accounting.profiles import hull_outcomes
 
 _MASS_TOLERANCE = 1e-9
 _LARGEST_WEIGHT = 1e70
 _LARGEST_LOSS = math.log(_LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)
-_SCOUTS = 48
+_FEW_OUTCOMES = 30_000
+_FEW_STEPS = 1_000_000
+_SCOUTS = 32
+_SCOUTS_SHARE = 0.01
 _UNIFORM_REACH = 12.0  # standard deviations of the loss that points cover evenly
 _GROWTH = 0.01  # beyond them, the distance of points relative to the loss
 _RARE = 1e-4  # expected number of draws that may be treated one at a time
@@ -106,8 +110,8 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
             about half of it, relatively.
 
     Returns:
-        P masses and Q masses, shape (outcomes,) each, and the P mass that is missing from them (as much Q mass
-        is missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is with P
+        P masses and Q masses, shape (outcomes,) each, and the P mass missing from them (as much Q mass is
+        missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is with P
         and Q exchanged.
 
     Raises:
@@ -115,6 +119,12 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
     """
     if not 0 < tolerance <= 0.1:
         raise ValueError(f"tolerance must be in (0, 0.1], got {tolerance!r}")
+    kinds = len(pair.atoms)
+    # As many multisets are built on the way as there are of one kind more.
+    if math.comb(pair.slots + kinds - 1, pair.slots) <= _FEW_OUTCOMES and (
+        math.comb(pair.slots + kinds, pair.slots) <= _FEW_STEPS
+    ):
+        return _all_outcomes(pair)
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     lost = pair.slots * pair.lost / pair.population
     right_p, right_q, beyond = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
@@ -132,20 +142,41 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
     )
 
 
+def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, float]:
+    """The pair itself, outcome by outcome: one for every multiset of atoms."""
+    u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
+    kinds = len(mass)
+    last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    weight, sum_u, sum_v = np.ones(1), np.zeros(1), np.zeros(1)
+    for drawn in range(1, pair.slots + 1):
+        # Atoms are drawn in order; N!/Π counts! grows by drawn/run with each.
+        parent = np.repeat(np.arange(len(last)), kinds - last)
+        first = np.cumsum(kinds - last) - (kinds - last)
+        atom = np.arange(len(parent)) - first[parent] + last[parent]
+        run = np.where(atom == last[parent], run[parent] + 1, 1)
+        weight = weight[parent] * mass[atom] * (drawn / run)
+        sum_u, sum_v, last = sum_u[parent] + u[atom], sum_v[parent] + v[atom], atom
+    p = weight * np.maximum(pair.population + sum_u, 0.0) / pair.population
+    q = weight * np.maximum(pair.population + sum_v, 0.0) / pair.population
+    return p, q, pair.slots * pair.lost / pair.population
+
+
 def _speaking_for_first(
     pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: float
 ) -> tuple[Floats, Floats, float]:
-    """The outcomes of positive loss of a pair that dominates; their P and Q masses, and P mass beyond them."""
-    profile = _Profile(pair, u, v, mass, share=tolerance / 2)
+    """Outcomes of positive loss of a pair that dominates: P masses, Q masses, P mass of infinite loss."""
+    profile = _Profile(pair, u, v, mass)
     last = profile.last_loss()
     if last <= 0:
         return np.empty(0), np.empty(0), 0.0
     scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
-    scouts_law = _law_of_profile(scouts, profile.bound(scouts))
+    scouts_law = hull_outcomes(scouts, profile.bound(scouts, share=_SCOUTS_SHARE))
     deviation = math.sqrt(float(((scouts_law.p + scouts_law.q) * scouts_law.loss**2).sum()))
+    if deviation <= 0:
+        return scouts_law.p, scouts_law.q, scouts_law.beyond
     # Spreading over points h apart adds at most h²/6 on average: the other half of the tolerance.
     losses = _points(last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation)
-    law = _law_of_profile(losses, profile.bound(losses))
+    law = hull_outcomes(losses, profile.bound(losses, share=tolerance / 2))
     return law.p, law.q, law.beyond
 
 
@@ -167,12 +198,12 @@ class _Profile:
         u: what the atoms add for P.
         v: what they add for Q.
         mass: their masses.
-        share: variance of the Gaussian that smooths a sum, relative to the sum's.
     """
 
-    def __init__(self, pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, share: float) -> None:
-        self._population, self._slots, self._share = pair.population, pair.slots, share
+    def __init__(self, pair: SlotPair, u: Floats, v: Floats, mass: Floats) -> None:
+        self._population, self._slots = pair.population, pair.slots
         self._u, self._v, self._mass = u, v, mass
+        self._pure = self._pure_loss()
         rare = self._find_rare()
         self._bulk = ~rare
         self._jumps = rare & (u > v)
@@ -200,83 +231,60 @@ class _Profile:
         above = self._population + self._slots * self._v
         gain = self._slots * (self._u - self._v)
         if np.any((above <= 0) & (gain > 0)):
-            return _LARGEST_LOSS
+            return math.inf
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.where(gain > 0, gain / above, 0.0).max()
-        return min(math.log1p(float(ratio)) * (1 + 1e-12), _LARGEST_LOSS)
+        return math.log1p(float(ratio)) * (1 + 1e-12)
 
     def last_loss(self) -> float:
         """Where the profile has ended: at the largest loss, or with less than 1e-40 left."""
-        self._end = self._pure_loss()
+        end = min(self._pure, _LARGEST_LOSS)
         first = 0.01 * math.sqrt(self._slots * float((self._mass * (self._u - self._v) ** 2).sum()))
         first /= self._population
-        if first <= 0 or self._end <= first:
-            return self._end
-        losses = np.geomspace(first, self._end, 256)
+        if first <= 0 or end <= first:
+            return end
+        losses = np.geomspace(first, end, 256)
         values, shift = self._sum(losses)
         bound = log_positive_part_bound(
             values=values, masses=self._mass, trials=self._slots, shift=shift
         ) - math.log(self._population)
         ended = np.nonzero(bound < _LOG_NEGLIGIBLE)[0]
-        return float(losses[ended[0]]) if len(ended) else self._end
+        return float(losses[ended[0]]) if len(ended) else end
 
-    def bound(self, losses: Floats) -> Floats:
-        """Upper bounds, shape (losses,)."""
+    def bound(self, losses: Floats, *, share: float) -> Floats:
+        """Upper bounds, shape (losses,), from sums smoothed by that share of their variance."""
         values, shift = self._sum(losses)
         bulk = np.where(self._bulk, values, 0.0)
-        variance = self._slots * (self._mass * bulk**2).sum(axis=1)
         total = expected_positive_part(
             values=bulk[:, self._bulk],
             masses=self._mass[self._bulk],
             trials=self._slots,
             shift=shift,
-            smoothing=np.sqrt(self._share * variance),
+            share=share,
         )
         if np.any(self._jumps):
             total = total + self._with_a_jump(values, shift)
         result = np.minimum(total / self._population * (1 + 1e-14), 1.0)
-        return np.where(losses >= self._end, 0.0, result)
+        # A profile falls, so a bound holds at every larger loss too.
+        return np.minimum.accumulate(np.where(losses >= self._pure, 0.0, result))
 
     def _with_a_jump(self, values: Floats, shift: Floats) -> Floats:
         """Rounds with a rare atom: the expected number of them, times a bound on the positive part of each.
 
-        E[(y + S)₊] ≤ (y + √(y² + Var S))/2 for S of mean zero (Scarf 1958).
+        E[(y + S)₊] ≤ (y + √(y² + Var S))/2 for S of mean zero (Scarf 1958); far below, Chernoff's is smaller.
         """
         others = self._slots - 1
         mean = (self._mass * values).sum(axis=1)
-        variance = others * (self._mass * values**2).sum(axis=1)
+        variance = others * (self._mass * values**2).sum(axis=1)[:, None]
         y = (shift + others * mean)[:, None] + values[:, self._jumps]
-        root = np.sqrt(y**2 + variance[:, None])
-        part = np.where(y > 0, (y + root) / 2, variance[:, None] / (2 * (root - y)))
+        part = np.maximum(y, 0.0) + variance / (2 * (np.sqrt(y**2 + variance) + np.abs(y)))
+        row, jump = np.nonzero(y < 0)
+        if len(row) and others:
+            chernoff = log_positive_part_bound(
+                values=values[row],
+                masses=self._mass,
+                trials=others,
+                shift=shift[row] + values[:, self._jumps][row, jump],
+            )
+            part[row, jump] = np.minimum(part[row, jump], np.exp(np.minimum(chernoff, 700.0)))
         return np.asarray(self._slots * (self._mass[self._jumps] * part).sum(axis=1), dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class _PositiveLosses:
-    """Outcomes with their losses and masses, and the P mass of those of infinite loss."""
-
-    loss: Floats
-    p: Floats
-    q: Floats
-    beyond: float
-
-
-def _law_of_profile(losses: Floats, bounds: Floats) -> _PositiveLosses:
-    """Outcomes of positive loss whose profile is the lower convex hull of the bounds at the losses.
-
-    Right of the last point the profile is flat. A profile that bends by q at E has an outcome of Q mass q
-    there.
-    """
-    x = np.expm1(losses)
-    hull = [0]
-    for i in range(1, len(x)):
-        while len(hull) > 1 and (bounds[i] - bounds[hull[-1]]) * (x[hull[-1]] - x[hull[-2]]) <= (
-            bounds[hull[-1]] - bounds[hull[-2]]
-        ) * (x[i] - x[hull[-1]]):
-            hull.pop()
-        hull.append(i)
-    kept = np.array(hull)
-    slope = np.append(np.diff(bounds[kept]) / np.diff(x[kept]), 0.0)
-    q = np.maximum(np.diff(slope), 0.0)
-    loss = losses[kept][1:]
-    return _PositiveLosses(loss=loss, p=q * np.exp(loss), q=q, beyond=float(bounds[kept][-1]))
