@@ -125,7 +125,7 @@ def _as_json(figure: FigureData) -> dict[str, Any]:
 
 def _panel(panel: Panel) -> dict[str, Any]:
     return {
-        "title": panel.title,
+        "title": panel.title.replace("$", "").replace("{", "").replace("}", ""),
         "parameters": dict(panel.parameters),
         "parameters_from": panel.parameters_from.value,
         "x": {"name": panel.x_name, "values": _numbers(panel.x)},
