@@ -155,7 +155,7 @@ class ClonePair:
         loss = order * nodes.loss
         if order * self.local_epsilon <= _LARGEST_EXPONENT:
             more = np.expm1(loss)
-            excess = more * ((1 - nodes.ratio) - (1 + nodes.ratio) / (1 + more))
+            excess = more * (nodes.q - nodes.p / (1 + more))
             value = math.log1p(max(float((nodes.mass * excess).sum()), 0.0))
         else:
             sides = (_log_sum(nodes.log_q + loss), _log_sum(nodes.log_p - loss))
@@ -179,21 +179,23 @@ class ClonePair:
 
 @dataclass(frozen=True, slots=True)
 class _SignNodes:
-    """Nodes of t·D/m for D ≥ 0 with their masses, each standing for −D too.
+    """Nodes of D/m for D ≥ 0 with their masses, each standing for −D too; t = tanh(ε0/2).
 
     Attributes:
-        ratio: t·D/m, shape (nodes,).
-        loss: log((1 + ratio)/(1 − ratio)).
+        p: density 1 + t·D/m, shape (nodes,).
+        q: density 1 − t·D/m.
+        loss: log(p/q).
         mass: shape (nodes,).
-        log_p: log of mass·(1 + ratio).
-        log_q: log of mass·(1 − ratio).
+        log_p: log of mass·p.
+        log_q: log of mass·q.
         rungs: numbers of clones below the window, from zero to its edge.
         cut: W; only D ≤ W is covered.
         fewest: smallest m.
         most: largest m.
     """
 
-    ratio: Vector
+    p: Vector
+    q: Vector
     loss: Vector
     mass: Vector
     log_p: Vector
@@ -309,14 +311,21 @@ def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
     mass[:, mass.shape[1] - groups.shape[1] :] += moved
     difference = 2.0 * step * np.arange(mass.shape[1]) + odd
     keep = (mass > 0) & (difference <= reports[:, None])
-    ratio = (math.tanh(pair.local_epsilon / 2) * difference / reports[:, None])[keep]
+    share = (difference / reports[:, None])[keep]
+    rest = ((reports[:, None] - difference) / reports[:, None])[keep]
     mass = mass[keep]
+    # 1 ± t·D/m without cancellation at a large ε0, where t rounds to one
+    inverse = math.exp(-pair.local_epsilon)
+    p = ((1 + share) + rest * inverse) / (1 + inverse)
+    q = (rest + (1 + share) * inverse) / (1 + inverse)
+    small = np.minimum(math.tanh(pair.local_epsilon / 2) * share, 0.5)
     return _SignNodes(
-        ratio=ratio,
-        loss=2 * np.arctanh(ratio),
+        p=p,
+        q=q,
+        loss=np.where(small < 0.5, 2 * np.arctanh(small), np.log(p / q)),
         mass=mass,
-        log_p=np.log(mass) + np.log1p(ratio),
-        log_q=np.log(mass) + np.log1p(-ratio),
+        log_p=np.log(mass) + np.log(p),
+        log_q=np.log(mass) + np.log(q),
         rungs=np.unique(np.floor(np.linspace(0, first, _RUNGS + 1))),
         cut=cut,
         fewest=fewest,

@@ -8,7 +8,7 @@ over T sampled rounds. Replace-one neighbours; randomizers may be chosen adaptiv
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from shuffle_plugins.accounting.published.rounds import check_rounds, compose_po
 Vector = NDArray[np.float64]
 
 _ROUNDING = 1e-9
+_ULPS = 8 * np.finfo(np.float64).eps
 
 
 def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
@@ -270,28 +271,27 @@ def binary_response_lower(*, local_epsilon: float, num_reports: int, delta: floa
     success = math.exp(-local_epsilon) / (1 + math.exp(-local_epsilon))
     first, mass = binomial_window(pair.num_reports, success)
     ones = first + np.arange(mass.size)
-    # the ratio of the two datasets' laws, less one
+    # the ratio of the two datasets' laws, and the same less one
+    zeros = pair.num_reports - ones
+    ratio = (ones * math.exp(local_epsilon) + zeros * math.exp(-local_epsilon)) / pair.num_reports
     excess = 2 * math.sinh(local_epsilon) * (ones - pair.num_reports * success) / pair.num_reports
 
     def more(epsilon: float, *, reverse: bool) -> float:
-        gain = -excess - math.expm1(epsilon) * (1 + excess) if reverse else excess - math.expm1(epsilon)
+        price = math.expm1(epsilon) * (ratio if reverse else 1.0)
+        gain = (-excess if reverse else excess) - price - _ULPS * (np.abs(excess) + price)
         value = float((mass * np.maximum(gain, 0.0)).sum())
         return value * (1 - _ROUNDING) - TAIL * math.exp(epsilon) - delta
 
     found = 0.0
     for reverse in (False, True):
-        if more(0.0, reverse=reverse) <= 0:
+        spent = partial(more, reverse=reverse)
+        if spent(0.0) <= 0:
             continue
-        if more(local_epsilon, reverse=reverse) > 0:
-            return local_epsilon
-        root = float(
-            optimize.brentq(
-                lambda e, r=reverse: more(e, reverse=r), 0.0, local_epsilon, xtol=1e-15, rtol=1e-12
-            )
-        )
-        while more(root, reverse=reverse) < 0:
-            root *= 1 - 1e-10
-        found = max(found, root)
+        root = float(optimize.brentq(spent, 0.0, local_epsilon, xtol=1e-300, rtol=1e-12))
+        step = 1e-11
+        while spent(root * (1 - step)) < 0 and step < 1:
+            step *= 8
+        found = max(found, root * (1 - min(step, 1.0)))
     return found
 
 
