@@ -12,7 +12,7 @@ from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 NEIGHBOURING_RELATION = "replace-one"
 MAX_POPULATION = 10**15
 
-RoundState = tuple[str, str, float, float, int, float, str, tuple[Any, ...]]
+RoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
 
 
 class Sampling(StrEnum):
@@ -171,11 +171,11 @@ class ShuffleRound:
             self.sampling.value,
             self.adversary.value,
             self.local_epsilon,
-            self.local_delta,
             self.population,
             self.cohort,
             self.mechanism,
             self.effective_blanket().state(),
+            self.local_delta,
         )
 
     @classmethod
@@ -190,17 +190,18 @@ class ShuffleRound:
                 sampling,
                 adversary,
                 local_epsilon,
-                local_delta,
                 population,
                 cohort,
                 mechanism,
                 blanket_state,
+                local_delta,
             ) = state
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a ShuffleRound: {state!r}") from error
         if not isinstance(mechanism, str):
             raise ValueError(f"not the state of a ShuffleRound: {state!r}")
-        return cls(
+        blanket = Blanket.from_state(blanket_state)
+        restored = cls(
             sampling=Sampling(sampling),
             adversary=Adversary(adversary),
             local_epsilon=local_epsilon,
@@ -208,5 +209,8 @@ class ShuffleRound:
             population=population,
             cohort=cohort,
             mechanism=mechanism,
-            blanket=None if mechanism == "generic" else Blanket.from_state(blanket_state),
+            blanket=None if mechanism == "generic" else blanket,
         )
+        if restored.effective_blanket() != blanket:
+            raise ValueError(f"not the state of a ShuffleRound: {state!r}")
+        return restored
