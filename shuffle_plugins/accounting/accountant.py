@@ -9,7 +9,16 @@ from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
 
 from shuffle_plugins.accounting.blanket import Form
-from shuffle_plugins.accounting.losses import COARSE, FINE, Kind, LossLaw, Resolution, loss_law, tighter
+from shuffle_plugins.accounting.losses import (
+    COARSE,
+    FINE,
+    SINGLE,
+    Kind,
+    LossLaw,
+    Resolution,
+    loss_law,
+    tighter,
+)
 from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition
@@ -453,6 +462,8 @@ class ShuffleAccountant:
         return distinct
 
     def _resolution(self, distinct: Mapping[ShuffleRound, int]) -> Resolution:
+        if sum(distinct.values()) == 1:
+            return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
     def _upper_laws(self, kind: Kind) -> tuple[list[LossLaw], list[int]]:

@@ -50,6 +50,7 @@ class Resolution:
 
 
 FINE = Resolution(tolerance=5e-4, cells=32)
+SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
 _STORED_CELLS = {"upper": 2, "lower": 4}
 

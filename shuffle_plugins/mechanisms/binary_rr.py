@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.randomized_response import SignThresholds, randomized_response_blanket
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds, bit_blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.signs import random_signs, sign_values
@@ -58,7 +58,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
 
     def blanket(self) -> Blanket:
         """One bit, counted exactly."""
-        return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+        return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the sum of the values, (1,) float32.

@@ -60,7 +60,7 @@ class LInfCoordinate(LocalRandomizer):
         return self.report_value**2 - self._rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
-        """The generic blanket, which rows of opposite sign in every coordinate attain; a bit if dim is 1."""
+        """The generic blanket: rows of opposite sign in every coordinate attain it."""
         return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:

@@ -10,6 +10,8 @@ from shuffle_plugins.mechanisms.parameters import check_dim
 
 PROBABILITY_BITS = 62
 
+_LOUDEST_EXACT = 42
+
 
 @dataclass(frozen=True, slots=True)
 class SignThresholds:
@@ -53,12 +55,22 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
 
     The inputs that are +radius, or -radius, in every coordinate attain the weights (e, 1) and (1, e) on every
     report: :math:`ω(j, ±) = 1/(d(e+1))`, so the two masses are 1/(e+1) in total, as for the generic blanket.
-    With one coordinate a report is a bit and nothing else, and is counted as one. From ε0 = 42 on thresholds
-    cannot follow ε0, and the blanket is only a bound.
+    From ε0 = 42 on thresholds cannot follow ε0, and the blanket is only a bound.
 
     Raises:
         ValueError: if a parameter is out of range.
     """
     check_local_epsilon(local_epsilon)
-    make = Blanket.bit if check_dim(dim) == 1 else Blanket.generic
-    return make(local_epsilon, exact=local_epsilon < 42)
+    check_dim(dim)
+    return Blanket.generic(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
+
+
+def bit_blanket(*, local_epsilon: float, dim: int = 1) -> Blanket:
+    """One sign of one number and nothing else: counted as a bit, which is tighter than any blanket.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+    check_local_epsilon(local_epsilon)
+    check_dim(dim)
+    return Blanket.bit(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)

@@ -35,7 +35,7 @@ _ENTRIES: dict[str, _Entry] = {
     "binary-rr": _Entry(
         f"{_PACKAGE}.binary_rr:BinaryRandomizedResponse",
         "unbiased binary randomized response of one number, 1 bit per report",
-        f"{_PACKAGE}.randomized_response:randomized_response_blanket",
+        f"{_PACKAGE}.randomized_response:bit_blanket",
     ),
     "linf-coordinate": _Entry(
         f"{_PACKAGE}.linf_coordinate:LInfCoordinate",
