@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 _CELLS = 1 << 13
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96
-_TAIL_LEVELS = 0.01  # levels for every factor of e of the record's tail, relative to the others
+_TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
+_LOG_LEVELS = 0.2  # levels spread by the logarithm of the weight, relative to the others
 _EXCESS = 1e-3  # of the information, that spreading over levels may add
 _LARGEST_LOG_WEIGHT = 150.0
 
@@ -154,12 +155,16 @@ def _on_levels(
         second = np.where(blanket > 0, record * (record / blanket), 0.0)
     offset = np.expm1(log_weights)
     information = float((second - 2 * record + blanket).sum()) + last * float(offset[-1]) ** 2
-    # For a given number of levels the least is added if their distance goes as the density to the power −1/3;
-    # some more keep the record's tail where it is.
+    # For a given number of levels the least is added if their distance goes as the density to the power −1/3.
+    # Some more do the same for the logarithms of weights, which decide where few clients take part, and keep
+    # the record's tail where it is.
     crowding = np.cumsum(np.cbrt(blanket * np.diff(weights) ** 2))
+    log_crowding = np.cumsum(np.cbrt(record * np.diff(log_weights) ** 2))
     remaining = np.cumsum(record[::-1])[::-1] + last * weights[-1]
     tail_depth = np.log(remaining[0] / np.maximum(np.append(remaining[1:], last * weights[-1]), 1e-300))
-    crowding = crowding / crowding[-1] + _TAIL_LEVELS * tail_depth
+    crowding = (
+        crowding / crowding[-1] + _LOG_LEVELS * log_crowding / log_crowding[-1] + _TAIL_LEVELS * tail_depth
+    )
     count = _FEWEST_LEVELS
     while True:
         wanted = np.linspace(0.0, crowding[-1], count)[1:-1]

@@ -15,19 +15,21 @@ Proofs are in ``docs/accounting-noise.md``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import optimize
 
 from shuffle_plugins.accounting.positive_parts import (
     Floats,
     expected_positive_part,
     log_positive_part_bound,
 )
-from shuffle_plugins.accounting.profiles import hull_outcomes
+from shuffle_plugins.accounting.profiles import PositiveLosses, hull_outcomes
 
 _MASS_TOLERANCE = 1e-9
+_ROUNDOFF = 2.0**-50
 _LARGEST_WEIGHT = 1e70
 _LARGEST_LOSS = math.log(_LARGEST_WEIGHT)
 _LOG_NEGLIGIBLE = math.log(1e-40)
@@ -127,19 +129,54 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
         return _all_outcomes(pair)
     u, v, mass = (np.array(column) for column in zip(*(a for a in pair.atoms if a[2] > 0), strict=True))
     lost = pair.slots * pair.lost / pair.population
-    right_p, right_q, beyond = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
-    if pair.one_sided:
-        left_q, left_p, beyond_q = _speaking_for_first(pair, v, u, mass, tolerance=tolerance)
-    else:
-        left_p, left_q, beyond_q = right_q, right_p, beyond
-    # The rest of P and of Q has no loss.
-    rest_p = max(1.0 - lost - beyond - math.fsum(right_p) - math.fsum(left_p), 0.0)
-    rest_q = max(1.0 - lost - beyond_q - math.fsum(right_q) - math.fsum(left_q), 0.0)
+    right = _speaking_for_first(pair, u, v, mass, tolerance=tolerance)
+    left = _speaking_for_first(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
+    right, left, rest = _joined(right, left, total=1.0 - lost)
     return (
-        np.concatenate([right_p, [rest_p], left_p]),
-        np.concatenate([right_q, [rest_q], left_q]),
-        max(beyond, beyond_q) + lost,
+        np.concatenate([right.p, [rest], left.q]),
+        np.concatenate([right.q, [rest], left.p]),
+        max(right.beyond, left.beyond) + lost,
     )
+
+
+def _joined(
+    right: PositiveLosses, left: PositiveLosses, *, total: float
+) -> tuple[PositiveLosses, PositiveLosses, float]:
+    """Both sides of a profile, and the mass between them, which has no loss.
+
+    Both sides bound the total variation: the smaller bound holds for both. Where they then have more mass
+    than there is, they do not join convexly at E = 1, and the bound there is lowered onto the chord between
+    them, which a convex function is below too.
+    """
+    difference = _total_variation(right) - _total_variation(left)
+    right, left = _lowered(right, difference), _lowered(left, -difference)
+
+    def missing_middle(amount: float) -> float:
+        p, q = _lowered(right, amount).p, _lowered(left, amount).q
+        return math.fsum(p) + math.fsum(q) + right.beyond - total
+
+    excess, most = missing_middle(0.0), _total_variation(right)
+    if excess <= 0 or missing_middle(most) >= 0:
+        return right, left, max(-excess, 0.0)
+    amount = float(optimize.brentq(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF))
+    return _lowered(right, amount), _lowered(left, amount), max(-missing_middle(amount), 0.0)
+
+
+def _total_variation(outcomes: PositiveLosses) -> float:
+    return math.fsum(outcomes.q * np.expm1(outcomes.loss)) + outcomes.beyond
+
+
+def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
+    """With ``amount`` less at E = 1, and right of it no more than convexity asks for.
+
+    An outcome at E of Q mass q holds q·(E − 1) of what there is at 1; the first ones give it up.
+    """
+    if amount <= 0:
+        return outcomes
+    x = np.expm1(outcomes.loss)
+    held = np.cumsum(outcomes.q * x)
+    q = np.clip((held - amount) / x, 0.0, outcomes.q)
+    return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
 
 
 def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, float]:
@@ -163,21 +200,20 @@ def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, float]:
 
 def _speaking_for_first(
     pair: SlotPair, u: Floats, v: Floats, mass: Floats, *, tolerance: float
-) -> tuple[Floats, Floats, float]:
-    """Outcomes of positive loss of a pair that dominates: P masses, Q masses, P mass of infinite loss."""
+) -> PositiveLosses:
+    """The outcomes of positive loss of a pair that dominates."""
     profile = _Profile(pair, u, v, mass)
     last = profile.last_loss()
     if last <= 0:
-        return np.empty(0), np.empty(0), 0.0
+        return hull_outcomes(np.zeros(1), np.zeros(1))
     scouts = np.union1d(np.linspace(0.0, last, _SCOUTS), np.geomspace(1e-3 * last, last, _SCOUTS))
     scouts_law = hull_outcomes(scouts, profile.bound(scouts, share=_SCOUTS_SHARE))
     deviation = math.sqrt(float(((scouts_law.p + scouts_law.q) * scouts_law.loss**2).sum()))
     if deviation <= 0:
-        return scouts_law.p, scouts_law.q, scouts_law.beyond
+        return scouts_law
     # Spreading over points h apart adds at most h²/6 on average: the other half of the tolerance.
     losses = _points(last, step=deviation * math.sqrt(3 * tolerance), uniform=_UNIFORM_REACH * deviation)
-    law = hull_outcomes(losses, profile.bound(losses, share=tolerance / 2))
-    return law.p, law.q, law.beyond
+    return hull_outcomes(losses, profile.bound(losses, share=tolerance / 2))
 
 
 def _points(last: float, *, step: float, uniform: float) -> Floats:

@@ -1,0 +1,259 @@
+"""Blankets of additive noise: their laws, their worst records, and what they cost, from first principles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from brute_force import hockey_stick, neighbours, shuffled_law
+from scipy import optimize, stats
+
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting.additive_noise import (
+    discrete_laplace_blanket,
+    gaussian_blanket,
+    laplace_blanket,
+)
+from shuffle_plugins.accounting.slot_sums import SlotPair, slot_outcomes
+
+# ε0, n, δ of the published comparisons.
+SETTINGS = [
+    (0.5, 10**4, 1e-6),
+    (1.0, 10**4, 1e-6),
+    (2.0, 10**4, 1e-6),
+    (4.0, 10**4, 1e-6),
+    (1.0, 10**6, 1e-8),
+    (2.0, 10**6, 1e-8),
+    (4.0, 10**6, 1e-8),
+]
+VARIATION_RATIO = [0.017143, 0.039618, 0.103476, 0.386055, 0.004631, 0.011885, 0.042786]
+BENNETT = [0.020148, 0.045018, 0.112056, 0.402670, 0.005020, 0.012252, 0.041087]
+
+
+def slots_of(blanket: Blanket, *, clients: int) -> SlotPair:
+    """Full participation, straight from the definition of a slot."""
+    gain = math.expm1(blanket.local_epsilon)
+    edge = [(gain, blanket.differing), *((r - 1, mass) for r, mass in blanket.edges)]
+    atoms = [(u, 0.0, mass) for u, mass in edge] + [(0.0, u, mass) for u, mass in edge]
+    atoms.append((0.0, 0.0, blanket.low))
+    atoms.append((-1.0, -1.0, 1 - math.fsum(mass for *_, mass in atoms)))
+    return SlotPair(
+        population=clients, slots=clients, atoms=tuple(a for a in atoms if a[2] > 0), lost=blanket.tail
+    )
+
+
+def delta_at(blanket: Blanket, *, clients: int, epsilon: float) -> float:
+    p, q, missing = slot_outcomes(slots_of(blanket, clients=clients), tolerance=5e-4)
+    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) + missing
+
+
+def epsilon_at(blanket: Blanket, *, clients: int, delta: float) -> float:
+    p, q, missing = slot_outcomes(slots_of(blanket, clients=clients), tolerance=5e-4)
+
+    def excess(epsilon: float) -> float:
+        return float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) + missing - delta
+
+    return float(optimize.brentq(excess, 0.0, blanket.local_epsilon, xtol=1e-9))
+
+
+def edge_cells(kind: str, scale: float, cells: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+    """Mean weights and ω masses of thin cells of the upper half of the reports, from distribution functions.
+
+    Records ±1; ``scale`` is that of the noise.
+    """
+    noise = stats.laplace(scale=scale) if kind == "laplace" else stats.norm(scale=scale)
+    largest = 1.0 if kind == "laplace" else 1.0 - noise.ppf(1e-20)
+    y = np.append(np.linspace(0.0, largest, cells), np.inf)
+    # Upper tails keep their accuracy; ω is the density of the other end.
+    blanket = -np.diff(noise.sf(y + 1))
+    record = -np.diff(noise.sf(y - 1))
+    return record / blanket, blanket
+
+
+def convolved_delta(kind: str, scale: float, *, clients: int, epsilon: float) -> float:
+    """H_E of the round by one large FFT on a fine lattice, tilted; second order in the lattice."""
+    weight, mass = edge_cells(kind, scale)
+    e = math.exp(epsilon)
+    value = np.concatenate([weight - e, 1 - e * weight, [0.0]])
+    mass = np.concatenate([mass, mass, [1 - 2 * mass.sum()]])
+    deviation = math.sqrt(float(mass @ value**2))
+    cell = 0.02 * deviation
+    tilt = (
+        optimize.brentq(
+            lambda t: float((mass * value * np.exp(t * value)).sum()),
+            0.0,
+            20 / (deviation * math.sqrt(clients)),
+        )
+        if value @ mass < 0
+        else 0.0
+    )
+    index = np.floor(value / cell).astype(int)
+    share = value / cell - index
+    first = index.min()
+    points = first + np.arange(index.max() - first + 2)
+    law = np.bincount(index - first, (1 - share) * mass, len(points))
+    law += np.bincount(index - first + 1, share * mass, len(points))
+    law *= np.exp(tilt * points * cell)
+    log_total = math.log(law.sum())
+    size = 1 << math.ceil(math.log2(26 * math.sqrt(clients) / 0.02))
+    wrapped = np.zeros(size)
+    np.add.at(wrapped, points % size, law / law.sum())
+    total = np.fft.irfft(np.fft.rfft(wrapped) ** clients, size)
+    sums = np.arange(1, size // 2) * cell
+    return float((sums * np.exp(clients * log_total - tilt * sums) * total[1 : size // 2]).sum()) / clients
+
+
+@pytest.mark.parametrize("local_epsilon", [0.01, 0.5, 1.0, 4.0, 10.0, 60.0])
+def test_laplace_law(local_epsilon):
+    blanket = laplace_blanket(local_epsilon)
+    e = math.exp(local_epsilon)
+    assert blanket.mass == pytest.approx(math.exp(-local_epsilon / 2), rel=1e-9)
+    assert blanket.differing >= math.exp(-local_epsilon) / 2 * (1 - 1e-12)
+    # ∫(r − 1)² of the density, and of the atom at e.
+    root = math.sqrt(e)
+    exact = ((root**3 - 1) * 2 / 3 - 4 * (root - 1) - 2 * (1 / root - 1)) / (4 * root) + (e - 1) ** 2 / (
+        2 * e
+    )
+    found = math.fsum(m * (r - 1) ** 2 for r, m in blanket.edges) + blanket.differing * (e - 1) ** 2
+    assert (1 - 1e-6) * exact <= found <= 1.0011 * exact
+    assert not blanket.exact
+    assert len(blanket.edges) < 40
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian", "discrete"])
+def test_the_ends_are_the_worst_records(kind):
+    """∫(R_x − E·R_x' − t·ω)₊ is largest for opposite ends: the condition of Theorem 2, on a fine grid."""
+    if kind == "discrete":
+        y = np.arange(-80, 89.0)
+        records = np.arange(9.0)
+        law = np.exp(-0.35 * np.abs(y - records[:, None]))
+        measure = math.tanh(0.35 / 2)
+    else:
+        y = np.linspace(-14, 14, 5601)
+        records = np.linspace(-1, 1, 9)
+        noise = stats.laplace(scale=0.8) if kind == "laplace" else stats.norm(scale=0.9)
+        law = noise.pdf(y - records[:, None])
+        measure = y[1] - y[0]
+    blanket = law[[0, -1]].min(axis=0)
+    assert np.all(blanket <= law.min(axis=0) + 1e-15)
+    for e, t in itertools.product([0.0, 0.3, 0.9, 1.0, 1.4, 3.0], [0.0, 0.5, 1.0, 1.3, 2.0, 4.0]):
+        value = np.maximum(law[:, None] - e * law - t * blanket, 0).sum(axis=-1) * measure
+        assert value.max() <= value[-1, 0] + 1e-7  # quadrature
+        assert value[0, -1] == pytest.approx(value[-1, 0], rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize(("local_epsilon", "clients", "delta"), SETTINGS[:4])
+def test_laplace_against_direct_convolution(local_epsilon, clients, delta):
+    epsilon = epsilon_at(laplace_blanket(local_epsilon), clients=clients, delta=delta)
+    kind, scale = "laplace", 2 / local_epsilon
+    exact = optimize.brentq(
+        lambda x: math.log(convolved_delta(kind, scale, clients=clients, epsilon=x) / delta),
+        0.97 * epsilon,
+        1.03 * epsilon,
+        rtol=1e-5,
+    )
+    assert 1 - 1e-4 <= epsilon / exact <= 1.0012
+
+
+def test_laplace_is_below_other_analyses():
+    for (local_epsilon, clients, delta), ratio, bennett in zip(
+        SETTINGS, VARIATION_RATIO, BENNETT, strict=True
+    ):
+        epsilon = epsilon_at(laplace_blanket(local_epsilon), clients=clients, delta=delta)
+        generic = epsilon_at(Blanket.generic(local_epsilon), clients=clients, delta=delta)
+        assert epsilon < 0.98 * min(ratio, bennett)
+        assert epsilon < 0.985 * generic
+
+
+@pytest.mark.parametrize(("steps", "local_epsilon"), [(1, 1.0), (2, 2.0), (3, 1.5)])
+def test_discrete_laplace_against_enumeration(steps, local_epsilon):
+    """Reports beyond the ends say no more than the ends do, so clamping them changes nothing."""
+    rate = local_epsilon / steps
+    y = np.arange(-400, 400 + steps + 1)
+    law = math.tanh(rate / 2) * np.exp(-rate * np.abs(y - np.arange(steps + 1)[:, None]))
+    inner = law[:, (y > 0) & (y < steps)]
+    channel = np.column_stack([law[:, y <= 0].sum(axis=1), inner, law[:, y >= steps].sum(axis=1)])
+    blanket = discrete_laplace_blanket(local_epsilon=local_epsilon, steps=steps)
+    assert blanket.exact
+    assert blanket.mass == pytest.approx(channel.min(axis=0).sum(), rel=1e-9)
+    for clients in (1, 2, 3):
+        laws = [
+            (shuffled_law(channel, a), shuffled_law(channel, b)) for a, b in neighbours(steps + 1, clients)
+        ]
+        for epsilon in np.linspace(-1, local_epsilon, 7):
+            worst = max(hockey_stick(p, q, epsilon) for p, q in laws)
+            bound = delta_at(blanket, clients=clients, epsilon=epsilon)
+            assert worst <= bound + 1e-12
+            if clients == 1:
+                assert bound == pytest.approx(worst, abs=1e-9)
+
+
+def test_discrete_laplace_tends_to_laplace():
+    fine = discrete_laplace_blanket(local_epsilon=2.0, steps=4000)
+    assert not fine.exact
+    coarse = discrete_laplace_blanket(local_epsilon=2.0, steps=2)
+    found, limit, other = (
+        epsilon_at(blanket, clients=10**4, delta=1e-6) for blanket in (fine, laplace_blanket(2.0), coarse)
+    )
+    assert found == pytest.approx(limit, rel=1e-3)
+    assert abs(other - limit) > 0.01 * limit
+
+
+def gaussian_profile(shift: float, epsilon: float) -> float:
+    """H_E of two Gaussians ``shift`` deviations apart (Balle, Wang 2018)."""
+    above, below = stats.norm.cdf(shift / 2 - epsilon / shift), stats.norm.cdf(-shift / 2 - epsilon / shift)
+    return float(above - math.exp(epsilon) * below)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0, 5.0])
+def test_gaussian_alone_is_the_gaussian_mechanism(sigma):
+    """With one client nothing is hidden."""
+    blanket = gaussian_blanket(sigma=sigma, radius=1.0)
+    for multiple in (0.0, 0.2, 1.0, 3.0):
+        exact = gaussian_profile(2 / sigma, multiple * 2 / sigma)
+        found = delta_at(blanket, clients=1, epsilon=multiple * 2 / sigma)
+        assert exact * (1 - 1e-9) <= found <= 1.03 * exact
+
+
+@pytest.mark.parametrize(("sigma", "delta"), [(10.0, 1e-6), (4.0, 1e-8), (3.0, 1e-5)])
+def test_gaussian_against_direct_convolution(sigma, delta):
+    clients = 2_000
+    epsilon = epsilon_at(gaussian_blanket(sigma=sigma, radius=1.0, tail=1e-14), clients=clients, delta=delta)
+    exact = optimize.brentq(
+        lambda x: math.log(convolved_delta("gaussian", sigma, clients=clients, epsilon=x) / delta),
+        0.9 * epsilon,
+        1.05 * epsilon,
+        rtol=1e-5,
+    )
+    assert 1 - 1e-4 <= epsilon / exact <= 1.01
+
+
+@pytest.mark.parametrize("tail", [1e-2, 1e-4, 1e-8])
+def test_gaussian_tail_is_charged(tail):
+    blanket = gaussian_blanket(sigma=1.0, radius=1.0, tail=tail)
+    assert 0.01 * tail < blanket.tail <= tail
+    for epsilon in np.linspace(0, 1.3 * blanket.local_epsilon, 12):
+        found = delta_at(blanket, clients=1, epsilon=float(epsilon))
+        assert found >= max(gaussian_profile(2.0, float(epsilon)) * (1 - 1e-9), blanket.tail)
+    # Without the charge the bound would be false beyond the largest weight.
+    assert gaussian_profile(2.0, blanket.local_epsilon) > 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: laplace_blanket(0.0),
+        lambda: laplace_blanket(200.0),
+        lambda: discrete_laplace_blanket(local_epsilon=1.0, steps=0),
+        lambda: discrete_laplace_blanket(local_epsilon=200.0, steps=3),
+        lambda: gaussian_blanket(sigma=0.0, radius=1.0),
+        lambda: gaussian_blanket(sigma=1.0, radius=math.nan),
+        lambda: gaussian_blanket(sigma=1.0, radius=1.0, tail=0.0),
+        lambda: gaussian_blanket(sigma=0.05, radius=1.0),
+    ],
+)
+def test_arguments_out_of_range_are_refused(call):
+    with pytest.raises(ValueError, match=r"must be|range|too little"):
+        call()
