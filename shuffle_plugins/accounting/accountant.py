@@ -106,6 +106,13 @@ def _is_counted(shuffle_round: ShuffleRound) -> bool:
 
 
 @lru_cache(maxsize=8192)
+def _has_two_counts(shuffle_round: ShuffleRound) -> bool:
+    """Whether the round's outcomes are so few that one round alone can be resolved very finely."""
+    pairs = [pair for mixture in upper_mixtures(shuffle_round) for pair in mixture.pairs]
+    return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in pairs)
+
+
+@lru_cache(maxsize=8192)
 def _lower_law(shuffle_round: ShuffleRound, resolution: Resolution, family: str) -> LossLaw:
     return loss_law(lower_mixtures(shuffle_round)[family], kind="lower", resolution=resolution)
 
@@ -462,7 +469,7 @@ class ShuffleAccountant:
         return distinct
 
     def _resolution(self, distinct: Mapping[ShuffleRound, int]) -> Resolution:
-        if sum(distinct.values()) == 1:
+        if sum(distinct.values()) == 1 and all(_has_two_counts(r) for r in distinct):
             return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 

@@ -29,6 +29,7 @@ from shuffle_plugins.accounting.slot_sums import slot_outcomes
 Kind = Literal["upper", "lower"]
 
 _TAILS_CUT = 3 * TAIL
+_MANY_ACTIVE = 300.0  # expected slots, from which a profile is found faster than three counts are listed
 _NEVER_CUT = 40  # windows hold every count of so few slots
 _LOST_MASS = 1e-9
 _SHARED_PASSIVE_CELLS = 5_000_000
@@ -205,12 +206,18 @@ def _condense(
 def _pair_outcomes(pair: Pair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats, float]:
     """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
     if isinstance(pair, CountPair):
+        if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
+            return slot_outcomes(pair.as_slots(), tolerance=tolerance)
         return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
     if kind == "lower":
         raise ValueError("sums of slots and envelopes are bounded from above only")
     if isinstance(pair, BitPair):
         return bit_outcomes(pair)
     return slot_outcomes(pair, tolerance=tolerance)
+
+
+def _has_three_counts(pair: CountPair) -> bool:
+    return 0 < pair.passive < 1 and not pair.one_sided
 
 
 def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:

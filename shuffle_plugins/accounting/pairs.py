@@ -82,6 +82,28 @@ class CountPair:
         gain = 2 * self.sign_gain
         return self.slots * (gain * self.active * gain + common) / self.population**2
 
+    def as_slots(self) -> SlotPair:
+        """The same pair, slot by slot.
+
+        Raises:
+            ValueError: if the pair is one-sided.
+        """
+        if self.one_sided:
+            raise ValueError("a one-sided pair has no symmetric slots")
+        weak, strong = self.weak_gain, self.weak_gain + 2 * self.sign_gain
+        inactive, common = 1.0 - self.active, self.passive_weight - 1.0
+        atoms = (
+            (strong, weak, self.active / 2),
+            (weak, strong, self.active / 2),
+            (common, common, inactive * self.passive),
+            (self.neutral_gain, self.neutral_gain, inactive * (1.0 - self.passive)),
+        )
+        return SlotPair(
+            population=self.population,
+            slots=self.slots,
+            atoms=tuple(atom for atom in atoms if atom[2] > 0),
+        )
+
 
 Pair = CountPair | SlotPair | BitPair
 
