@@ -35,7 +35,6 @@ from grid_settings import Setting
 from opacus.accountants import PRVAccountant, RDPAccountant
 from published_grid import OTHERS, Own, certify
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
@@ -43,7 +42,7 @@ from shuffle_plugins.accounting.additive_noise import gaussian_blanket
 from shuffle_plugins.accounting.frequency_oracles import k_ary_response
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
-PATIENCE = 120
+PATIENCE = 60
 """Seconds of processor time for one answer."""
 
 SIGMA = 1.0
@@ -189,6 +188,16 @@ def runs() -> Iterator[Run]:
         setting=gaussian(1),
         answer=partial(peers.shuffled_gaussian_clones, sigma=SIGMA),
     )
+    case = columns()["b"]
+    for law in ("10-RR", "Laplace"):
+        near = certify(case, mechanism=law, blanket=LAWS[law](case.local_epsilon)).upper
+        yield Run(
+            peer="Optimal-amplification-bound",
+            method="blanket, FFT (NumPy for CuPy)",
+            law=law,
+            setting=case,
+            answer=partial(peers.blanket_fft, mechanism=law, near=near),
+        )
 
 
 def _single(setting: Setting) -> Iterator[Run]:
@@ -198,8 +207,7 @@ def _single(setting: Setting) -> Iterator[Run]:
         "wangsw/PrivacyAmplification",
     )
     make = partial(Run, setting=setting)
-    for law in ("interactive", "generic"):
-        yield make(peer=apple, method="2021 clones, upper", law=law, answer=peers.clones_numerical)
+    yield make(peer=apple, method="2021 clones, upper", law="interactive", answer=peers.clones_numerical)
     yield make(
         peer=apple,
         method="2021 clones, lower",
@@ -236,15 +244,6 @@ def _single(setting: Setting) -> Iterator[Run]:
         answer=partial(peers.variation_ratio, mechanism="laplace"),
         bound="unsound",
     )
-    if setting.kind in ("b", "d"):
-        for law in ("10-RR", "Laplace"):
-            near = certify(setting, mechanism=law, blanket=LAWS[law](setting.local_epsilon)).upper
-            yield make(
-                peer="Optimal-amplification-bound",
-                method="blanket, FFT (NumPy for CuPy)",
-                law=law,
-                answer=partial(peers.blanket_fft, mechanism=law, near=near),
-            )
 
 
 def _rounds(setting: Setting) -> Iterator[Run]:
@@ -378,7 +377,7 @@ def main() -> None:
     certify(_setting("warm-up", local_epsilon=0.7, population=5_000, delta=1e-6))
     found: dict[tuple[str, Setting], Own] = {}
     rows = []
-    for run in track(list(runs()), console=console, description="questions"):
+    for run in runs():
         key = (run.law, run.setting)
         if key not in found:
             found[key] = certify(
@@ -386,7 +385,12 @@ def main() -> None:
                 mechanism=run.law,
                 blanket=None if run.law == "generic" else LAWS[run.law](run.setting.local_epsilon),
             )
-        rows.append(ask(run, options.peers, found[key]))
+        row = ask(run, options.peers, found[key])
+        rows.append(row)
+        answer = row.problem if row.epsilon is None else f"{row.epsilon:.6g}"
+        console.print(
+            f"{row.seconds:8.2f} s  {row.setting.kind}: {row.peer}, {row.method}, {row.law}: {answer}"
+        )
     show(rows, console)
     times, regression = composition_times(), shortcut(options.peers)
     console.print(times, regression)
