@@ -7,9 +7,11 @@ import mpmath
 import numpy as np
 import pytest
 from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
+from scipy import special, stats
 
-from shuffle_plugins.accounting.published import clones, stronger_clones
+from shuffle_plugins.accounting.published import clones, shuffle_rdp, stronger_clones
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
+from shuffle_plugins.accounting.published.few_clones import log_excess
 
 TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
     (0.5, 10**4, 1e-6, 0.0204015, 0.0181174),
@@ -127,6 +129,59 @@ def test_rdp_is_the_pairs_own_where_every_count_fits(local_epsilon: float, n: in
         exact = float(np.logaddexp.reduce(exponent)) / (order - 1)
         value = pair.rdp([order])[0]
         assert exact * (1 - 1e-10) <= value <= exact * (1 + 1e-4)
+
+
+def renyi_by_summing(pair: ClonePair, orders: list[float]) -> np.ndarray:
+    """Every clone count and every fall of the coins, in logarithms, with scipy's own binomial masses."""
+    moment = np.full(len(orders), -np.inf)
+    others, p = pair.num_reports - 1, pair.clone_probability
+    clones_seen = min(others, int(others * p + 14 * math.sqrt(others * p) + 30))
+    masses = stats.binom.logpmf(np.arange(clones_seen + 1), others, p)
+    for m, mass in enumerate(masses, start=1):
+        faces = np.arange(m + 1)
+        balance = math.tanh(pair.local_epsilon / 2) * (2 * faces - m) / m
+        loss = 2 * np.arctanh(balance)
+        coins = special.gammaln(m + 1) - special.gammaln(faces + 1) - special.gammaln(m - faces + 1)
+        each = mass + coins - m * math.log(2) + np.log1p(-balance)
+        exponents = np.add.outer(np.zeros(len(orders)), each) + np.multiply.outer(orders, loss)
+        moment = np.logaddexp(moment, special.logsumexp(exponents, axis=1))
+    return moment / (np.array(orders) - 1)
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "n", "orders"),
+    [
+        (2.0, 10_000, [100.0, 500.0, 1000.0, 3000.0]),
+        (0.5, 1_000, [300.0, 1000.0, 3000.0, 30_000.0]),
+        (2.0, 1_000, [50.0, 150.0, 1000.5]),
+        (6.0, 20_000, [2.0, 20.0, 200.0]),
+    ],
+)
+def test_rdp_is_the_pairs_own_where_few_clones_decide(
+    local_epsilon: float, n: int, orders: list[float]
+) -> None:
+    pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+    exact, value = renyi_by_summing(pair, orders), pair.rdp(orders)
+    assert np.all(value >= exact)
+    assert np.all(value <= exact * (1 + 1e-3))
+
+
+def test_rdp_at_high_orders_is_below_the_first_bound_of_the_shuffle() -> None:
+    """Theorem 5.3.1 of the CCS paper is for the same pair; at order 3000 no more than the window's edge."""
+    question = {"orders": [500.0, 3000.0], "local_epsilon": 2.0, "num_reports": 10_000}
+    whole = shuffle_rdp.upper_bound_1(**question | {"orders": [500, 3000]}, split=0.5)
+    assert np.all(clones.rdp(**question) < whole)
+
+
+def test_geometric_cells_cover_each_count_of_clones() -> None:
+    reports = np.array([1.0, 2.0, 3.0, 50.0, 51.0, 700.0])
+    for local_epsilon, order in ((0.5, 400.0), (3.0, 1.2), (3.0, 90.0), (40.0, 12.0)):
+        value = log_excess(reports=reports, order=order, local_epsilon=local_epsilon)
+        for m, found in zip(reports.astype(int), value, strict=True):
+            pair = ClonePair(local_epsilon=local_epsilon, num_reports=int(m), clone_probability=1.0)
+            exact = renyi_by_summing(pair, [order])[0] * (order - 1)
+            slack = 0.06 if exact > 1 else 0.5 * exact
+            assert exact * (1 - 1e-9) <= np.logaddexp(0.0, found) <= exact + slack
 
 
 def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:

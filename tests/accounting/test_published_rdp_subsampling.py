@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, k_ary_response, neighbours, shuffled_law
 
-from shuffle_plugins.accounting.published import rdp_subsampling, shuffle_rdp, stronger_clones
+from shuffle_plugins.accounting.published import efm19, rdp_subsampling, shuffle_rdp, stronger_clones
 from shuffle_plugins.accounting.published.rounds import compose_renyi
 
 CURVE = np.array([0.02, 0.031, 0.055, 0.06, 0.11, 0.12, 0.13])
@@ -140,6 +140,25 @@ def test_headline_of_the_subsampled_paper() -> None:
     assert printed == pytest.approx(1.0237, abs=2e-4)
     assert shuffle_rdp.epsilon(**question) == pytest.approx(0.942, abs=1e-3)
     assert stronger_clones.rdp_epsilon(**question) == pytest.approx(0.4566, abs=1e-3)
+
+
+def test_orders_are_sought_beyond_a_first_local_minimum() -> None:
+    """Past some order the unsampled curve takes over from the sampling theorem: ε falls a second time."""
+    question = {"local_epsilon": 1.0, "population": 10**7, "cohort": 10**4, "delta": 1e-8}
+    values = [
+        shuffle_rdp.poisson_epsilon(**question, num_steps=rounds)
+        for rounds in (1, 10, 60, 80, 100, 200, 400, 1_000)
+    ]
+    assert values == sorted(values)
+    assert values[4] < 0.0055
+
+
+@pytest.mark.parametrize("bound", [shuffle_rdp.epsilon, shuffle_rdp.poisson_epsilon, efm19.rdp_epsilon])
+def test_composed_divergences_rise_with_the_rounds(bound) -> None:
+    for local_epsilon, population, cohort in ((0.4, 10**7, 10**5), (0.3, 10**8, 10**5)):
+        question = {"local_epsilon": local_epsilon, "population": population, "cohort": cohort, "delta": 1e-8}
+        values = [bound(**question, num_steps=round(10**power)) for power in np.linspace(0, 6, 19)]
+        assert values == sorted(values)
 
 
 def test_full_participation_needs_no_theorem() -> None:

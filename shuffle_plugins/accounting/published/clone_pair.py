@@ -27,6 +27,7 @@ from scipy.special import betainc, logsumexp
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.published.binomial import log_probability
+from shuffle_plugins.accounting.published.few_clones import log_excess, log_few, log_odds
 
 Vector = NDArray[np.float64]
 Side = Literal["lower", "upper"]
@@ -40,8 +41,7 @@ _SIGN_TOLERANCE = 0.025  # of the standard deviation of D
 _LOG_CUT = -75.0
 _NEVER_UNDERFLOWS = 1000.0  # 2^−m is a normal double up to here
 _FURTHEST_SDS = 36.0  # and e^−W²/(2m) up to here
-_RUNGS = 64
-_LARGEST_EXPONENT = 500.0
+_NEGLIGIBLE = -9.0
 _MOST_REPORTS = 10**15
 _LARGEST_LOCAL_EPSILON = 300.0
 
@@ -129,7 +129,7 @@ class ClonePair:
         return _solve(self, delta, side)
 
     def rdp(self, orders: ArrayLike) -> Vector:
-        """Rényi divergence of P and Q at real orders, rounded up: the pair's own, to about a part in 10³.
+        """Rényi divergence of P and Q at real orders, rounded up: the pair's own, to about two parts in 10³.
 
         Nothing is left out: what the windows of the counts miss is bounded and added.
 
@@ -152,29 +152,22 @@ class ClonePair:
 
     def _log_moment(self, order: float, nodes: _SignNodes) -> float:
         """log E_Q[(P/Q)^α]."""
-        loss = order * nodes.loss
-        if order * self.local_epsilon <= _LARGEST_EXPONENT:
-            more = np.expm1(loss)
-            excess = more * (nodes.q - nodes.p / (1 + more))
-            value = math.log1p(max(float((nodes.mass * excess).sum()), 0.0))
+        value = nodes.log_excess(order)
+        beyond = nodes.log_cut(order * self.local_epsilon)
+        if beyond < value + _NEGLIGIBLE:
+            value = float(np.logaddexp(value, beyond))
         else:
-            sides = (_log_sum(nodes.log_q + loss), _log_sum(nodes.log_p - loss))
-            value = max(float(np.logaddexp(*sides)), 0.0)
-        scaled = order * self.local_epsilon
-        return float(logsumexp([value, nodes.log_cut(scaled), *self._log_few(scaled, nodes.rungs)]))
-
-    def _log_few(self, scaled: float, rungs: Vector) -> Vector:
-        """What few clones, below the window, add at most: Chernoff's bound on their number, rung by rung.
-
-        Given m, the moment is at most 4·exp(min((α·ε0)²/(2m), α·ε0)); ``scaled`` is α·ε0.
-        """
-        if rungs.size < 2:
-            return np.zeros(0)
-        others = self.num_reports - 1
-        rate = rungs[1:] / others
-        p = self.clone_probability
-        divergence = rate * np.log(rate / p) + (1 - rate) * (np.log1p(-rate) - math.log1p(-p))
-        return math.log(4) + np.minimum(scaled**2 / (2 * (rungs[:-1] + 1)), scaled) - others * divergence
+            given = log_excess(reports=nodes.reports, order=order, local_epsilon=self.local_epsilon)
+            value = float(logsumexp(nodes.log_bucket + given))
+        few = log_few(
+            edge=nodes.edge,
+            others=self.num_reports - 1,
+            clone_probability=self.clone_probability,
+            order=order,
+            local_epsilon=self.local_epsilon,
+            rest=value,
+        )
+        return float(np.logaddexp(0.0, np.logaddexp(value, few)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,45 +175,41 @@ class _SignNodes:
     """Nodes of D/m for D ≥ 0 with their masses, each standing for −D too; t = tanh(ε0/2).
 
     Attributes:
-        p: density 1 + t·D/m, shape (nodes,).
-        q: density 1 − t·D/m.
-        loss: log(p/q).
-        mass: shape (nodes,).
-        log_p: log of mass·p.
-        log_q: log of mass·q.
-        rungs: numbers of clones below the window, from zero to its edge.
+        loss: log of the ratio of the densities 1 ± t·D/m, shape (nodes,).
+        log_mass: log of mass times the larger density, shape (nodes,).
+        reports: smallest m of each bucket, shape (buckets,).
+        log_bucket: log of the buckets' masses.
+        edge: fewer clones are not covered.
         cut: W; only D ≤ W is covered.
-        fewest: smallest m.
-        most: largest m.
     """
 
-    p: Vector
-    q: Vector
     loss: Vector
-    mass: Vector
-    log_p: Vector
-    log_q: Vector
-    rungs: Vector
+    log_mass: Vector
+    reports: Vector
+    log_bucket: Vector
+    edge: int
     cut: float
-    fewest: float
-    most: float
+
+    def log_excess(self, order: float) -> float:
+        """log(E_Q[(P/Q)^α] − 1), of what is covered."""
+        exponent = self.log_mass + (order - 1) * self.loss
+        peak = float(exponent.max())
+        few = np.expm1(-order * self.loss) * np.expm1((1 - order) * self.loss)
+        total = float((np.exp(exponent - peak) * few).sum())
+        return peak + math.log(total) if total > 0 else -math.inf
 
     def log_cut(self, scaled: float) -> float:
         """log of a bound on what D beyond ±W adds to a moment, at α·ε0 = ``scaled``.
 
         The summand is at most e^(α·ε0·D/m) for D > 0, because artanh is convex, and at most 2 for D < 0.
         """
-        if self.cut >= self.most:
+        fewest, most = float(self.reports[0]), float(self.reports[-1])
+        if self.cut >= most:
             return -math.inf
-        slope = scaled / self.fewest
-        if slope >= self.cut / self.most:
-            return math.log(3) + min(self.most * slope**2 / 2, scaled)
-        return math.log(3) + min(slope * self.cut - self.cut**2 / (2 * self.most), scaled)
-
-
-def _log_sum(exponents: Vector) -> float:
-    peak = float(exponents.max())
-    return peak + math.log(float(np.exp(exponents - peak).sum()))
+        slope = scaled / fewest
+        if slope >= self.cut / most:
+            return math.log(3) + min(most * slope**2 / 2, scaled)
+        return math.log(3) + min(slope * self.cut - self.cut**2 / (2 * most), scaled)
 
 
 @lru_cache(maxsize=64)
@@ -266,16 +255,21 @@ def _first(candidate: Callable[[float], float], holds: Callable[[float], bool], 
     return default
 
 
-def _clone_nodes(law: Vector, *, mean: float, first: int) -> NDArray[np.int64]:
-    """Where the buckets of a binomial window start: coarse beyond five standard deviations of the mean."""
+def _clone_nodes(pair: ClonePair) -> tuple[Vector, Vector]:
+    """Smallest m and mass of buckets of the number of clones, but for those far below its mean.
+
+    Five standard deviations below it they begin; beyond as many above it they are coarse.
+    """
+    first, law = binomial_window(pair.num_reports - 1, pair.clone_probability)
+    mean = (pair.num_reports - 1) * pair.clone_probability
     fine = max(1, int(_CLONE_TOLERANCE * mean))
     near = 5 * math.sqrt(mean) + fine
-    low = int(np.clip(mean - near - first, 0, law.size))
+    low = int(np.clip(mean - near - first, 0, law.size - 1))
     high = int(np.clip(mean + near - first, 0, law.size))
-    below = np.linspace(0, low, _TAIL_BUCKETS + 1)[:-1]
     above = np.linspace(high, law.size, _TAIL_BUCKETS + 1)[:-1]
-    starts = np.concatenate([below, np.arange(low, high, fine), above]).astype(np.int64)
-    return np.unique(starts[starts < law.size])
+    starts = np.unique(np.concatenate([np.arange(low, high, fine), above]).astype(np.int64))
+    starts = starts[starts < law.size]
+    return np.asarray(first + 1.0 + starts), np.asarray(np.add.reduceat(law, starts))
 
 
 def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
@@ -284,10 +278,7 @@ def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
     Buckets of m take their smallest m; D is spread to nodes at equal mean. Both can only raise a convex
     function of the ratio.
     """
-    first, law = binomial_window(pair.num_reports - 1, pair.clone_probability)
-    starts = _clone_nodes(law, mean=(pair.num_reports - 1) * pair.clone_probability, first=first)
-    reports = first + 1.0 + starts
-    bucket_mass = np.add.reduceat(law, starts)
+    reports, bucket_mass = _clone_nodes(pair)
     fewest, most = float(reports[0]), float(reports[-1])
     pull = most * order * pair.local_epsilon / fewest
     cut = most
@@ -312,22 +303,14 @@ def _sign_nodes(pair: ClonePair, order: float) -> _SignNodes:
     difference = 2.0 * step * np.arange(mass.shape[1]) + odd
     keep = (mass > 0) & (difference <= reports[:, None])
     share = (difference / reports[:, None])[keep]
-    rest = ((reports[:, None] - difference) / reports[:, None])[keep]
     mass = mass[keep]
-    # 1 ± t·D/m without cancellation at a large ε0, where t rounds to one
-    inverse = math.exp(-pair.local_epsilon)
-    p = ((1 + share) + rest * inverse) / (1 + inverse)
-    q = (rest + (1 + share) * inverse) / (1 + inverse)
-    small = np.minimum(math.tanh(pair.local_epsilon / 2) * share, 0.5)
+    loss = log_odds(share=share, local_epsilon=pair.local_epsilon)
+    density = math.log(2) - np.log1p(np.exp(-loss))
     return _SignNodes(
-        p=p,
-        q=q,
-        loss=np.where(small < 0.5, 2 * np.arctanh(small), np.log(p / q)),
-        mass=mass,
-        log_p=np.log(mass) + np.log(p),
-        log_q=np.log(mass) + np.log(q),
-        rungs=np.unique(np.floor(np.linspace(0, first, _RUNGS + 1))),
+        loss=loss,
+        log_mass=np.log(mass) + density,
+        reports=reports,
+        log_bucket=np.log(np.maximum(bucket_mass, np.finfo(np.float64).tiny)),
+        edge=int(reports[0]) - 1 if pair.clone_probability < 1 else 0,
         cut=cut,
-        fewest=fewest,
-        most=most,
     )

@@ -25,7 +25,8 @@ _EVERY_ORDER_TO = 24
 _ORDER_RATIO = 1.06
 _FIRST_ORDERS = 2048
 _LARGEST_ORDER = 2**15
-_ORDER_POINTS = 40
+_REAL_ORDER_POINTS = 80
+_WHOLE_ORDER_POINTS = 96
 _REFINED_POINTS = 48
 _SMALLEST_EXCESS = 1e-2  # of a real order over one
 
@@ -115,9 +116,11 @@ def compose_renyi(
     """ε of T rounds from the shuffle's Rényi curve, its amplification by sampling and their sum.
 
     Without amplification real orders serve too; a round without sampling is never worse than one with it, so
-    the smaller of the two divergences is taken at each order. Orders reach twice past the best one found.
-    Between the orders at which the curve is evaluated, (α − 1)·ε(α) is bounded by its chord, because it is
-    convex (van Erven, Harremoës 2014).
+    the smaller of the two divergences is taken at each order. The sampling theorems blow up with the order
+    and then give way to the curve itself, so ε may have several local minima in the order: whole orders are
+    scanned all the way. Real ones, where there is one minimum, reach twice past the best one found. Between
+    the orders at which the curve is evaluated, (α − 1)·ε(α) is bounded by its chord, because it is convex
+    (van Erven, Harremoës 2014).
 
     Args:
         curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from
@@ -145,39 +148,55 @@ def compose_renyi(
     def convert(orders: Vector, rdp: Vector) -> tuple[float, float]:
         return epsilon_from_rdp(orders=orders, rdp=num_steps * np.minimum(rdp, local_epsilon), delta=delta)
 
-    def best_of(orders: Vector, every: Vector) -> tuple[float, float]:
-        if sampling_rate == 1:
-            return convert(orders, curve(orders))
-        if sampling == "poisson":
-            amplified = rdp_subsampling.poisson(orders=orders, rdp=every, sampling_rate=sampling_rate)
-        else:
-            amplified = rdp_subsampling.without_replacement(
-                orders=orders, rdp=every, sampling_rate=sampling_rate, pure_epsilon=local_epsilon
-            )
-        whole = orders.astype(np.int64)
-        return convert(orders, np.minimum(amplified, every[whole - 2]))
+    if sampling_rate < 1:
+        every = _at_every_order(curve, largest_order, local_epsilon)
+        orders, rdp = _scan(curve, largest_order, local_epsilon, sampling_rate, sampling)
+        value, order = convert(orders, rdp)
+        refined = np.unique(_around(orders, order).round())
+        rdp = _amplified(refined, every, local_epsilon, sampling_rate, sampling)
+    else:
+        largest = _FIRST_ORDERS
+        while True:
+            orders = 1.0 + np.geomspace(_SMALLEST_EXCESS, largest - 1, _REAL_ORDER_POINTS)
+            value, order = convert(orders, curve(orders))
+            if 2 * order <= largest or largest >= largest_order:
+                break
+            largest *= 4
+        refined = _around(orders, order)
+        refined = np.concatenate([refined, np.unique(np.maximum(refined.round(), 2.0))])
+        rdp = curve(refined)
+    return min(value, convert(refined, rdp)[0], num_steps * local_epsilon)
 
-    largest = _FIRST_ORDERS
-    while True:
-        every = _at_every_order(curve, largest, local_epsilon) if sampling_rate < 1 else np.zeros(0)
-        orders = _orders(largest, real=sampling_rate == 1)
-        value, order = best_of(orders, every)
-        if 2 * order <= largest or largest >= largest_order:
-            break
-        largest *= 4
+
+def _around(orders: Vector, order: float) -> Vector:
     place = int(np.argmin(np.abs(orders - order)))
-    low, high = orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)]
-    refined = np.linspace(low, high, _REFINED_POINTS)
-    whole = np.unique(np.maximum(refined.round(), 2.0))
-    refined = np.concatenate([refined, whole]) if sampling_rate == 1 else whole
-    value = min(value, best_of(refined, every)[0])
-    return min(value, num_steps * local_epsilon)
+    return np.linspace(orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)], _REFINED_POINTS)
 
 
-def _orders(largest: int, *, real: bool) -> Vector:
-    if real:
-        return 1.0 + np.geomspace(_SMALLEST_EXCESS, largest - 1, 2 * _ORDER_POINTS)
-    return np.unique(np.geomspace(2, largest, _ORDER_POINTS).round())
+def _amplified(
+    orders: Vector, every: Vector, local_epsilon: float, sampling_rate: float, sampling: str
+) -> Vector:
+    """The sampling theorem on the curve at 2, 3, …, or the curve itself where that is smaller."""
+    if sampling == "poisson":
+        amplified = rdp_subsampling.poisson(orders=orders, rdp=every, sampling_rate=sampling_rate)
+    else:
+        amplified = rdp_subsampling.without_replacement(
+            orders=orders, rdp=every, sampling_rate=sampling_rate, pure_epsilon=local_epsilon
+        )
+    return np.minimum(amplified, every[orders.astype(np.int64) - 2])
+
+
+@lru_cache(maxsize=32)
+def _scan(
+    curve: Callable[[Vector], Vector], largest: int, local_epsilon: float, sampling_rate: float, sampling: str
+) -> tuple[Vector, Vector]:
+    """Whole orders up to ``largest``, at nearly equal ratios, and the amplified divergences there."""
+    orders = np.unique(np.geomspace(2, largest, _WHOLE_ORDER_POINTS).round())
+    every = _at_every_order(curve, largest, local_epsilon)
+    rdp = _amplified(orders, every, local_epsilon, sampling_rate, sampling)
+    for shared in (orders, rdp):
+        shared.setflags(write=False)
+    return orders, rdp
 
 
 @lru_cache(maxsize=32)
