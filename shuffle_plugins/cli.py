@@ -25,6 +25,7 @@ from shuffle_plugins.cli_options import (
     GENERIC,
     ROUNDS_HELP,
     CohortOption,
+    ConfidenceOption,
     DeltaOption,
     DimOption,
     JsonOption,
@@ -36,6 +37,7 @@ from shuffle_plugins.cli_options import (
     Scheme,
     SolvableCohortOption,
     TargetOption,
+    TrialsOption,
     listed,
     number,
     unfolded,
@@ -55,6 +57,8 @@ T = TypeVar("T")
 _NARROWEST = 60
 _PLOT_POINTS = 13
 _PATIENCE = 2.0
+_ACCOUNTING_ONLY = "for accounting only: its law is known, the mechanism is not built here"
+_PUBLISHED_SHOWN = 3
 _PROBE_DIMS = (1, 2, 1_000)
 
 _ancestry = typer.BadParameter.__mro__
@@ -122,6 +126,10 @@ def epsilon_command(
     cohort: CohortOption = None,
     scheme: Scheme,
     randomizer: Randomizer,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", metavar="", help="Show every published bound, not the tightest ones only."),
+    ] = False,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -144,8 +152,10 @@ def epsilon_command(
     if as_json:
         _print_json(_answer_json(answer))
     else:
-        _print(bounds_table(answer, width=_width()), verdict(answer))
+        shown = answer if everything else answer.shortened(_PUBLISHED_SHOWN)
+        _print(bounds_table(shown, width=_width()), verdict(answer))
         _say(_only_the_cohort(answer, population=population))
+        _say(_left_out(answer, shown))
     _say(_drawn(plot), aside=as_json)
 
 
@@ -312,7 +322,7 @@ def calibrate_command(
     else:
         shown = f"{found:,}" if isinstance(found, int) else rounded(found, up=False, digits=6)
         _print(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
-        _print(bounds_table(answer, width=_width()), verdict(answer))
+        _print(bounds_table(answer.shortened(_PUBLISHED_SHOWN), width=_width()), verdict(answer))
         _say(_only_the_cohort(answer, population=population))
     _say(_capped(solve, found), aside=as_json)
 
@@ -422,6 +432,94 @@ def plan_command(
     _say(_drawn(plot), aside=as_json)
 
 
+@app.command("audit", cls=_Command)
+@unfolded
+def audit_command(
+    *,
+    mechanism: Annotated[str, typer.Option("--mechanism", metavar="NAME", help="Randomizer to attack.")],
+    local_epsilon: LocalEpsilonOption,
+    dim: Annotated[
+        int, typer.Option("--dim", parser=whole, metavar="D", help="Length of a client's vector.")
+    ] = 1,
+    population: Annotated[
+        int | None,
+        typer.Option(
+            "--population",
+            "-n",
+            parser=whole,
+            metavar="N",
+            help="Clients in the population, to attack shuffled rounds as well; a few dozen.",
+        ),
+    ] = None,
+    cohort: CohortOption = None,
+    rounds: RoundsOption = 1,
+    delta: Annotated[
+        float,
+        typer.Option("--delta", "-d", parser=number, metavar="DELTA", help="δ of the rounds; 0.001 or more."),
+    ] = 0.01,
+    scheme: Scheme,
+    trials: TrialsOption = 20_000,
+    confidence: ConfidenceOption = 0.99,
+    as_json: JsonOption = False,
+) -> None:
+    """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
+    from shuffle_plugins.auditing import audit_local, audit_round
+
+    attacked = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim)
+    found = [
+        ("one report", local_epsilon, audit_local(attacked, num_trials=trials, confidence=confidence)),
+    ]
+    if population is not None:
+        shuffle_round = _round(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            scheme=scheme,
+            randomizer=Randomizer(mechanism=mechanism, dim=dim),
+        )
+        answer = _compare(shuffle_round, num_steps=rounds, delta=delta, scheme=scheme)
+        attack = audit_round(
+            attacked,
+            shuffle_round,
+            delta=delta,
+            num_steps=rounds,
+            num_trials=trials,
+            confidence=confidence,
+        )
+        found.append(("shuffled rounds", answer.interval.upper, attack))
+    if as_json:
+        _print_json(
+            [
+                {
+                    "what": what,
+                    "claimed_epsilon": claimed,
+                    "attained_epsilon": result.epsilon,
+                    "delta": result.delta,
+                    "confidence": result.confidence,
+                    "attack": result.attack,
+                    "neighbouring_relation": result.neighbouring_relation,
+                    "refuted": result.violates(claimed),
+                }
+                for what, claimed, result in found
+            ]
+        )
+    else:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("attacked", no_wrap=True)
+        for heading in ("claimed ε at most", "attained ε at least", "δ"):
+            table.add_column(heading, justify="right")
+        table.add_column("attack")
+        for what, claimed, result in found:
+            cells = (rounded(claimed, up=True), rounded(result.epsilon, up=False), f"{result.delta:g}")
+            table.add_row(what, *cells, result.attack)
+        _print(table)
+        for what, claimed, result in found:
+            verdict_ = "REFUTES the claim" if result.violates(claimed) else "is consistent with it"
+            _print(f"{what}: at {result.confidence:.4g} confidence the attack {verdict_}.")
+    if any(result.violates(claimed) for _, claimed, result in found):
+        raise typer.Exit(1)
+
+
 @app.command("mechanisms", cls=_Command)
 def mechanisms_command(
     dim: DimOption = None,
@@ -435,9 +533,13 @@ def mechanisms_command(
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     listed = []
-    for name in registry.available():
-        entry: dict[str, Any] = {"name": name, "summary": registry.summary(name)}
-        if dim is not None and local_epsilon is not None:
+    for name in registry.accounted():
+        built = name in registry.available()
+        entry: dict[str, Any] = {
+            "name": name,
+            "summary": registry.summary(name) if built else _ACCOUNTING_ONLY,
+        }
+        if built and dim is not None and local_epsilon is not None:
             entry |= _mechanism_facts(name, dim=dim, local_epsilon=local_epsilon)
         listed.append(entry)
     if as_json:
@@ -499,6 +601,7 @@ def _round(
         adversary=Adversary(scheme.adversary),
         mechanism=randomizer.mechanism,
         blanket=factory(local_epsilon) if factory else None,
+        local_delta=randomizer.local_delta,
     )
 
 
@@ -532,6 +635,11 @@ def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
         f"Full participation: sampling earns nothing, so this counts only the {counted:,} reports shuffled "
         f"together, everybody among them, not the population of {population:,}."
     )
+
+
+def _left_out(answer: Comparison, shown: Comparison) -> str | None:
+    count = len(answer.bounds) - len(shown.bounds) + len(answer.out_of_range) - len(shown.out_of_range)
+    return f"{count} more published bounds: --all shows them." if count else None
 
 
 def _capped(solve: Unknown, found: float) -> str | None:

@@ -134,7 +134,18 @@ AdversaryOption = Annotated[
 MechanismOption = Annotated[
     str,
     typer.Option(
-        "--mechanism", metavar="NAME", help="Randomizer whose own blanket to use; generic covers all of them."
+        "--mechanism",
+        metavar="NAME",
+        help="Randomizer whose own law to use: one that `mechanisms` lists; generic covers all of them.",
+    ),
+]
+LocalDeltaOption = Annotated[
+    float,
+    typer.Option(
+        "--local-delta",
+        parser=number,
+        metavar="DELTA0",
+        help="δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
     ),
 ]
 DimOption = Annotated[
@@ -143,7 +154,8 @@ DimOption = Annotated[
         "--dim",
         parser=whole,
         metavar="D",
-        help="Length of a client's vector; needed where the mechanism's blanket depends on it: privunit.",
+        help="Length of a client's vector, or number of categories; needed where the mechanism's law depends "
+        "on it, as privunit's and k-rr's do.",
     ),
 ]
 MethodOption = Annotated[
@@ -159,6 +171,14 @@ JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON
 PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib)."),
+]
+
+
+TrialsOption = Annotated[
+    int, typer.Option("--trials", parser=whole, metavar="N", help="Simulated rounds per dataset.")
+]
+ConfidenceOption = Annotated[
+    float, typer.Option("--confidence", parser=number, metavar="C", help="Confidence of the attack's bound.")
 ]
 
 
@@ -182,6 +202,7 @@ class Randomizer:
 
     mechanism: MechanismOption = GENERIC
     dim: DimOption = None
+    local_delta: LocalDeltaOption = 0.0
 
 
 def unfolded(command: Callable[..., None]) -> Callable[..., None]:

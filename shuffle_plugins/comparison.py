@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -14,6 +14,8 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
 )
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+
+_PUBLISHED_NAMES = frozenset(bound.name for bound in PUBLISHED_BOUNDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,13 @@ class Comparison:
     interval: EpsilonInterval
     bounds: tuple[NamedBound, ...]
     out_of_range: tuple[OutOfRange, ...]
+
+    def shortened(self, published: int) -> Comparison:
+        """Of the published bounds that apply only the tightest ones, that many; the package's own all."""
+        theirs = [b for b in self.bounds if b.kind == "upper" and b.name in _PUBLISHED_NAMES]
+        looser = {bound.name for bound in theirs[published:]}
+        kept = tuple(bound for bound in self.bounds if bound.name not in looser)
+        return replace(self, bounds=kept, out_of_range=())
 
 
 def compare(
