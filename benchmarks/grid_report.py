@@ -100,11 +100,11 @@ def report(cells: Sequence[Cell], *, wall_seconds: float, processes: int) -> Rep
             **{name: _spread([cell.seconds[name] for cell in cells]) for name in names},
         },
         published={name: _spread(_over(cells, name)) for name in names},
-        best_published=_spread([best_published(cell) / cell.own.upper for cell in cells]),
+        best_published=_spread([_ratio(best_published(cell), cell.own.upper) for cell in cells]),
         specific={
             name: _spread(
                 [
-                    value / cell.mechanisms[name.split(":")[0]].upper
+                    _ratio(value, cell.mechanisms[name.split(":")[0]].upper)
                     for cell in cells
                     if (value := cell.specific.get(name)) is not None
                 ]
@@ -142,7 +142,7 @@ def violations(cell: Cell) -> list[dict[str, Any]]:
             "bound": name,
             "published": value,
             "ours": ours,
-            "excess": ours / value - 1,
+            "excess": _ratio(ours, value) - 1,
             "population": setting.population,
             "cohort": setting.cohort,
             "local_epsilon": setting.local_epsilon,
@@ -167,7 +167,7 @@ def plot(cells: Sequence[Cell], path: Path) -> None:
         style: dict[str, Any] = {"color": colour, "marker": marker, "s": 16, "alpha": 0.7, "label": label}
         levels = [cell.setting.local_epsilon for cell in some]
         left.scatter(levels, [_ratio(cell.own.upper, cell.own.lower) for cell in some], **style)
-        right.scatter(levels, [best_published(cell) / cell.own.upper for cell in some], **style)
+        right.scatter(levels, [_ratio(best_published(cell), cell.own.upper) for cell in some], **style)
     left.axhline(math.sqrt(4 / 3), color="#7f7f7f", linewidth=1)
     left.annotate("√(4/3)", (0.1, math.sqrt(4 / 3)), xytext=(0, 3), textcoords="offset points")
     left.set(ylabel="our upper / our lower", title="every ε0-LDP randomizer: certified interval")
@@ -183,11 +183,11 @@ def plot(cells: Sequence[Cell], path: Path) -> None:
 
 
 def _over(cells: Sequence[Cell], name: str) -> list[float]:
-    return [value / cell.own.upper for cell in cells if (value := cell.published[name]) is not None]
+    return [_ratio(value, cell.own.upper) for cell in cells if (value := cell.published[name]) is not None]
 
 
 def _ratio(upper: float, lower: float) -> float:
-    """upper / lower, infinite where nothing is known from below; nothing at all is tight."""
+    """upper / lower; infinite over nothing, but nothing over nothing is one."""
     if upper == 0:
         return 1.0
     return upper / lower if lower > 0 else math.inf

@@ -110,7 +110,7 @@ def lines() -> list[Setting]:
 
 def grid() -> list[Setting]:
     """All of them: 330 settings."""
-    return [*space_filling(power=8), *corners(), *lines()]
+    return [*lines(), *corners(), *space_filling(power=8)]
 
 
 def _between(ends: tuple[float, float], fraction: float) -> float:
