@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, Plan, PlanRow, plan
 from shuffle_plugins.planning import errors as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
-from shuffle_plugins.planning.solver import PRECISION, largest_within
+from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.plotting import plot_plan
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -390,45 +389,7 @@ def test_the_gaussian_baseline_spends_exactly_its_delta(target: float, delta: fl
     )
 
 
-# -- the solver ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("start", [1e-4, 1.0, 20.0])
-@pytest.mark.parametrize("root", [2e-4, 0.03, 1.0, 6.0, 19.0])
-@pytest.mark.parametrize("kind", ["line", "exponential", "cliff", "silent"])
-def test_the_solver_finds_the_largest_level_that_fits(kind: str, root: float, start: float) -> None:
-    def cost(level: float) -> float:
-        match kind:
-            case "line":
-                return level / root
-            case "exponential":
-                return math.expm1(level) / math.expm1(root)
-            case "cliff":
-                return 0.4 * level / root if level <= root else 7 * level / root
-            case _:
-                return max(level - root / 2, 0.0) / (root / 2)
-
-    calls = 0
-
-    def counted(level: float) -> float:
-        nonlocal calls
-        calls += 1
-        return cost(level)
-
-    found = largest_within(counted, target=1.0, start=start)
-    assert found is not None
-    assert cost(found) <= 1
-    assert found == pytest.approx(root, rel=2 * PRECISION)
-    assert calls < 32
-
-
-def test_the_solver_knows_its_ends() -> None:
-    assert largest_within(lambda level: 1.0, target=1.0, start=1.0) == MAX_LOCAL_EPSILON
-    assert largest_within(lambda level: 1.1, target=1.0, start=1.0) is None
-    assert largest_within(lambda level: 0.0, target=1.0, start=1.0) == MAX_LOCAL_EPSILON
-    assert largest_within(lambda level: level, target=MIN_LOCAL_EPSILON, start=5.0) == pytest.approx(
-        MIN_LOCAL_EPSILON, rel=1e-9
-    )
+# -- its solver ---------------------------------------------------------------------------------------------
 
 
 def test_the_solver_agrees_with_calibration() -> None:

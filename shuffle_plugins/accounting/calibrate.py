@@ -1,6 +1,6 @@
 """Solve the accountant for what a user may spend: ε0, rounds or cohort at a target (ε, δ).
 
-Every answer was itself checked to stay within the target. Searches are bisections with a cap and always end.
+Every answer was itself checked to stay within the target. Searches have a cap and always end.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from collections.abc import Callable
 from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant, check_target
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.search import largest_within
 
 MIN_LOCAL_EPSILON = 1e-4
 MAX_LOCAL_EPSILON = 20.0
 MAX_NUM_STEPS = 10**9
 _RELATIVE_PRECISION = 1e-4
-_MAX_BISECTIONS = 64
+
+
+def _spent(shuffle_round: ShuffleRound, num_steps: int, *, delta: float, method: Method) -> float:
+    accountant = ShuffleAccountant(method=method)
+    accountant.step(shuffle_round, num_steps=num_steps)
+    return accountant.upper_epsilon(delta)
 
 
 def _fits(
     shuffle_round: ShuffleRound, num_steps: int, *, target_epsilon: float, delta: float, method: Method
 ) -> bool:
-    accountant = ShuffleAccountant(method=method)
-    accountant.step(shuffle_round, num_steps=num_steps)
-    return accountant.upper_epsilon(delta) <= target_epsilon
+    return _spent(shuffle_round, num_steps, delta=delta, method=method) <= target_epsilon
 
 
 def calibrate_local_epsilon(
@@ -62,7 +66,7 @@ def calibrate_local_epsilon(
     """
     check_target(target_epsilon)
 
-    def fits(local_epsilon: float) -> bool:
+    def spent(local_epsilon: float) -> float:
         shuffle_round = ShuffleRound(
             local_epsilon=local_epsilon,
             population=population,
@@ -72,22 +76,58 @@ def calibrate_local_epsilon(
             mechanism=mechanism,
             blanket=blanket_factory(local_epsilon) if blanket_factory else None,
         )
-        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
+        return _spent(shuffle_round, num_steps, delta=delta, method=method)
 
-    low, high = MIN_LOCAL_EPSILON, MAX_LOCAL_EPSILON
-    if fits(high):
-        return high
-    if not fits(low):
+    found = largest_within(
+        spent,
+        target=target_epsilon,
+        start=_guess(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            population=population,
+            cohort=cohort,
+            num_steps=num_steps,
+            sampling=Sampling(sampling),
+            adversary=Adversary(adversary),
+        ),
+        lowest=MIN_LOCAL_EPSILON,
+        highest=MAX_LOCAL_EPSILON,
+        precision=_RELATIVE_PRECISION,
+    )
+    if found is None:
         raise ValueError(
-            f"no local_epsilon down to {low} keeps {num_steps} rounds within ε={target_epsilon}, δ={delta}: "
-            "use fewer rounds, a smaller cohort or a larger population"
+            f"no local_epsilon down to {MIN_LOCAL_EPSILON} keeps {num_steps} rounds within "
+            f"ε={target_epsilon}, δ={delta}: use fewer rounds, a smaller cohort or a larger population"
         )
-    for _ in range(_MAX_BISECTIONS):
-        if high / low <= 1 + _RELATIVE_PRECISION:
-            break
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return found
+
+
+def _guess(
+    *,
+    target_epsilon: float,
+    delta: float,
+    population: int,
+    cohort: float,
+    num_steps: int,
+    sampling: Sampling,
+    adversary: Adversary,
+) -> float:
+    """ε0 if the loss of a round were normal, with the variance that the binary clone pair gives it.
+
+    That is 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)); a loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2.
+    """
+    if not (0 < delta < 1 and population >= 1 and cohort >= 1 and num_steps >= 1):
+        return 1.0  # left to those who check
+    hidden, rate = float(cohort), 1.0
+    if sampling is Sampling.CHECK_IN:
+        hidden = float(population)
+    elif sampling is not Sampling.SINGLE_PASS and adversary is Adversary.MODEL_OBSERVER:
+        rate = cohort / population
+    log_delta = -math.log(delta)
+    width = 2 * target_epsilon / (math.sqrt(2 * (log_delta + target_epsilon)) + math.sqrt(2 * log_delta))
+    share = width**2 * hidden / (2 * num_steps * rate**2)
+    guess = math.log1p((share + math.sqrt(share**2 + 8 * share)) / 2)
+    return min(max(guess, MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON)
 
 
 def calibrate_num_steps(

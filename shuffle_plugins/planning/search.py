@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from shuffle_plugins.accounting import Adversary, Blanket, Method, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.accountant import check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
+from shuffle_plugins.accounting.search import largest_within
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.planning.baselines import gaussian_mse
@@ -23,13 +24,15 @@ from shuffle_plugins.planning.errors import (
     sampling_error,
 )
 from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
-from shuffle_plugins.planning.solver import largest_within
 
 BEST = "best"
 """Stands for every registered mechanism."""
 
 MOST_SEARCHED_STEPS = 10_000
 """The most rounds that are tried where T is left open."""
+
+PRECISION = 2e-4
+"""Relative precision of the ε0 of a combination."""
 
 _COHORT_RATIO, _COHORT_DECADES = math.sqrt(10), 3
 _STEPS_RATIO = 10.0
@@ -221,7 +224,14 @@ class _Search:
 
         size = self._size(cohort, num_steps)
         start = self._guess(mechanism, size)
-        level = largest_within(cost, target=self.target_epsilon, start=start)
+        level = largest_within(
+            cost,
+            target=self.target_epsilon,
+            start=start,
+            lowest=MIN_LOCAL_EPSILON,
+            highest=MAX_LOCAL_EPSILON,
+            precision=PRECISION,
+        )
         if level is None:
             return None
         self._levels.setdefault(mechanism, {})[size] = level

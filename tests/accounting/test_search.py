@@ -1,0 +1,92 @@
+"""The secant search on costs of many shapes, and how few of its calls calibration takes."""
+
+import math
+
+import pytest
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting.search import largest_within
+
+RANGE = {"lowest": 1e-4, "highest": 20.0, "precision": 2e-4}
+
+
+@pytest.mark.parametrize("start", [1e-4, 1.0, 20.0])
+@pytest.mark.parametrize("root", [2e-4, 0.03, 1.0, 6.0, 19.0])
+@pytest.mark.parametrize("kind", ["line", "exponential", "cliff", "silent"])
+def test_the_search_finds_the_largest_level_that_fits(kind: str, root: float, start: float) -> None:
+    def cost(level: float) -> float:
+        match kind:
+            case "line":
+                return level / root
+            case "exponential":
+                return math.expm1(level) / math.expm1(root)
+            case "cliff":
+                return 0.4 * level / root if level <= root else 7 * level / root
+            case _:
+                return max(level - root / 2, 0.0) / (root / 2)
+
+    calls = 0
+
+    def counted(level: float) -> float:
+        nonlocal calls
+        calls += 1
+        return cost(level)
+
+    found = largest_within(counted, target=1.0, start=start, **RANGE)
+    assert found is not None
+    assert cost(found) <= 1
+    assert found == pytest.approx(root, rel=2 * RANGE["precision"])
+    assert calls < 32
+
+
+def test_the_search_knows_its_ends() -> None:
+    assert largest_within(lambda level: 1.0, target=1.0, start=1.0, **RANGE) == RANGE["highest"]
+    assert largest_within(lambda level: 1.1, target=1.0, start=1.0, **RANGE) is None
+    assert largest_within(lambda level: 0.0, target=1.0, start=1.0, **RANGE) == RANGE["highest"]
+    assert largest_within(lambda level: level, target=RANGE["lowest"], start=5.0, **RANGE) == pytest.approx(
+        RANGE["lowest"], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("start", [1e-3, 1.0, 20.0])
+def test_the_search_crosses_plateaus_just_above_and_just_below_the_target(start: float) -> None:
+    def cost(level: float) -> float:
+        return 1 - 1e-9 if level <= 0.01 else 1 + 1e-9
+
+    assert largest_within(cost, target=1.0, start=start, **RANGE) == pytest.approx(0.01, rel=2e-4)
+    assert largest_within(lambda level: 1 + 1e-9, target=1.0, start=start, **RANGE) is None
+    assert largest_within(lambda level: 1 - 1e-9, target=1.0, start=start, **RANGE) == RANGE["highest"]
+    assert largest_within(lambda level: math.inf, target=1.0, start=start, **RANGE) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "rounds", "change", "calls"),
+    [
+        (1.0, 300, {}, 6),
+        (1.0, 300, {"sampling": "poisson"}, 6),
+        (0.01, 2, {"population": 10**6}, 6),
+        (4.0, 3, {"adversary": "server"}, 6),
+        (0.1, 1, {"sampling": "single-pass"}, 6),
+        (0.5, 100, {"population": 500, "sampling": "full"}, 6),
+        (8.0, 2, {"population": 500}, 16),  # past a kink and a jump
+    ],
+)
+def test_calibration_takes_few_calls_and_every_answer_fits(
+    target: float, rounds: int, change: dict[str, object], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = {"population": 5_000, "cohort": 500} | change
+    spent: list[float] = []
+    bound = ShuffleAccountant.upper_epsilon
+
+    def counted(self: ShuffleAccountant, delta: float) -> float:
+        spent.append(bound(self, delta))
+        return spent[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShuffleAccountant, "upper_epsilon", counted)
+        found = calibrate_local_epsilon(target_epsilon=target, delta=1e-6, num_steps=rounds, **question)
+    assert len(spent) <= calls
+    for level, fits in ((found, True), (found * 1.0002, False)):
+        accountant = ShuffleAccountant()
+        accountant.step(ShuffleRound(local_epsilon=level, **question), num_steps=rounds)
+        assert (accountant.upper_epsilon(1e-6) <= target) == fits
