@@ -22,16 +22,18 @@ _BAND_COLOUR = "#ffe47a"
 _COLOURS = {
     "blanket pair, PLD": "#00694c",
     "blanket pair, RDP": "#0072b2",
-    "subsampled shuffle RDP, published": "#d55e00",
-    "clones, closed form": "#cc79a7",
-    "local epsilon, no amplification": "#7f7f7f",
-    "3-RR instance": "#009e73",
-    "binary-RR instance": "#e69f00",
+    "3-RR instance": "#cc79a7",
+    "binary-RR instance": "#d55e00",
 }
+_FURTHER_COLOURS = ("#e69f00", "#56b4e9", "#8c564b", "#000000", "#bcbd22")
+_UNAMPLIFIED = "local epsilon, no amplification"
+# Published bounds recede: grey and thin, told apart by hollow markers; dark if composed by Rényi divergence.
+_RENYI_GREY, _POINT_GREY = "#5a5a5a", "#a3a3a3"
+_MARKERS = "os^vDPX*<>d+x1p"
+_SAME = 1e-3
 _CURVE = 3
 _STRAY = "#9a9a9a"
 _CHOSEN = "#ffb000"
-_FURTHER_COLOURS = ("#56b4e9", "#8c564b", "#000000", "#bcbd22")
 
 
 class PlottingUnavailable(ImportError):
@@ -41,8 +43,10 @@ class PlottingUnavailable(ImportError):
 def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
-    The certified interval is shaded. Below each panel the same lines stand as multiples of the certified ε,
-    on a linear scale around 1.
+    The certified interval is shaded and the package's own bounds are coloured; published ones are grey, told
+    apart by their markers, and share a line where they agree. Those beyond a hundred times the certified ε
+    are left out. Below each panel the same lines stand as multiples of the certified ε, on a linear scale
+    around 1.
 
     Args:
         comparisons: any number of answers at one δ; those of equal ε0 are joined in order of their rounds.
@@ -60,23 +64,20 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     for comparison in sorted(comparisons, key=lambda each: each.num_steps):
         panels.setdefault(comparison.shuffle_round.local_epsilon, []).append(comparison)
 
-    figure = _figure(1.5 + 5.0 * len(panels), 6.4)
-    colours = bound_colours({bound.name for comparison in comparisons for bound in comparison.bounds})
+    figure = _figure(4.0 + 4.5 * len(panels), 6.8)
+    curves = _curves(comparisons)
+    styles = line_styles({name for _, name in curves})
+    labels = _labels(curves)
     rows = figure.subplots(
         2, len(panels), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": (3, 1)}
     )
-    legend: dict[str, Artist] = {}
+    own: dict[str, Artist] = {}
+    published: dict[str, Artist] = {}
     intervals = [answer.interval for answer in comparisons if answer.interval.lower > 0]
     loosest = min((interval.lower / interval.upper for interval in intervals), default=1.0)
+    # bounds that far above the certified one would only flatten the rest
+    tallest = _TALLEST * max(answer.interval.upper for answer in comparisons)
     for axis, ratios, (local_epsilon, answers) in zip(*rows, panels.items(), strict=True):
-        curves: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
-        for answer in answers:
-            for bound in answer.bounds:
-                if bound.epsilon > 0:
-                    upper_epsilon = answer.interval.upper
-                    ratio = bound.epsilon / upper_epsilon if upper_epsilon > 0 else math.nan
-                    point = (answer.num_steps, bound.epsilon, ratio)
-                    curves.setdefault((bound.kind, bound.name), []).append(point)
         certified = [
             (answer.num_steps, answer.interval.lower, answer.interval.upper)
             for answer in answers
@@ -85,30 +86,37 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
         if certified:
             rounds, lower, upper = zip(*certified, strict=True)
             band: dict[str, Any] = {"facecolor": _BAND_COLOUR, "edgecolor": _BAND_COLOUR, "zorder": 1}
-            legend[_BAND] = axis.fill_between(rounds, lower, upper, **band)
+            own[_BAND] = axis.fill_between(rounds, lower, upper, **band)
             part = [low / high for low, high in zip(lower, upper, strict=True)]
             ratios.fill_between(rounds, part, [1.0] * len(part), **band)
-        for (kind, name), points in curves.items():
-            rounds, epsilons, multiples = zip(*points, strict=True)
-            line: dict[str, Any] = {
-                "color": colours[name],
-                "linestyle": "-" if kind == "upper" else "--",
-                "linewidth": 1.2,
-                "marker": "o",
-                "markersize": 2.5,
-            }
-            (legend[f"{name} ({kind})"],) = axis.plot(rounds, epsilons, **line)
+        exact = {answer.num_steps: answer.interval.upper for answer in answers}
+        for (kind, name), label in labels.items():
+            points = [each for each in curves[kind, name] if each[0] == local_epsilon]
+            if not points or (tallest > 0 and all(epsilon > tallest for _, _, epsilon in points)):
+                continue
+            _, rounds, epsilons = zip(*points, strict=True)
+            line = styles[name] | ({} if kind == "upper" else {"linestyle": "--"})
+            (drawn,) = axis.plot(rounds, epsilons, **line)
+            (published if name in _published() else own)[label] = drawn
+            multiples = [
+                epsilon / exact[steps] if exact[steps] > 0 else math.nan
+                for steps, epsilon in zip(rounds, epsilons, strict=True)
+            ]
             ratios.plot(rounds, multiples, **line)
         axis.set(xscale="log", yscale="log", title=f"ε0 = {local_epsilon:g}")
-        # bounds that far above the certified one would only flatten the rest
-        axis.set_ylim(top=_TALLEST * max(answer.interval.upper for answer in comparisons) or None)
+        axis.set_ylim(top=tallest or None)
         axis.grid(True, which="major", alpha=0.3)
         ratios.set(xlabel="rounds", ylim=(min(_LOWEST_RATIO, 0.9 * loosest), _HIGHEST_RATIO))
         ratios.grid(True, which="major", alpha=0.3)
     interval = comparisons[0].interval
     rows[0][0].set_ylabel(f"ε at δ = {interval.delta:g} ({interval.neighbouring_relation})")
     rows[1][0].set_ylabel("× certified ε")
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=2, fontsize="small")
+    for entries, title, place in (
+        (own, "this package", "outside right lower"),
+        (published, "published upper bounds", "outside right upper"),
+    ):
+        if entries:
+            figure.legend(entries.values(), entries.keys(), loc=place, title=title, fontsize="small")
     figure.savefig(path, dpi=160)
 
 
@@ -209,8 +217,78 @@ def _shades(values: Sequence[int]) -> dict[int, Any]:
     return {value: shades(0.85 * i / max(len(values) - 1, 1)) for i, value in enumerate(values)}
 
 
-def bound_colours(names: Collection[str]) -> dict[str, str]:
-    """A colour for every bound: always the same for those of this package, a spare one for the rest."""
-    others = sorted(set(names) - _COLOURS.keys())
-    spare = {name: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, name in enumerate(others)}
-    return {name: _COLOURS.get(name) or spare[name] for name in names}
+def line_styles(names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Matplotlib's properties of every bound's line: always the same for bounds known by name."""
+    published = _published()
+    unknown = sorted(set(names) - _COLOURS.keys() - published.keys() - {_UNAMPLIFIED})
+    spare = {name: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, name in enumerate(unknown)}
+
+    def style(name: str) -> dict[str, Any]:
+        if name == _UNAMPLIFIED:
+            return {"color": "black", "linestyle": ":", "linewidth": 1.2, "marker": "", "zorder": 2}
+        if name in published:
+            return {
+                "color": _RENYI_GREY if "RDP" in name else _POINT_GREY,
+                "linestyle": "-",
+                "linewidth": 0.8,
+                "marker": published[name],
+                "markersize": 5,
+                "markerfacecolor": "white",
+                "zorder": 2,
+            }
+        return {
+            "color": _COLOURS.get(name) or spare[name],
+            "linestyle": "-",
+            "linewidth": 1.8,
+            "marker": ".",
+            "markersize": 5,
+            "zorder": 3,
+        }
+
+    return {name: style(name) for name in names}
+
+
+def _published() -> dict[str, str]:
+    """The marker of every published bound."""
+    from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+
+    return {bound.name: _MARKERS[i % len(_MARKERS)] for i, bound in enumerate(PUBLISHED_BOUNDS)}
+
+
+def _curves(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], list[tuple[float, int, float]]]:
+    """(ε0, rounds, ε) of every bound by its kind and name, in order; zeros have no place on a log scale."""
+    curves: dict[tuple[str, str], list[tuple[float, int, float]]] = {}
+    for answer in sorted(comparisons, key=lambda each: each.num_steps):
+        for bound in answer.bounds:
+            if bound.epsilon > 0:
+                point = (answer.shuffle_round.local_epsilon, answer.num_steps, bound.epsilon)
+                curves.setdefault((bound.kind, bound.name), []).append(point)
+    return curves
+
+
+def _labels(
+    curves: dict[tuple[str, str], list[tuple[float, int, float]]],
+) -> dict[tuple[str, str], str]:
+    """Legend entries; published bounds that agree everywhere get one, at the first of them."""
+    published = _published()
+    labels: dict[tuple[str, str], str] = {}
+    for key, points in curves.items():
+        kind, name = key
+        if name not in published:
+            labels[key] = f"{name} ({kind})"
+            continue
+        twin = next(
+            (other for other in labels if other[1] in published and _agree(curves[other], points)), None
+        )
+        if twin is None:
+            labels[key] = name
+        else:
+            labels[twin] += f"\n= {name}"
+    return labels
+
+
+def _agree(one: Sequence[tuple[float, int, float]], two: Sequence[tuple[float, int, float]]) -> bool:
+    return len(one) == len(two) and all(
+        first[:2] == second[:2] and math.isclose(first[2], second[2], rel_tol=_SAME)
+        for first, second in zip(one, two, strict=True)
+    )

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.published import clones, subsampled_rdp
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 from shuffle_plugins.comparison import Comparison, compare
-from shuffle_plugins.plotting import bound_colours, plot_comparisons
+from shuffle_plugins.plotting import line_styles, plot_comparisons
 from shuffle_plugins.tables import bounds_table, rounded, rounds_tables
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
@@ -153,16 +153,41 @@ def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "zeros.png").stat().st_size > 0
 
 
-def test_a_bound_keeps_its_colour_in_every_picture() -> None:
-    published = {bound.name for bound in PUBLISHED_BOUNDS} - {GIRGIS, CLONES}
-    names = [bound.name for bound in small(10).bounds if bound.name not in published]
-    colours = bound_colours(names)
-    assert len(set(colours.values())) == len(names)
+def test_a_bound_keeps_its_line_in_every_picture_and_shares_it_with_none() -> None:
+    names = [bound.name for bound in small(10).bounds]
+    every = {bound.name for bound in PUBLISHED_BOUNDS} | {*names, "privunit instance"}
+    styles = line_styles(every)
+    assert len({tuple(sorted(style.items())) for style in styles.values()}) == len(every)
     for name in names:
-        assert bound_colours([name]) == {name: colours[name]}
-    own = bound_colours([*names, "privunit instance"])
-    assert colours.items() < own.items()
-    assert len(set(own.values())) == len(own)
+        assert line_styles([name]) == {name: styles[name]}
+
+
+def test_own_lines_stand_out_from_published_ones() -> None:
+    published = {bound.name for bound in PUBLISHED_BOUNDS}
+    styles = line_styles({bound.name for bound in small(10).bounds} | published)
+    greys = {styles[name]["color"] for name in published}
+    thickest = max(styles[name]["linewidth"] for name in published)
+    for name in ("blanket pair, PLD", "blanket pair, RDP", "3-RR instance", "binary-RR instance"):
+        assert styles[name]["color"] not in greys
+        assert styles[name]["linewidth"] > 2 * thickest
+
+
+def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_ones(tmp_path: Path) -> None:
+    target = tmp_path / "epsilon.svg"
+    answers = [
+        compare(
+            shuffle_round=ShuffleRound(local_epsilon=2.0, population=10**6, cohort=1_000),
+            num_steps=rounds,
+            delta=1e-8,
+        )
+        for rounds in (100, 10_000)
+    ]
+    plot_comparisons(comparisons=answers, path=target)
+    drawn = target.read_text()
+    assert "<!-- privacy blanket, Bennett -->" in drawn
+    assert "<!-- = privacy blanket, Hoeffding -->" in drawn
+    assert "blanket pair, PLD (upper)" in drawn
+    assert "no amplification" not in drawn
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 160])
