@@ -308,6 +308,8 @@ def _row(cell: Cell) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
+        if not math.isfinite(value):
+            return None  # JSON has no infinity
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
