@@ -169,6 +169,8 @@ def tighter(first: LossLaw, second: LossLaw) -> LossLaw:
     outcomes = hull_outcomes(losses, np.minimum(*sticks))
     p, q = mirrored(outcomes)
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    keep = (p > 0) & (q > 0)
+    loss, p, q = loss[keep], p[keep], q[keep]
     return LossLaw(
         loss=loss,
         p=p,
@@ -177,7 +179,6 @@ def tighter(first: LossLaw, second: LossLaw) -> LossLaw:
         deviation=_deviation(loss, p),
         kind="upper",
         cells=max(first.cells, second.cells),
-        condensed=True,
         symmetric=True,
     )
 

@@ -147,7 +147,7 @@ def blanket_pair(
     ``slots`` = n, ``participation`` = γ is Poisson sampling.
     """
     if blanket.edges or blanket.tail:
-        return _edge_pair(blanket, population=population, slots=slots, participation=participation)
+        return slot_pair(blanket, population=population, slots=slots, participation=participation)
     active = min(2 * participation * blanket.differing, 1.0)
     null = participation * max(0.0, 1.0 - blanket.mass)
     passive, neutral_gain = (min(null / (1.0 - active), 1.0) if active < 1 else 0.0), 0.0
@@ -168,7 +168,8 @@ def blanket_pair(
     )
 
 
-def _edge_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> SlotPair:
+def slot_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> SlotPair:
+    """The same pair slot by slot, with every kind of report on its own. Upper bound."""
     gain = math.expm1(blanket.local_epsilon)
     one_record = [(gain, blanket.differing), *((r - 1.0, mass) for r, mass in blanket.edges)]
     atoms = [(u, 0.0, participation * mass) for u, mass in one_record if mass > 0]
@@ -251,6 +252,12 @@ def upper_mixture(shuffle_round: ShuffleRound) -> PairMixture:
 def upper_mixtures(shuffle_round: ShuffleRound) -> tuple[PairMixture, ...]:
     """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
     blanket = shuffle_round.effective_blanket()
+    if blanket.high > 0:
+
+        def build(population: int, slots: int, participation: float) -> SlotPair:
+            return slot_pair(blanket, population=population, slots=slots, participation=participation)
+
+        return upper_mixture(shuffle_round), _by_scheme(shuffle_round, build, upper=True)
     counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
     if counted and shuffle_round.sampling is not Sampling.CHECK_IN:
         return upper_mixture(shuffle_round), _bit_mixture(shuffle_round)

@@ -112,7 +112,10 @@ class LossComposition:
         target = delta - self._missing if self._kind == "upper" else delta
         if target <= 0:
             return math.inf
-        found = max(0.0, self._window(self._tilt_for_delta(target)).epsilon(target, kind=self._kind))
+        # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
+        tighter = min if self._kind == "upper" else max
+        found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
+        found = max(0.0, found)
         # No outcome of the laws has more than their largest losses together, whatever rounding says.
         return min(found, self._pure * (1 + 1e-12))
 
@@ -160,11 +163,11 @@ class LossComposition:
         """The tilt whose mean loss is ``epsilon``."""
         return self._solve_tilt(lambda tilt: self._cumulant(tilt)[1] - epsilon)
 
-    def _tilt_for_delta(self, delta: float) -> float:
+    def _tilts(self, delta: float) -> tuple[float, ...]:
         """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
 
-        If the largest loss alone has more mass than δ there is none; then a tilt that moves most of the mass
-        up to it.
+        If the largest loss alone has more mass than δ there is none; then several that move more or less of
+        the mass up to it.
         """
         log_delta = math.log(delta)
 
@@ -172,8 +175,9 @@ class LossComposition:
             value, mean, _ = self._cumulant(tilt)
             return tilt * mean - value
 
-        wanted = min(-log_delta, 0.9 * divergence(self._largest_tilt()))
-        return self._solve_tilt(lambda tilt: divergence(tilt) - wanted)
+        most = 0.9 * divergence(self._largest_tilt())
+        tilt = self._solve_tilt(lambda tilt: divergence(tilt) - min(-log_delta, most))
+        return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
 
     def _solve_tilt(self, excess: Callable[[float], float]) -> float:
         high = self._largest_tilt()
