@@ -11,7 +11,7 @@ Each peer runs from its own checkout, or its own install, under a directory outs
 where the last is filled by ``pip install --target DIR/site-packages PLD_accounting random-allocation
 prv-accountant``. What is missing is skipped, and the results say so. Neighbouring relation: replace-one.
 
-Usage: python benchmarks/peers.py --peers DIR [--output FILE]
+Usage: python benchmarks/peers.py --peers DIR [--slow] [--output FILE]
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ PATIENCE = 60
 """Seconds of processor time for one answer."""
 
 SIGMA = 1.0
+QUICK = 10**4
+"""Reports up to which every peer answers in seconds."""
 
 LAWS: dict[str, Callable[[float], Blanket]] = {
     "generic": Blanket.generic,
@@ -88,7 +90,7 @@ class Row:
         seconds: processor time of theirs.
         ours: our interval for the same law, computed once from a cold start.
         factor: theirs over our upper bound.
-        time_ratio: their time over ours.
+        time_ratio: their time over ours; None where ours is too short to tell.
         below_lower: whether theirs is below what a real instance attains.
     """
 
@@ -102,7 +104,7 @@ class Row:
     seconds: float
     ours: Own
     factor: float | None
-    time_ratio: float
+    time_ratio: float | None
     below_lower: bool
 
 
@@ -152,9 +154,9 @@ def gaussian(num_steps: int) -> Setting:
     )
 
 
-def runs() -> Iterator[Run]:
+def runs(*, slow: bool) -> Iterator[Run]:
     for setting in columns().values():
-        yield from _single(setting)
+        yield from _single(setting, slow=slow)
     for setting in composed():
         yield from _rounds(setting)
     case = columns()["d"]
@@ -188,6 +190,8 @@ def runs() -> Iterator[Run]:
         setting=gaussian(1),
         answer=partial(peers.shuffled_gaussian_clones, sigma=SIGMA),
     )
+    if not slow:
+        return
     case = columns()["b"]
     for law in ("10-RR", "Laplace"):
         near = certify(case, mechanism=law, blanket=LAWS[law](case.local_epsilon)).upper
@@ -200,21 +204,13 @@ def runs() -> Iterator[Run]:
         )
 
 
-def _single(setting: Setting) -> Iterator[Run]:
+def _single(setting: Setting, *, slow: bool) -> Iterator[Run]:
     apple, balle, wang = (
         "apple/ml-shuffling-amplification",
         "BorjaBalle/amplification-by-shuffling",
         "wangsw/PrivacyAmplification",
     )
     make = partial(Run, setting=setting)
-    yield make(peer=apple, method="2021 clones, upper", law="interactive", answer=peers.clones_numerical)
-    yield make(
-        peer=apple,
-        method="2021 clones, lower",
-        law="interactive",
-        answer=partial(peers.clones_numerical, upper=False),
-        bound="lower",
-    )
     for bound in ("Hoeffding", "BennettExact"):
         yield make(
             peer=balle,
@@ -229,6 +225,16 @@ def _single(setting: Setting) -> Iterator[Run]:
             law=law,
             answer=partial(peers.blanket_inequality, bound="BennettExact", mechanism=law),
         )
+    if setting.population > QUICK and not slow:
+        return
+    yield make(peer=apple, method="2021 clones, upper", law="interactive", answer=peers.clones_numerical)
+    yield make(
+        peer=apple,
+        method="2021 clones, lower",
+        law="interactive",
+        answer=partial(peers.clones_numerical, upper=False),
+        bound="lower",
+    )
     yield make(peer=wang, method="stronger clones", law="generic", answer=peers.stronger_clones_numerical)
     yield make(
         peer=wang,
@@ -277,7 +283,7 @@ def ask(run: Run, directory: Path, own: Own) -> Row:
         seconds=seconds,
         ours=own,
         factor=None if epsilon is None else epsilon / own.upper,
-        time_ratio=seconds / own.seconds,
+        time_ratio=seconds / own.seconds if own.seconds > 0 else None,
         below_lower=epsilon is not None and run.bound != "lower" and epsilon < own.lower,
     )
 
@@ -363,7 +369,7 @@ def show(rows: list[Row], console: Console) -> None:
             row.problem if row.epsilon is None else f"{row.epsilon:.6g}",
             f"[{row.ours.lower:.6g}, {row.ours.upper:.6g}]",
             "" if row.factor is None else f"{row.factor:.5f}" + ("  below" if row.below_lower else ""),
-            f"{row.time_ratio:.2g}",
+            "" if row.time_ratio is None else f"{row.time_ratio:.2g}",
         )
     console.print(table)
 
@@ -372,12 +378,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--peers", type=Path, required=True, help="directory of the checkouts")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--slow", action="store_true", help="also what takes a peer 10 s or more")
     options = parser.parse_args()
     console = Console(width=170)
     certify(_setting("warm-up", local_epsilon=0.7, population=5_000, delta=1e-6))
     found: dict[tuple[str, Setting], Own] = {}
     rows = []
-    for run in runs():
+    for run in runs(slow=options.slow):
         key = (run.law, run.setting)
         if key not in found:
             found[key] = certify(
