@@ -243,10 +243,17 @@ class ShuffleAccountant:
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
             laws, steps = self._upper_laws("upper")
-            upper = self._compose(laws, steps).delta(epsilon) + self._replacement_charge(epsilon)
+            try:
+                upper = self._compose(laws, steps).delta(epsilon)
+            except ArithmeticError:  # rounds of very different scales share no grid
+                upper = RenyiComposition(laws, steps).delta(epsilon)
+            upper += self._replacement_charge(epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, laws in self._lower_candidates():
-                value = LossComposition(laws, steps).delta(epsilon)
+                try:
+                    value = LossComposition(laws, steps).delta(epsilon)
+                except ArithmeticError:
+                    continue
                 if value >= lower:
                     lower, lower_name = value, name
         return DeltaInterval(
@@ -288,10 +295,12 @@ class ShuffleAccountant:
             return False
 
         def fits(num_steps: int) -> bool:
+            if num_steps > _MOST_STEPS:
+                return False
             probe = ShuffleAccountant(method=self._method)
             probe._rounds, probe._steps = self._rounds[:before], self._steps[:before]
             probe.step(shuffle_round, num_steps=num_steps)
-            return probe.upper_epsilon(delta) <= target_epsilon
+            return probe.spent(delta) <= target_epsilon
 
         if not fits(steps):
             return True
@@ -303,6 +312,15 @@ class ShuffleAccountant:
             steps=_stretch(fits, known_good=steps),
         )
         return False
+
+    def spent(self, delta: float) -> float:
+        """The certified ε, infinite if there is none at ``delta``: what budgets are compared with.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        _check_delta(delta)
+        return self._certified(delta)[0]
 
     def upper_epsilon(self, delta: float) -> float:
         """The certified ε alone: what :meth:`epsilon` reports as ``upper``, without its lower bound.
@@ -344,14 +362,8 @@ class ShuffleAccountant:
         found = [
             NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
             for name, epsilon in (
-                (
-                    self._upper_name("pld"),
-                    self._charged_epsilon(LossComposition(laws, steps), delta),
-                ),
-                (
-                    self._upper_name("rdp"),
-                    self._charged_epsilon(RenyiComposition(laws, steps), delta),
-                ),
+                (self._upper_name("pld"), self._by_losses(laws, steps, delta)),
+                (self._upper_name("rdp"), self._charged_epsilon(RenyiComposition(laws, steps), delta)),
             )
         ]
         cap = self._cap(delta)
@@ -369,7 +381,10 @@ class ShuffleAccountant:
         tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}
         for name, candidate in self._lower_candidates(every_family=True):
-            value = LossComposition(candidate, steps).epsilon(delta)
+            try:
+                value = LossComposition(candidate, steps).epsilon(delta)
+            except ArithmeticError:
+                continue
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
             NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=_SOURCE)
@@ -482,29 +497,46 @@ class ShuffleAccountant:
         return LossComposition(laws, steps) if self._method == "pld" else RenyiComposition(laws, steps)
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
+        tightest = self._certified(delta)
+        own = self._local_delta()
+        if tightest[0] == math.inf and own > 0:
+            raise ValueError(
+                f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
+                f"and to {self._replacement_charge(0.0):.3g} with pure randomizers in place of (ε0, δ0) ones; "
+                "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
+            )
+        return tightest
+
+    def _certified(self, delta: float) -> tuple[float, str]:
+        """The least certified ε and its bound's name; infinite if there is none."""
         name = self._upper_name(self._method)
         if not self._rounds:
             return 0.0, name
+        found = [(self._cap(delta), _NO_AMPLIFICATION)]
         laws, steps = self._upper_laws("upper")
-        found = [(self._charged_epsilon(self._compose(laws, steps), delta), name)]
-        if self._method == "pld" and sum(steps) > _MOST_LOSS_STEPS:
+        if self._method == "pld":
+            found.append((self._by_losses(laws, steps, delta), name))
+        if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
             orders = RenyiComposition(laws, steps)
             found.append((self._charged_epsilon(orders, delta), self._upper_name("rdp")))
-        found.append((self._cap(delta), _NO_AMPLIFICATION))
-        tightest = min(found)
-        if tightest[0] == math.inf and self._local_delta() > 0:
-            raise ValueError(
-                f"no ε at δ={delta:g}: the reports' own δ0 adds up to {self._replacement_charge(0.0):.3g} "
-                "over the rounds; use a smaller δ0 (more noise), fewer rounds, or a larger δ"
-            )
-        return tightest
+        return min(found)
+
+    def _by_losses(self, laws: list[LossLaw], steps: list[int], delta: float) -> float:
+        """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
+        try:
+            return self._charged_epsilon(LossComposition(laws, steps), delta)
+        except ArithmeticError:
+            return math.inf
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"
         steps = list(self._distinct().values())
         for name, laws in self._lower_candidates():
-            value = LossComposition(laws, steps).epsilon(delta)
+            try:
+                value = LossComposition(laws, steps).epsilon(delta)
+            except ArithmeticError:  # no grid is fine and wide enough: nothing is known from below
+                continue
             if value > best:
                 best, best_name = value, name
         return best, best_name

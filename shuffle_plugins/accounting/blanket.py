@@ -18,7 +18,7 @@ A sign's gain, tanh(ε0/2), is off by less than 2**-59, which is 4e-9 of it here
 MAX_LOCAL_EPSILON = 500.0
 """Beyond, doubles lose the odds."""
 
-_MASS_TOLERANCE = 1e-9
+_MASS_TOLERANCE = 1e-11
 
 
 class Form(StrEnum):
@@ -184,10 +184,9 @@ class Blanket:
         differing = mirrored = low = high = 0.0
         corners_only = True
         for r0, r1, mass in atoms:
-            x, y = ((r - 1.0) / (e - 1.0) for r in (r0, r1))
-            if not (-1e-9 <= x <= 1 + 1e-9 and -1e-9 <= y <= 1 + 1e-9) or mass < 0:
+            x, y = (_corner_coordinate(r, e) for r in (r0, r1))
+            if math.isnan(x) or math.isnan(y) or not mass >= 0:
                 raise ValueError(f"atom ({r0}, {r1}, {mass}) is not a blanket atom at ε0={local_epsilon}")
-            x, y = _snap(x), _snap(y)
             corners_only = corners_only and {x, y} <= {0.0, 1.0}
             differing += mass * x * (1 - y)
             mirrored += mass * (1 - x) * y
@@ -229,11 +228,18 @@ class Blanket:
             raise ValueError(f"not the state of a Blanket: {state!r}") from error
 
 
-def _snap(fraction: float) -> float:
-    """A corner coordinate, freed of rounding."""
-    if fraction < 1e-9:
+def _corner_coordinate(weight: float, largest: float) -> float:
+    """Where in [0, 1] a weight lies between 1 and e^ε0, freed of rounding; nan outside.
+
+    A weight is 1 only if it is so close to it in units of one and of the range: what is small beside e^ε0 may
+    still tell a lot.
+    """
+    above, fraction = weight - 1.0, (weight - 1.0) / (largest - 1.0)
+    if not -1e-9 <= fraction <= 1 + 1e-9:
+        return math.nan
+    if abs(above) <= 1e-9 and fraction < 1e-9:
         return 0.0
-    return 1.0 if fraction > 1 - 1e-9 else fraction
+    return 1.0 if fraction > 1 - 1e-9 else max(fraction, 0.0)
 
 
 def check_local_epsilon(local_epsilon: float) -> float:

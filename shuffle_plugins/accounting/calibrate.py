@@ -22,7 +22,7 @@ _RELATIVE_PRECISION = 1e-4
 def _spent(shuffle_round: ShuffleRound, num_steps: int, *, delta: float, method: Method) -> float:
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)
-    return accountant.upper_epsilon(delta)
+    return accountant.spent(delta)
 
 
 def _fits(

@@ -66,7 +66,7 @@ def subset_selection(*, local_epsilon: float, categories: int, size: int | None 
         differing=density * one,
         low=density * (k - s) * (k - s - 1) / (k * (k - 1)),
         high=density * s * (s - 1) / (k * (k - 1)),
-        outside=density * one * (k - s - 1) / (k - 2),
+        outside=density * one * min((k - s - 1) / (k - 2), 1.0),
     )
 
 

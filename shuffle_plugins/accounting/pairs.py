@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,8 @@ _COHORT_BUCKETS = 24
 _BIT_BUCKETS = ((30_000, 256), (3_000_000, 128))
 _FEWEST_BIT_BUCKETS, _TAIL_BIT_BUCKETS, _BIT_TAIL = 64, 8, 1e-7
 _MOST_BIT_COHORTS = 96
+_MOST_COUNTED_REPORTS = 2e9
+_MOST_SPREAD, _MOST_SLOTTED = 10.0, 30.0  # ε0
 _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 
 
@@ -146,6 +148,8 @@ def blanket_pair(
     Upper bound. ``slots`` = k, ``participation`` = 1 is k-of-n sampling (k = n: everybody takes part);
     ``slots`` = n, ``participation`` = γ is Poisson sampling.
     """
+    if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
+        blanket = _without_high(blanket)
     if blanket.edges or blanket.tail:
         return slot_pair(blanket, population=population, slots=slots, participation=participation)
     active = min(2 * participation * blanket.differing, 1.0)
@@ -165,6 +169,24 @@ def blanket_pair(
         passive_weight=0.0,
         weak_gain=blanket.weak - 1.0,
         neutral_gain=neutral_gain,
+    )
+
+
+def _without_high(blanket: Blanket) -> Blanket:
+    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
+
+    Each trade is a mean-preserving spread (step ii of Claim 2), so the pair can only grow. It is what is left
+    where (e, e) reports are so rare that spreading others over them and nothing loses its digits.
+    """
+    e = math.exp(blanket.local_epsilon)
+    paired = min(blanket.high, blanket.low)
+    return replace(
+        blanket,
+        differing=blanket.differing + paired + (blanket.high - paired) * e / (e + 1),
+        low=blanket.low - paired,
+        high=0.0,
+        outside=0.0,
+        exact=False,
     )
 
 
@@ -252,13 +274,14 @@ def upper_mixture(shuffle_round: ShuffleRound) -> PairMixture:
 def upper_mixtures(shuffle_round: ShuffleRound) -> tuple[PairMixture, ...]:
     """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
     blanket = shuffle_round.effective_blanket()
-    if blanket.high > 0:
+    if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
 
         def build(population: int, slots: int, participation: float) -> SlotPair:
             return slot_pair(blanket, population=population, slots=slots, participation=participation)
 
         return upper_mixture(shuffle_round), _by_scheme(shuffle_round, build, upper=True)
     counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
+    counted = counted and shuffle_round.cohort <= _MOST_COUNTED_REPORTS
     if counted and shuffle_round.sampling is not Sampling.CHECK_IN:
         return upper_mixture(shuffle_round), _bit_mixture(shuffle_round)
     return (upper_mixture(shuffle_round),)

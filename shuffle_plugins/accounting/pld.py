@@ -30,6 +30,9 @@ _RELATIVE_SLACK = 1e-10
 _ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
+_REFINEMENTS, _SETTLED = 4, 1e-5
+_MOST_CELLS = 1 << 22
+_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20
 _FINEST_CELL = 1e-4  # of the span of one step's loss
 
 
@@ -62,7 +65,7 @@ class LossComposition:
         self._steps = np.asarray(steps, dtype=np.float64)
         if np.any(self._steps < 1):
             raise ValueError("every law needs at least one step")
-        self._single = laws[0] if len(laws) == 1 and self._steps[0] == 1 else None
+        self._single = _product(laws, steps)
         self._laws = tuple(laws)
         variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
         self._total_steps = float(self._steps.sum())
@@ -78,7 +81,7 @@ class LossComposition:
         affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
         wanted: float = max(law.cells for law in self._laws)
         if len(self._laws) == 1:
-            stored = 2 * wanted if self._laws[0].condensed else affordable
+            stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted)
             wanted = min(max(affordable, wanted), stored)
         wanted = min(wanted, _MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
         cell = self._deviation / math.sqrt(self._total_steps) / wanted
@@ -89,6 +92,11 @@ class LossComposition:
         likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
         if likeliest > cell:
             cell = likeliest / math.ceil(likeliest / cell)
+        if max(spans) > _MOST_CELLS * cell:
+            raise ArithmeticError(
+                f"losses between {cell:.3g} and {max(spans):.3g} share no grid; account for rounds of such "
+                "different scales apart, or by Rényi divergences"
+            )
         self._cell = cell
         self._grid = [_to_grid(law, cell) for law in self._laws]
         width = max(len(g.p) for g in self._grid)
@@ -115,6 +123,16 @@ class LossComposition:
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
         tighter = min if self._kind == "upper" else max
         found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
+        if found <= 0 and self._kind == "lower":
+            found = self._window(0.0).epsilon(target, kind=self._kind)
+        for _ in range(_REFINEMENTS):
+            if not 0 < found < min(self._largest, self._pure):
+                break
+            before = found
+            again = self._window(self._tilt_for_epsilon(found)).epsilon(target, kind=self._kind)
+            found = tighter(found, again)
+            if abs(found - before) <= _SETTLED * before:
+                break
         found = max(0.0, found)
         # No outcome of the laws has more than their largest losses together, whatever rounding says.
         return min(found, self._pure * (1 + 1e-12))
@@ -349,6 +367,35 @@ def _discounted(weight: Floats, cell: float) -> Floats:
         result[start:stop] = np.exp(distance) * (part + carry * math.exp(-cell * (stop - start)))
         carry = float(result[start])
     return result
+
+
+def _product(laws: Sequence[LossLaw], steps: Sequence[int]) -> LossLaw | None:
+    """The composition outcome by outcome, if it has few enough of them."""
+    total = sum(int(step) for step in steps)
+    if total == 1:
+        return laws[0]
+    outcomes = math.fsum(step * math.log(len(law.loss)) for law, step in zip(laws, steps, strict=True))
+    if total > _MOST_MULTIPLIED or outcomes > math.log(_MOST_PRODUCTS):
+        return None
+    loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
+    for law, step in zip(laws, steps, strict=True):
+        for _ in range(int(step)):
+            loss = np.add.outer(loss, law.loss).ravel()
+            p = np.multiply.outer(p, law.p).ravel()
+            q = np.multiply.outer(q, law.q).ravel()
+            kept = (p > 0) & (q > 0)
+            lost += float(p[~kept].sum())
+            loss, p, q = loss[kept], p[kept], q[kept]
+    order = np.argsort(loss, kind="stable")
+    variance = math.fsum(step * law.deviation**2 for law, step in zip(laws, steps, strict=True))
+    return LossLaw(
+        loss=loss[order],
+        p=p[order],
+        q=q[order],
+        missing=lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True)),
+        deviation=math.sqrt(variance),
+        kind=laws[0].kind,
+    )
 
 
 def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:

@@ -139,8 +139,12 @@ class ShuffleRound:
 
         (1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8.
         """
-        passes = self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN)
-        reports = self.population if passes else self.cohort
+        if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN):
+            reports = float(self.population)
+        elif self.sampling is Sampling.POISSON and self.adversary is Adversary.SERVER:
+            reports = 1 + (self.population - 1) * self.sampling_rate  # the client is known to take part
+        else:
+            reports = self.cohort
         return reports * self.local_delta * (1 + math.exp(-self.local_epsilon) / 2)
 
     def received(self, count: int) -> ShuffleRound:

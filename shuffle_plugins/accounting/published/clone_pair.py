@@ -118,7 +118,7 @@ class ClonePair:
         above = np.where(trials >= 1, betainc(threshold, np.maximum(trials, 1.0), 0.5), 0.0)
         at = np.exp(log_probability(successes=threshold - 1, trials=clones, success=0.5))
         # P − e^ε·Q of {A + Δ ≥ t}, split so that nothing of order one cancels
-        gained = at * (advantage - math.expm1(epsilon) * (1 - advantage) / 2)
+        gained = at * (advantage - math.expm1(epsilon) / (math.exp(self.local_epsilon) + 1))
         lost = above * math.expm1(epsilon)
         each = np.maximum(gained - lost, 0.0)
         slack = float((mass * (np.abs(gained) + lost)).sum()) * _ROUNDING

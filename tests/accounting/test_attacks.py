@@ -1,0 +1,139 @@
+"""Cases in which an earlier version was wrong, refused what is legal, or gave away too much."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from shuffle_plugins.accounting import (
+    Blanket,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_num_steps,
+)
+from shuffle_plugins.accounting.frequency_oracles import subset_selection
+from shuffle_plugins.accounting.published.clone_pair import ClonePair
+from shuffle_plugins.mechanisms import registry
+
+
+def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
+    accountant = ShuffleAccountant(method=method)
+    for shuffle_round, steps in entries:
+        accountant.step(shuffle_round, num_steps=steps)
+    return accountant
+
+
+def test_a_client_known_to_take_part_is_charged_its_own_local_delta() -> None:
+    lonely = ShuffleRound(
+        local_epsilon=0.5,
+        population=1000,
+        cohort=0.001,
+        sampling="poisson",
+        adversary="server",
+        local_delta=1e-3,
+    )
+    accountant = accountant_of((lonely, 1))
+    with pytest.raises(ValueError, match="no ε"):
+        accountant.epsilon(9e-4)
+    # Binary response that shows its bit with probability 1e-3, alone: at least so much.
+    right, shown = 1 / (1 + math.exp(-0.5)), 1e-3
+    for epsilon in (0.0, 0.3, 0.49):
+        alone = shown + (1 - shown) * max(0.0, right - math.exp(epsilon) * (1 - right))
+        assert accountant.delta(epsilon).upper >= alone * 0.999**2
+
+
+@pytest.mark.parametrize(
+    ("local_epsilon", "weight", "mass", "epsilon"), [(50.0, 1e11, 5e-21, 5.0), (20.0, 1.48, 2e-9, 0.1)]
+)
+def test_small_weights_are_not_taken_for_one(
+    local_epsilon: float, weight: float, mass: float, epsilon: float
+) -> None:
+    atoms = [(weight, 1.0, mass), (1.0, weight, mass), (1.0, 1.0, 1 - mass * (weight + 1))]
+    blanket = Blanket.from_atoms(local_epsilon=local_epsilon, atoms=atoms)
+    alone = ShuffleRound(
+        local_epsilon=local_epsilon, population=1, cohort=1, mechanism="own", blanket=blanket
+    )
+    exact = mass * (weight - math.exp(epsilon))
+    assert accountant_of((alone, 1)).delta(epsilon).upper >= exact * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("local_epsilon", [16.75, 17.25, 20.25, 40.0, 165.0, 500.0])
+@pytest.mark.parametrize("mechanism", ["hadamard-response", "oue", "local-hashing", "rappor", "k-rr"])
+def test_loud_oracles_have_an_answer(mechanism: str, local_epsilon: float) -> None:
+    blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=20)
+    for population in (1, 1000):
+        loud = ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=population,
+            mechanism=mechanism,
+            blanket=blanket,
+        )
+        interval = accountant_of((loud, 1)).epsilon(1e-6)
+        assert 0 <= interval.lower <= interval.upper <= local_epsilon
+
+
+def test_rounds_of_very_different_scales_have_an_answer() -> None:
+    quiet = ShuffleRound(local_epsilon=1.0, population=10**9, cohort=10**4)
+    loud = ShuffleRound(local_epsilon=100.0, population=10**6, cohort=10)
+    for method in ("pld", "rdp"):
+        accountant = accountant_of((quiet, 10**6), (loud, 1), method=method)
+        interval = accountant.epsilon(1e-6)
+        assert 0 <= interval.lower <= interval.upper <= 1e6 + 100
+        assert accountant.delta(interval.upper).upper <= 1.01e-6
+        assert accountant.bounds(1e-6)
+
+
+def test_budgets_with_local_delta_are_answered_not_refused() -> None:
+    shuffle_round = ShuffleRound(local_epsilon=0.1, population=10, cohort=1, local_delta=1e-7)
+    accountant = ShuffleAccountant()
+    assert not accountant.would_exceed(shuffle_round, target_epsilon=3.0, delta=1e-6)
+    steps = calibrate_num_steps(target_epsilon=3.0, delta=1e-6, shuffle_round=shuffle_round)
+    assert accountant_of((shuffle_round, steps)).upper_epsilon(1e-6) <= 3.0
+    assert accountant.would_exceed(shuffle_round, num_steps=10**12, target_epsilon=3.0, delta=1e-6)
+    assert accountant_of((shuffle_round, 10**6)).spent(1e-6) == math.inf
+
+
+@pytest.mark.parametrize(("local_epsilon", "categories"), [(4.095927241445888, 17), (6.5, 100), (1.38737, 5)])
+def test_a_third_record_is_outside_of_all_but_rounding(local_epsilon: float, categories: int) -> None:
+    blanket = subset_selection(local_epsilon=local_epsilon, categories=categories)
+    assert blanket.outside <= blanket.differing
+
+
+@pytest.mark.parametrize(("local_epsilon", "exact"), [(12.0, 11.296), (18.0, 23.290), (20.0, 27.290)])
+def test_few_loud_rounds_are_multiplied_out(local_epsilon: float, exact: float) -> None:
+    interval = accountant_of(
+        (ShuffleRound(local_epsilon=local_epsilon, population=1000, cohort=10), 3)
+    ).epsilon(1e-6)
+    assert interval.lower <= interval.upper
+    assert interval.upper == pytest.approx(exact, rel=1e-3)
+
+
+def test_tiny_costs_of_many_rounds_are_not_noise() -> None:
+    quiet = ShuffleRound(local_epsilon=0.1, population=10**9, cohort=10**5)
+    interval = accountant_of((quiet, 10**6)).epsilon(1e-5)
+    assert interval.upper == pytest.approx(6.59e-6, rel=0.01)
+
+
+def test_the_most_bits_are_left_to_the_blanket() -> None:
+    many = ShuffleRound(
+        local_epsilon=1.0,
+        population=10**12,
+        cohort=10**12,
+        mechanism="binary-rr",
+        blanket=Blanket.bit(1.0),
+    )
+    assert 0 <= accountant_of((many, 100)).upper_epsilon(1e-9) < 1e-3
+
+
+@pytest.mark.parametrize("local_epsilon", [20.0, 30.0, 60.0])
+def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
+    pair = ClonePair(
+        local_epsilon=local_epsilon,
+        num_reports=1,
+        clone_probability=math.exp(-local_epsilon),
+    )
+    # Alone, the two probabilities are e/(e + 1) and 1/(e + 1): δ at ε is (e − e^ε)/(e + 1).
+    exact = local_epsilon + math.log1p(-1e-6 * (1 + math.exp(-local_epsilon)))
+    assert pair.upper_epsilon(1e-6) >= exact - 1e-12
