@@ -502,7 +502,7 @@ class ShuffleAccountant:
         if tightest[0] == math.inf and own > 0:
             raise ValueError(
                 f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
-                f"and to {self._replacement_charge(0.0):.3g} with pure randomizers in place of (ε0, δ0) ones; "
+                f"and to {self._replacement_charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
                 "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
             )
         return tightest
