@@ -94,8 +94,8 @@ class RoundSimulator:
             )
         if shuffle_round.sampling is Sampling.CHECK_IN:
             raise ValueError(
-                "a check-in pass is not one round: audit a round with full participation, which is what a whole "
-                "pass is certified as before an observer"
+                "a check-in pass is not one round: audit a round with full participation, which is what a "
+                "whole pass is certified as before an observer"
             )
         if rounds_per_call is not None and (type(rounds_per_call) is not int or rounds_per_call < 1):
             raise ValueError(f"rounds_per_call must be None or an int of at least 1, got {rounds_per_call!r}")
