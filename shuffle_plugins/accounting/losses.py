@@ -342,6 +342,7 @@ def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind
     top = np.minimum(np.ceil(mean + reach), trials)
     bottom = np.maximum(np.floor(mean - reach), 0)
     width = int((top - bottom).max()) + 1
+    step = min(step, width)
     width += -width % step
     i = np.arange(1, width, dtype=np.float64)
     above = np.clip(top[:, None] - i + 1, 0.0, None)

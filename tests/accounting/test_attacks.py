@@ -137,3 +137,13 @@ def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
     # Alone, the two probabilities are e/(e + 1) and 1/(e + 1): δ at ε is (e − e^ε)/(e + 1).
     exact = local_epsilon + math.log1p(-1e-6 * (1 + math.exp(-local_epsilon)))
     assert pair.upper_epsilon(1e-6) >= exact - 1e-12
+
+
+@pytest.mark.parametrize("steps", [1, 10**6])
+def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> None:
+    blanket = registry.blanket("k-rr", local_epsilon=8.0, dim=3)
+    shuffle_round = ShuffleRound(
+        local_epsilon=8.0, population=10**9, cohort=10**5, mechanism="k-rr", blanket=blanket
+    )
+    interval = accountant_of((shuffle_round, steps)).epsilon(1e-12)
+    assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
