@@ -45,7 +45,8 @@ from shuffle_plugins.cli_options import (
 )
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.plotting import PlottingUnavailable, plot_comparisons, plot_plan
-from shuffle_plugins.tables import WIDE, bounds_table, rounded, rounds_tables, verdict
+from shuffle_plugins.rounding import rounded
+from shuffle_plugins.tables import WIDE, bounds_table, rounds_tables, verdict
 
 # The accounting itself needs SciPy: it is imported by the commands that ask it something.
 if TYPE_CHECKING:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
+
+from shuffle_plugins.rounding import rounded
 
 if TYPE_CHECKING:
     from shuffle_plugins.comparison import Comparison
@@ -23,7 +23,6 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _BOUND_COLUMN = 22
 _WIDE_GAP, _NARROW_GAP = 3, 2
 _TITLE = 54
-_LARGEST_IN_FULL = 10**9
 
 
 def bounds_table(answer: Comparison, *, width: int = WIDE) -> Table:
@@ -117,25 +116,14 @@ def _pages(columns: Sequence[list[str]], *, room: int, gap: int) -> Iterator[lis
 def verdict(answer: Comparison) -> str:
     """The certified interval in one line."""
     lower, upper = rounded(answer.interval.lower, up=False), rounded(answer.interval.upper, up=True)
+    if answer.interval.lower_bound == "none":
+        return f"[bold]ε ≤ {upper}[/] (no lower bound) at δ = {answer.interval.delta:g} · {relation(answer)}"
     return f"[bold]ε ∈ \\[{lower}, {upper}][/] at δ = {answer.interval.delta:g} · {relation(answer)}"
 
 
 def relation(answer: Comparison) -> str:
     """Whose privacy the numbers are about, and against whom."""
     return f"{answer.interval.neighbouring_relation} neighbours · adversary: {answer.interval.adversary}"
-
-
-def rounded(value: float, *, up: bool, digits: int = 4) -> str:
-    """A number to so many significant digits, rounded towards one side, its thousands separated."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    exact = Decimal(value)
-    place = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    near = exact.quantize(place, rounding=ROUND_CEILING if up else ROUND_FLOOR)
-    if not Decimal("1e-4") <= abs(near) < _LARGEST_IN_FULL:
-        return f"{float(near):.{digits}g}"
-    text = f"{near:,f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _table(title: str, *, wide: bool = True) -> Table:

@@ -23,6 +23,7 @@ from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mi
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.renyi import RenyiComposition
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRound
+from shuffle_plugins.rounding import rounded
 
 Method = Literal["pld", "rdp"]
 
@@ -62,11 +63,7 @@ class EpsilonInterval:
 
     def __str__(self) -> str:
         """One line: the interval, δ, relation, adversary and the bounds' names."""
-        return (
-            f"ε ∈ [{self.lower:.4g}, {self.upper:.4g}] at δ = {self.delta:g} "
-            f"({self.neighbouring_relation} neighbours, adversary: {self.adversary}; "
-            f"upper: {self.upper_bound}, lower: {self.lower_bound})"
-        )
+        return _spoken("ε", self, f"δ = {self.delta:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +77,19 @@ class DeltaInterval:
     adversary: str
     upper_bound: str
     lower_bound: str
+
+    def __str__(self) -> str:
+        """One line: the interval, ε, relation, adversary and the bounds' names."""
+        return _spoken("δ", self, f"ε = {self.epsilon:g}")
+
+
+def _spoken(quantity: str, found: EpsilonInterval | DeltaInterval, at: str) -> str:
+    upper, lower = rounded(found.upper, up=True), rounded(found.lower, up=False)
+    known = f"{quantity} ∈ [{lower}, {upper}]" if found.lower_bound != "none" else f"{quantity} ≤ {upper}"
+    return (
+        f"{known} at {at} ({found.neighbouring_relation} neighbours, adversary: {found.adversary}; "
+        f"upper: {found.upper_bound}, lower: {found.lower_bound})"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +378,7 @@ class ShuffleAccountant:
         ]
         cap = self._cap(delta)
         if cap < math.inf:
-            found = [replace(bound, epsilon=min(bound.epsilon, cap)) for bound in found]
+            found = [replace(b, epsilon=min(b.epsilon, cap)) for b in found if b.epsilon < math.inf]
             found.append(
                 NamedBound(
                     name=_NO_AMPLIFICATION,

@@ -109,7 +109,10 @@ class ShuffleRound:
             raise ValueError("full participation needs cohort == population")
         if self.blanket is None:
             if self.mechanism != "generic":
-                raise ValueError(f"mechanism {self.mechanism!r} needs its blanket; pass blanket=")
+                raise ValueError(
+                    f"mechanism {self.mechanism!r} needs its blanket; pass blanket=, for a known mechanism "
+                    "shuffle_plugins.mechanisms.blanket(name, local_epsilon=…, dim=…)"
+                )
             return
         if not isinstance(self.blanket, Blanket):
             raise ValueError(f"blanket must be a Blanket, got {self.blanket!r}")
@@ -160,6 +163,8 @@ class ShuffleRound:
         Raises:
             ValueError: if the round is not under Poisson sampling, or the count is out of range.
         """
+        if self.sampling is Sampling.CHECK_IN:
+            raise ValueError("a check-in pass is charged as a whole, whatever the counts of its rounds")
         if self.sampling is not Sampling.POISSON:
             raise ValueError(f"the cohort of a round under {self.sampling} sampling is known beforehand")
         if type(count) is not int or not 1 <= count <= self.population:

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from shuffle_plugins.planning.plans import Plan, PlanRow
-from shuffle_plugins.tables import WIDE, rounded
+from shuffle_plugins.rounding import rounded
+from shuffle_plugins.tables import WIDE
 
 _NOTHING = "—"
 

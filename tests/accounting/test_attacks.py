@@ -147,3 +147,19 @@ def test_rare_passive_slots_of_a_huge_population_take_no_memory(steps: int) -> N
     )
     interval = accountant_of((shuffle_round, steps)).epsilon(1e-12)
     assert 0 < interval.lower <= interval.upper <= 1.002 * interval.lower
+
+
+def test_printed_intervals_are_rounded_outwards_and_own_up_to_no_lower_bound() -> None:
+    own = Blanket.bit(1.5)
+    shuffle_round = ShuffleRound(
+        local_epsilon=1.5, population=60_000, cohort=10_000, mechanism="binary-rr", blanket=own
+    )
+    interval = accountant_of((shuffle_round, 1200)).epsilon(1e-5)
+    lower, upper = str(interval).split("[")[1].split("]")[0].split(", ")
+    assert float(lower) <= interval.lower
+    assert float(upper) >= interval.upper
+    batches = ShuffleRound(local_epsilon=1.5, population=6000, cohort=1000, sampling="single-pass")
+    assert str(accountant_of((batches, 1)).epsilon(1e-5)).startswith("ε ≤ ")
+    assert str(accountant_of((batches, 1)).delta(0.1)).startswith("δ ≤ ")
+    with pytest.raises(ValueError, match="as a whole"):
+        ShuffleRound(local_epsilon=1.0, population=100, cohort=10, sampling="check-in").received(9)
