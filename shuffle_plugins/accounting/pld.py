@@ -30,7 +30,7 @@ _RELATIVE_SLACK = 1e-10
 _ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
-_REFINEMENTS, _SETTLED = 4, 1e-5
+_REFINEMENTS, _SETTLED, _MOST_REFINED_STEPS = 4, 1e-5, 1e6
 _MOST_CELLS = 1 << 22
 _MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20
 _FINEST_CELL = 1e-4  # of the span of one step's loss
@@ -81,7 +81,8 @@ class LossComposition:
         affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
         wanted: float = max(law.cells for law in self._laws)
         if len(self._laws) == 1:
-            stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted)
+            few = self._total_steps <= _MOST_REFINED_STEPS
+            stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted if few else 0.0)
             wanted = min(max(affordable, wanted), stored)
         wanted = min(wanted, _MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
         cell = self._deviation / math.sqrt(self._total_steps) / wanted
@@ -125,7 +126,7 @@ class LossComposition:
         found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
         if found <= 0 and self._kind == "lower":
             found = self._window(0.0).epsilon(target, kind=self._kind)
-        for _ in range(_REFINEMENTS):
+        for _ in range(_REFINEMENTS if self._total_steps <= _MOST_REFINED_STEPS else 0):
             if not 0 < found < min(self._largest, self._pure):
                 break
             before = found
