@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
@@ -252,18 +253,9 @@ class ShuffleAccountant:
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
-            laws, steps = self._upper_laws("upper")
-            try:
-                upper = self._compose(laws, steps).delta(epsilon)
-            except ArithmeticError:  # rounds of very different scales share no grid
-                upper = RenyiComposition(laws, steps).delta(epsilon)
-            upper += self._replacement_charge(epsilon)
+            upper = self._composed_delta(epsilon) + self._replacement_charge(epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
-            for name, laws in self._lower_candidates():
-                try:
-                    value = LossComposition(laws, steps).delta(epsilon)
-                except ArithmeticError:
-                    continue
+            for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
                     lower, lower_name = value, name
         return DeltaInterval(
@@ -390,11 +382,8 @@ class ShuffleAccountant:
         found = [bound for bound in found if bound.epsilon < math.inf]
         tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}
-        for name, candidate in self._lower_candidates(every_family=True):
-            try:
-                value = LossComposition(candidate, steps).epsilon(delta)
-            except ArithmeticError:
-                continue
+        attained = self._attained(lambda composition: composition.epsilon(delta), every_family=True)
+        for name, value in attained:
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
             NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=_SOURCE)
@@ -503,8 +492,12 @@ class ShuffleAccountant:
         resolution = self._resolution(distinct)
         return [_upper_law(r, resolution, kind) for r in distinct], list(distinct.values())
 
-    def _compose(self, laws: list[LossLaw], steps: list[int]) -> LossComposition | RenyiComposition:
-        return LossComposition(laws, steps) if self._method == "pld" else RenyiComposition(laws, steps)
+    def _composed_delta(self, epsilon: float) -> float:
+        laws, steps = self._upper_laws("upper")
+        if self._method == "pld":
+            with suppress(ArithmeticError):  # rounds of very different scales share no grid
+                return LossComposition(laws, steps).delta(epsilon)
+        return RenyiComposition(laws, steps).delta(epsilon)
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
         tightest = self._certified(delta)
@@ -541,15 +534,19 @@ class ShuffleAccountant:
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"
-        steps = list(self._distinct().values())
-        for name, laws in self._lower_candidates():
-            try:
-                value = LossComposition(laws, steps).epsilon(delta)
-            except ArithmeticError:  # no grid is fine and wide enough: nothing is known from below
-                continue
+        for name, value in self._attained(lambda composition: composition.epsilon(delta)):
             if value > best:
                 best, best_name = value, name
         return best, best_name
+
+    def _attained(
+        self, ask: Callable[[LossComposition], float], *, every_family: bool = False
+    ) -> Iterator[tuple[str, float]]:
+        """What each composed instance answers, by its name; nothing where no grid is fine and wide enough."""
+        steps = list(self._distinct().values())
+        for name, laws in self._lower_candidates(every_family=every_family):
+            with suppress(ArithmeticError):
+                yield name, ask(LossComposition(laws, steps))
 
     def _lower_candidates(self, *, every_family: bool = False) -> list[tuple[str, list[LossLaw]]]:
         """Instances to compose: for each round the most telling family, in both directions.

@@ -14,12 +14,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-
-Floats = npt.NDArray[np.float64]
+from shuffle_plugins.accounting.grid import Floats
 
 _CELLS = 1 << 13
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96

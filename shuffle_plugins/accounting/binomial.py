@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from shuffle_plugins.accounting.grid import Floats
 
 TAIL = 1e-30
 LOG_TAIL = math.log(2 / TAIL)

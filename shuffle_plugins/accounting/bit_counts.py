@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
+from scipy.special import expit
 
 from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach
 from shuffle_plugins.accounting.grid import Floats, tally
@@ -210,13 +211,13 @@ def _tilted(datasets: _Datasets, centre: Floats, *, one: float, zero: float) -> 
     base = math.log(one / zero)
     for _ in range(64):
         tilt = (low + high) / 2
-        mean = zeros / (1 + np.exp(np.minimum(base - tilt, 700.0)))
-        mean += ones / (1 + np.exp(np.minimum(-base - tilt, 700.0)))
+        mean = zeros * expit(tilt - base) + ones * expit(tilt + base)
         low, high = np.where(mean < wanted, tilt, low), np.where(mean < wanted, high, tilt)
     tilt = (low + high) / 2
-    one_a = 1 / (1 + np.exp(np.minimum(base - tilt, 700.0)))
-    one_b = 1 / (1 + np.exp(np.minimum(-base - tilt, 700.0)))
-    return tilt, zeros * one_a * (1 - one_a) + ones * one_b * (1 - one_b)
+    variance = zeros * expit(tilt - base) * expit(base - tilt) + ones * expit(tilt + base) * expit(
+        -base - tilt
+    )
+    return tilt, variance
 
 
 def _fill(

@@ -23,7 +23,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from shuffle_plugins.accounting.grid import Floats
 
 _ROUNDOFF = 2.0**-52
 _LEFT_OFF = 12.0  # −log of the Gaussian factor at the ends

@@ -21,11 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from shuffle_plugins.accounting.positive_parts import (
-    Floats,
-    expected_positive_part,
-    log_positive_part_bound,
-)
+from shuffle_plugins.accounting.grid import Floats
+from shuffle_plugins.accounting.positive_parts import expected_positive_part, log_positive_part_bound
 from shuffle_plugins.accounting.profiles import PositiveLosses, hull_outcomes
 
 _MASS_TOLERANCE = 1e-9

@@ -19,6 +19,7 @@ from functools import partial
 
 from scipy import optimize
 
+from shuffle_plugins.accounting.published.arguments import check_reports
 from shuffle_plugins.accounting.published.rounds import compose_points
 
 _LARGEST_LOCAL_EPSILON = 100.0
@@ -193,8 +194,7 @@ def shuffling(
     Raises:
         ValueError: if an argument is out of range.
     """
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_reports(num_reports)
     if not 0 < delta <= 1:
         raise ValueError(f"delta must be in (0, 1], got {delta!r}")
     _check_point(0.0, local_epsilon)

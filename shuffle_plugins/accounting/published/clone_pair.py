@@ -21,15 +21,15 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy.special import betainc, logsumexp
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.published.arguments import Vector, real_orders
 from shuffle_plugins.accounting.published.binomial import log_probability
 from shuffle_plugins.accounting.published.few_clones import log_excess, log_few, log_odds
 
-Vector = NDArray[np.float64]
 Side = Literal["lower", "upper"]
 
 _BUCKETS = 2048
@@ -142,9 +142,7 @@ class ClonePair:
         Raises:
             ValueError: if an order is not a finite number above 1.
         """
-        alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-        if alpha.ndim != 1 or not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
-            raise ValueError("Rényi orders must be finite numbers above 1")
+        alpha = real_orders(orders)
         nodes = _sign_nodes(self, float(alpha.max()))
         moments = np.array([self._log_moment(float(order), nodes) for order in alpha])
         divergence = moments / (alpha - 1) * (1 + 1e-9)

@@ -11,14 +11,13 @@ import math
 from functools import lru_cache, partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.published.arguments import Vector, check_level, check_reports
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
 from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
-
-Vector = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _ULPS = 8 * np.finfo(np.float64).eps
@@ -143,8 +142,7 @@ def specific_randomizer(*, distance: float, shared: float, num_reports: int, del
         raise ValueError(f"distance must be in (0, 1], got {distance!r}")
     if not 0 < shared <= 1 / 3:
         raise ValueError(f"shared must be in (0, 1/3], got {shared!r}")
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_reports(num_reports)
     if not 0 < delta <= 1:
         raise ValueError(f"delta must be in (0, 1], got {delta!r}")
     clones = shared * num_reports
@@ -386,7 +384,5 @@ def rdp_epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps
 
 
 def _check_shuffle(*, local_epsilon: float, num_reports: int) -> None:
-    if not (math.isfinite(local_epsilon) and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive finite number, got {local_epsilon!r}")
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_level(local_epsilon)
+    check_reports(num_reports)

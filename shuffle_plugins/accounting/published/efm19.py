@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from shuffle_plugins.accounting.published.arguments import Vector, check_reports, real_orders
 from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi
-
-Vector = NDArray[np.float64]
 
 _LARGEST_LOCAL_EPSILON = 100.0
 _FEWEST_REPORTS = 1000
@@ -61,13 +59,10 @@ def rdp(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
     Raises:
         ValueError: if an argument is out of range.
     """
-    alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if alpha.ndim != 1 or not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
-        raise ValueError("Rényi orders must be finite numbers above 1")
+    alpha = real_orders(orders)
     if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
         raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_reports(num_reports)
     return 2 * alpha * math.exp(4 * local_epsilon) * math.expm1(local_epsilon) ** 2 / num_reports
 
 

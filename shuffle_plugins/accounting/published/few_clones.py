@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from shuffle_plugins.accounting.published.arguments import Vector
 from shuffle_plugins.accounting.published.binomial import log_probability
-
-Vector = NDArray[np.float64]
 
 _NEGLIGIBLE = -8.0  # log of the share of a moment that need not be known better
 _CELLS = 48  # of the coins, to begin with

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
+from shuffle_plugins.accounting.published.arguments import Vector, whole_orders
 from shuffle_plugins.accounting.published.subsampled_rdp import subsample_ternary_chi
 
-Vector = NDArray[np.float64]
-
+_THEOREMS = "subsampled Rényi theorems"
 _ROUNDING = 1e-9
 _NO_OVERFLOW = 30.0
 
@@ -82,7 +82,7 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
         ValueError: if an argument is out of range, or ``rdp`` is too short.
     """
     curve = _curve(rdp)
-    whole = _whole_orders(orders)
+    whole = whole_orders(orders, theorems=_THEOREMS)
     if curve.size < int(whole.max()) - 1:
         raise ValueError("rdp must hold every order from 2 to the largest one asked for")
     if not 0 < sampling_rate <= 1:
@@ -123,12 +123,3 @@ def _curve(rdp: ArrayLike) -> Vector:
     if curve.ndim != 1 or curve.size == 0 or not np.all(curve >= 0):
         raise ValueError("rdp must be a vector of divergences, none of them negative")
     return curve
-
-
-def _whole_orders(orders: ArrayLike) -> NDArray[np.int64]:
-    values = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if values.ndim != 1 or values.size == 0:
-        raise ValueError("orders must be a vector with at least one order")
-    if not (np.all(values >= 2) and np.all(np.isfinite(values)) and np.all(values == np.floor(values))):
-        raise ValueError("subsampled Rényi theorems hold at whole orders from 2 on")
-    return values.astype(np.int64)

@@ -12,14 +12,12 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shuffle_plugins.accounting.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import rdp_subsampling
+from shuffle_plugins.accounting.published.arguments import Vector, check_level
 from shuffle_plugins.accounting.published.composition import strong_composition
 from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
-
-Vector = NDArray[np.float64]
 
 _EVERY_ORDER_TO = 24
 _ORDER_RATIO = 1.06
@@ -37,8 +35,7 @@ def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_step
     Raises:
         ValueError: if an argument is out of range.
     """
-    if not (math.isfinite(local_epsilon) and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive finite number, got {local_epsilon!r}")
+    check_level(local_epsilon)
     if not 1 <= cohort <= population:
         raise ValueError(f"cohort must be in [1, population], got {cohort!r} of {population!r}")
     if num_steps < 1:

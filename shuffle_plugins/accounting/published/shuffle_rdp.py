@@ -11,13 +11,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
 from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.accounting.published.arguments import Vector, check_reports
 from shuffle_plugins.accounting.published.rounds import compose_renyi
-
-Vector = NDArray[np.float64]
 
 _ROUNDING = 1e-9
 _LARGEST_LOCAL_EPSILON = 300.0
@@ -331,6 +330,5 @@ def _check(*, orders: ArrayLike, local_epsilon: float, num_reports: int, smalles
         raise ValueError(f"orders must be at least {smallest:g} and above 1, got {alpha.min():g}")
     if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
         raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_reports(num_reports)
     return alpha

@@ -16,12 +16,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from shuffle_plugins.accounting.published.arguments import Vector, check_level, check_reports, real_orders
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
 from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
-
-Vector = NDArray[np.float64]
 
 
 def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
@@ -43,10 +42,8 @@ def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> floa
         ValueError: if an argument is out of range, or ε0 > log(n/(8·log(2/δ)) − 1), where the theorem is
             silent.
     """
-    if not (math.isfinite(local_epsilon) and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive finite number, got {local_epsilon!r}")
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
+    check_level(local_epsilon)
+    check_reports(num_reports)
     if not 0 < delta <= 1:
         raise ValueError(f"delta must be in (0, 1], got {delta!r}")
     room = num_reports / (8 * math.log(2 / delta)) - 1
@@ -78,9 +75,7 @@ def renyi_closed_form(*, orders: ArrayLike, local_epsilon: float, num_reports: i
         ValueError: if an argument is out of range, or an order outside the corollary's regime.
     """
     pair = binary_pair(local_epsilon=local_epsilon, num_reports=num_reports)
-    alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if alpha.ndim != 1 or not (np.all(alpha > 1) and np.all(np.isfinite(alpha))):
-        raise ValueError("Rényi orders must be finite numbers above 1")
+    alpha = real_orders(orders)
     edge = pair.num_reports * math.exp(-local_epsilon) / (16 * local_epsilon)
     if np.any(alpha >= edge):
         raise ValueError(f"Corollary 4.3 needs orders below {edge:.4g}, got {alpha.max():.4g}")

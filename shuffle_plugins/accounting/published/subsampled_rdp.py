@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
 from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.published.arguments import Vector, whole_orders
 from shuffle_plugins.accounting.published.binomial import log_probability
 
-Vector = NDArray[np.float64]
-
+_THEOREMS = "the subsampled-shuffle theorems"
 _ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5 and cohort 1e9
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 _FIRST_ORDERS = 64
@@ -76,7 +76,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
     Raises:
         ValueError: if an argument is out of range, or ``log_chi`` is too short.
     """
-    whole = _whole_orders(orders)
+    whole = whole_orders(orders, theorems=_THEOREMS)
     log_terms = np.asarray(log_chi, dtype=np.float64)
     if log_terms.ndim != 1 or log_terms.size < int(whole.max()) - 1:
         raise ValueError("log_chi must hold every order from 2 to the largest one asked for")
@@ -111,7 +111,7 @@ def upper_bound(*, orders: ArrayLike, local_epsilon: float, population: int, coh
     Raises:
         ValueError: if an order is not a whole number from 2 on, or another argument is out of range.
     """
-    whole = _whole_orders(orders)
+    whole = whole_orders(orders, theorems=_THEOREMS)
     _check(local_epsilon=local_epsilon, population=population, cohort=cohort)
     every = np.arange(2, int(whole.max()) + 1)
     log_chi = log_ternary_chi(orders=every, local_epsilon=local_epsilon, cohort=cohort)
@@ -141,7 +141,7 @@ def lower_bound(*, orders: ArrayLike, local_epsilon: float, population: int, coh
     Raises:
         ValueError: if an order is not a whole number from 2 on, or another argument is out of range.
     """
-    whole = _whole_orders(orders)
+    whole = whole_orders(orders, theorems=_THEOREMS)
     _check(local_epsilon=local_epsilon, population=population, cohort=cohort)
     success = 1.0 / (math.exp(local_epsilon) + 1.0)
     step = 2 * math.sinh(local_epsilon) / population
@@ -233,15 +233,6 @@ def _relevant_hits(*, trials: int, success: float, step: float, order: int) -> V
 def _log_e_minus_inverse(local_epsilon: float) -> float:
     """log(e^ε0 − e^−ε0)."""
     return local_epsilon + math.log(-math.expm1(-2 * local_epsilon))
-
-
-def _whole_orders(orders: ArrayLike) -> NDArray[np.int64]:
-    values = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if values.ndim != 1 or values.size == 0:
-        raise ValueError("orders must be a vector with at least one order")
-    if not (np.all(values >= 2) and np.all(np.isfinite(values)) and np.all(values == np.floor(values))):
-        raise ValueError("the subsampled-shuffle theorems hold at whole orders from 2 on")
-    return values.astype(np.int64)
 
 
 def _check(*, local_epsilon: float, population: int, cohort: int) -> None:
