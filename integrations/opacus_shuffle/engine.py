@@ -435,14 +435,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
         def round_at(local_epsilon: float) -> ShuffleRound:
             mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=dim, radius=radius)
-            return ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=population,
-                cohort=cohort,
-                sampling=sampling,
-                mechanism=mechanism.name,
-                blanket=mechanism.blanket(),
-            )
+            return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
 
         def exceeds(local_epsilon: float) -> bool:
             return accountant.would_exceed(
@@ -452,6 +445,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 target_delta=target_delta,
             )
 
+        if round_at(1.0).local_delta > 0:
+            raise ShufflePrivacyError(
+                "local_epsilon cannot be solved for where reports are (ε0, δ0)-LDP: pass it to make_private"
+            )
         alone = calibrate_local_epsilon(
             target_epsilon=target_epsilon,
             delta=target_delta,

@@ -67,7 +67,12 @@ def build_randomizer(
         ShufflePrivacyError: if the factory returned something else than was asked for.
         ValueError: from the randomizer, for values outside its range.
     """
-    mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
+    try:
+        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
+    except TypeError as error:
+        raise ShufflePrivacyError(
+            f"the randomizer cannot be built for gradients with local_epsilon, dim and radius alone: {error}"
+        ) from error
     if not isinstance(mechanism, LocalRandomizer):
         raise ShufflePrivacyError(f"the randomizer factory returned {mechanism!r}, not a LocalRandomizer")
     built = (mechanism.local_epsilon, mechanism.dim, mechanism.radius)
@@ -75,6 +80,10 @@ def build_randomizer(
         raise ShufflePrivacyError(
             f"asked for (local_epsilon, dim, radius) = {(local_epsilon, dim, radius)}, "
             f"the randomizer has {built}"
+        )
+    if not mechanism.shufflable:
+        raise ShufflePrivacyError(
+            f"a report of {mechanism!r} can be read only by who knows whose it is: it cannot be shuffled"
         )
     return mechanism
 
@@ -187,13 +196,8 @@ class ShuffleMixin:
             dim=sum(p.numel() for p in self._trained),
             radius=float(max_grad_norm),
         )
-        self._round = ShuffleRound(
-            local_epsilon=mechanism.local_epsilon,
-            population=self._population,
-            cohort=self._cohort,
-            sampling=self._sampling,
-            mechanism=mechanism.name,
-            blanket=mechanism.blanket(),
+        self._round = mechanism.shuffle_round(
+            population=self._population, cohort=self._cohort, sampling=self._sampling
         )
         self._factory = factory
         self._mechanism = mechanism

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from shuffle_plugins.mechanisms.registry import available, blanket, get, register, summary
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+    from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
     from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
+    from shuffle_plugins.mechanisms.frequency import FrequencyOracle
     from shuffle_plugins.mechanisms.linf_coordinate import LInfCoordinate
     from shuffle_plugins.mechanisms.privunit import PrivUnit
     from shuffle_plugins.mechanisms.reports import Reports
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "LocalRandomizer": "base",
+    "Mechanism": "base",
     "Norm": "base",
+    "FrequencyOracle": "frequency",
     "BinaryRandomizedResponse": "binary_rr",
     "LInfCoordinate": "linf_coordinate",
     "PrivUnit": "privunit",
@@ -30,8 +33,10 @@ _LAZY = {
 
 __all__ = [
     "BinaryRandomizedResponse",
+    "FrequencyOracle",
     "LInfCoordinate",
     "LocalRandomizer",
+    "Mechanism",
     "Norm",
     "PrivUnit",
     "Reports",

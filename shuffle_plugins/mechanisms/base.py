@@ -1,4 +1,4 @@
-"""The interface of every ε0-LDP randomizer."""
+"""The interfaces of local randomizers: what all share, and those of vectors in a norm ball."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.rows import Rows
@@ -28,11 +29,127 @@ _NORMS = {Norm.L1: Rows.l1_norm, Norm.L2: Rows.l2_norm, Norm.LINF: Rows.linf_nor
 _BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
-class LocalRandomizer(ABC):
-    """An unbiased ε0-LDP randomizer of vectors in a norm ball, batched over clients.
+class Mechanism(ABC):
+    """A local randomizer: one call turns each client's datum into one report, at a cost of ε0.
 
-    One call randomises each row of a batch on its own. The reports of a round, shuffled, are all that leaves
-    the clients; ``sum`` and ``aggregate`` are post-processing of them.
+    The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
+    post-processing of them. Vectors in a norm ball go to a :class:`LocalRandomizer`, categories to a
+    :class:`~shuffle_plugins.mechanisms.frequency.FrequencyOracle`.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: length of what is estimated: of a client's vector, or the number of categories.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        self._local_epsilon = check_local_epsilon(local_epsilon)
+        self._dim = check_dim(dim)
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one report, in nats."""
+        return self._local_epsilon
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of one report; 0 unless a mechanism says otherwise."""
+        return 0.0
+
+    @property
+    def dim(self) -> int:
+        """Length of what is estimated."""
+        return self._dim
+
+    @property
+    def shufflable(self) -> bool:
+        """Whether a report can be read without knowing whose it is; only then does shuffling amplify."""
+        return True
+
+    @property
+    @abstractmethod
+    def domain(self) -> str:
+        """What a client may hold, in a word: a norm for the ball of vectors, or ``"categories"``."""
+
+    @property
+    @abstractmethod
+    def bits_per_report(self) -> int:
+        """Bits of one report on the wire."""
+
+    @property
+    @abstractmethod
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the domain, or a bound on it."""
+
+    @abstractmethod
+    def blanket(self) -> Blanket:
+        """The mechanism's own privacy blanket, for tight accounting."""
+
+    @abstractmethod
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum over clients, (dim,). Sums of chunks add up; no reports sum to zero.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's.
+        """
+
+    def aggregate(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the mean over clients, (dim,).
+
+        Raises:
+            ValueError: if there are no reports, or they are not this mechanism's.
+        """
+        if len(reports) == 0:
+            raise ValueError("no reports to average; use sum() where a round may be empty")
+        return self.sum(reports) / len(reports)
+
+    def shuffle_round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> ShuffleRound:
+        """A round of this mechanism, with all that is known of its reports, for an accountant.
+
+        A mechanism with δ0 > 0 is accounted through its (ε0, δ0) alone.
+
+        Raises:
+            ValueError: if reports cannot be shuffled, or an argument is out of range.
+        """
+        if not self.shufflable:
+            raise ValueError(
+                f"a report of {self!r} can be read only by who knows whose it is: it cannot be shuffled, and "
+                "costs local_epsilon"
+            )
+        return ShuffleRound(
+            local_epsilon=self.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            adversary=adversary,
+            mechanism=self.name,
+            blanket=None if self.local_delta else self.blanket(),
+            local_delta=self.local_delta,
+        )
+
+    def _own(self, reports: Reports, *, fields: int) -> None:
+        if reports.mechanism != self.name or reports.dim != self.dim or len(reports.fields) != fields:
+            raise ValueError(
+                f"these are reports of {reports.mechanism!r} in dimension {reports.dim}, "
+                f"not of {self.name!r} in dimension {self.dim}"
+            )
+
+
+class LocalRandomizer(Mechanism):
+    """An unbiased randomizer of vectors in a norm ball, batched over clients.
+
+    One call randomises each row of a batch on its own.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -43,28 +160,26 @@ class LocalRandomizer(ABC):
         ValueError: if a parameter is out of range.
     """
 
-    name: ClassVar[str]
     norm: ClassVar[Norm]
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
-        self._local_epsilon = check_local_epsilon(local_epsilon)
-        self._dim = check_dim(dim)
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
         self._radius = check_radius(radius)
-
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of one report, in nats."""
-        return self._local_epsilon
-
-    @property
-    def dim(self) -> int:
-        """Length of a client's vector."""
-        return self._dim
 
     @property
     def radius(self) -> float:
         """Radius of the ball, in the mechanism's norm."""
         return self._radius
+
+    @property
+    def domain(self) -> str:
+        """The norm of the ball."""
+        return str(self.norm)
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the ball: at 0, unless a mechanism says otherwise."""
+        return float(self.variance(torch.zeros(1, self.dim, dtype=torch.float64))[0])
 
     def __repr__(self) -> str:
         return (
@@ -72,26 +187,9 @@ class LocalRandomizer(ABC):
             f"radius={self.radius!r})"
         )
 
-    @property
-    @abstractmethod
-    def bits_per_report(self) -> int:
-        """Bits of one report on the wire."""
-
     @abstractmethod
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row's report, (clients,), for rows in the ball."""
-
-    @abstractmethod
-    def blanket(self) -> Blanket:
-        """The mechanism's own privacy blanket, for tight accounting."""
-
-    @abstractmethod
-    def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,). Sums of chunks add up; no reports sum to zero.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's.
-        """
 
     @abstractmethod
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -130,16 +228,6 @@ class LocalRandomizer(ABC):
         if not clip:
             self._check_ball(norms, rows.dtype)
         return self._randomize(rows, norms, randomness or SecureRandomness())
-
-    def aggregate(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the mean of the rows, (dim,).
-
-        Raises:
-            ValueError: if there are no reports, or they are not this mechanism's.
-        """
-        if len(reports) == 0:
-            raise ValueError("no reports to average; use sum() where a round may be empty")
-        return self.sum(reports) / len(reports)
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
@@ -182,11 +270,4 @@ class LocalRandomizer(ABC):
             raise ValueError(
                 f"a row has {self.norm} norm {float(norms.max()):g}, outside the ball of radius "
                 f"{self.radius:g}; clip it first, or pass clip=True"
-            )
-
-    def _own(self, reports: Reports, *, fields: int) -> None:
-        if reports.mechanism != self.name or reports.dim != self.dim or len(reports.fields) != fields:
-            raise ValueError(
-                f"these are reports of {reports.mechanism!r} in dimension {reports.dim}, "
-                f"not of {self.name!r} in dimension {self.dim}"
             )

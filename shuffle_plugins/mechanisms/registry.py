@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting.blanket import Blanket
-    from shuffle_plugins.mechanisms.base import LocalRandomizer
+    from shuffle_plugins.mechanisms.base import Mechanism
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 
-Factory = Callable[..., "LocalRandomizer"]
+Factory = Callable[..., "Mechanism"]
 BlanketFunction = Callable[..., "Blanket"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -110,14 +110,14 @@ def summary(name: str) -> str:
     return _entry(name).summary
 
 
-def get(name: str, *, local_epsilon: float, dim: int, radius: float = 1.0, **options: Any) -> LocalRandomizer:
-    """Build a mechanism.
+def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = None, **options: Any) -> Any:
+    """Build a mechanism: a ``LocalRandomizer`` of vectors, or a ``FrequencyOracle`` of categories.
 
     Args:
         name: one of :func:`available`.
         local_epsilon: ε0 of one report, in nats.
-        dim: length of a client's vector.
-        radius: radius of the ball, in the mechanism's norm.
+        dim: length of a client's vector, or the number of categories.
+        radius: radius of the ball, in the mechanism's norm, 1 by default; not for categories.
         options: the mechanism's own further parameters.
 
     Raises:
@@ -127,11 +127,13 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float = 1.0, **opt
     factory = cast(Factory, _load(_entry(name).factory))
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if radius is not None:
+        options["radius"] = radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
         accepted = sorted(set(parameters) - set(_REQUIRED)) or "none"
         raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {accepted}")
-    return factory(local_epsilon=local_epsilon, dim=dim, radius=radius, **options)
+    return factory(local_epsilon=local_epsilon, dim=dim, **options)
 
 
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
@@ -144,15 +146,23 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
     if name in _LAWS and name not in available():
-        law = cast(BlanketFunction, _load(_LAWS[name]))
-        if _CATEGORIES in inspect.signature(law).parameters:
-            return law(local_epsilon=local_epsilon, categories=dim)
-        return law(local_epsilon=local_epsilon)
+        return _blanket(_LAWS[name], local_epsilon=local_epsilon, dim=dim)
     entry = _entry(name)
     if entry.blanket is None:
-        return get(name, local_epsilon=local_epsilon, dim=dim).blanket()
-    function = cast(BlanketFunction, _load(entry.blanket))
-    return function(local_epsilon=local_epsilon, dim=dim)
+        return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
+    return _blanket(entry.blanket, local_epsilon=local_epsilon, dim=dim)
+
+
+def _blanket(address: str | BlanketFunction, *, local_epsilon: float, dim: int) -> Blanket:
+    function = cast(BlanketFunction, _load(address))
+    parameters = inspect.signature(function).parameters
+    if _CATEGORIES in parameters:
+        return function(local_epsilon=local_epsilon, categories=dim)
+    return (
+        function(local_epsilon=local_epsilon, dim=dim)
+        if "dim" in parameters
+        else function(local_epsilon=local_epsilon)
+    )
 
 
 def _entry(name: str) -> _Entry:

@@ -1,0 +1,83 @@
+"""Randomizers of a category: their reports, summed, estimate how many clients hold each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.base import Mechanism
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class FrequencyOracle(Mechanism):
+    """An unbiased ε0-LDP randomizer of one of K categories, batched over clients.
+
+    A client's datum x in {0, …, K - 1} stands for the unit vector e_x; ``sum`` estimates the counts,
+    ``aggregate`` the frequencies. Estimates are unbiased, so single entries may be negative.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if dim < 2:
+            raise ValueError(f"{self.name} takes at least two categories, got dim={dim}")
+
+    @property
+    def domain(self) -> str:
+        """Categories 0, …, dim - 1."""
+        return "categories"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim})"
+
+    @abstractmethod
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,)."""
+
+    @abstractmethod
+    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+        """Report each category, int64 in [0, dim)."""
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Report each client's category once, at a cost of ε0 per client.
+
+        Args:
+            x: (clients,) integers in [0, dim); may be empty.
+            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
+        return self._randomize(self._categories(x), randomness or SecureRandomness())
+
+    def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
+
+        Raises:
+            TypeError, ValueError: as :meth:`randomize`.
+        """
+        return self.sum(self.randomize(x, randomness=randomness))
+
+    def _categories(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
+        if x.dim() != 1 or x.dtype not in _INTEGERS:
+            raise ValueError(
+                f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
+            )
+        x = x.to(torch.int64)
+        if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.dim):
+            raise ValueError(f"a category lies outside [0, {self.dim}); nothing was released")
+        return x
