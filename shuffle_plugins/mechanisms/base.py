@@ -107,6 +107,28 @@ class Mechanism(ABC):
             raise ValueError("no reports to average; use sum() where a round may be empty")
         return self.sum(reports) / len(reports)
 
+    def outcomes(self) -> Reports | None:
+        """Every report there is, each once, where they are few (at most 2**16 or so); else None.
+
+        With :meth:`log_likelihood` this makes ε0 and unbiasedness a matter of enumeration.
+        """
+        return None
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x, (reports,) float64.
+
+        For proofs, audits and tests. Log-probabilities where :meth:`outcomes` lists the reports; otherwise
+        densities, up to a term that is the same for every x.
+
+        Args:
+            reports: of this mechanism.
+            x: one datum of the domain: a vector (dim,), or a category ().
+
+        Raises:
+            NotImplementedError: if the mechanism does not know it.
+        """
+        raise NotImplementedError(f"{self.name} does not tell its law")
+
     def shuffle_round(
         self,
         *,
