@@ -22,8 +22,9 @@ from shuffle_plugins.accounting.losses import (
 )
 from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
 from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.published import stronger_clones
 from shuffle_plugins.accounting.renyi import RenyiComposition
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, ShuffleRound
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 from shuffle_plugins.rounding import rounded
 
 Method = Literal["pld", "rdp"]
@@ -35,6 +36,7 @@ _MOST_LOSS_STEPS = 10**6
 _CROSSING = 1e-6
 _PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 _NO_AMPLIFICATION = "local epsilon, no amplification"
+_GRIDLESS = "stronger clones, numerical"
 _MOST_REPLACEMENTS = 200
 _SOURCE = "shuffle_plugins, docs/accounting.md"
 
@@ -519,11 +521,35 @@ class ShuffleAccountant:
         laws, steps = self._upper_laws("upper")
         if self._method == "pld":
             found.append((self._by_losses(laws, steps, delta), name))
+            found.extend(self._without_a_grid(delta))
         if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
             orders = RenyiComposition(laws, steps)
             found.append((self._charged_epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
+
+    def _without_a_grid(self, delta: float) -> Iterator[tuple[float, str]]:
+        """One round of a fixed cohort: its pair needs no grid, and sampling is a theorem of its own."""
+        distinct = self._distinct()
+        if sum(distinct.values()) != 1 or self._replacement_distance():
+            return
+        (only,) = distinct
+        adaptive = only.blanket is not None and only.blanket.form is Form.CLONES
+        if adaptive or only.sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL):
+            return
+        cohort = int(only.cohort)
+        observed = only.adversary is Adversary.MODEL_OBSERVER
+        with suppress(ValueError):  # louder than the theorem's range
+            yield (
+                stronger_clones.numerical_epsilon(
+                    local_epsilon=only.local_epsilon,
+                    population=only.population if observed else cohort,
+                    cohort=cohort,
+                    num_steps=1,
+                    delta=delta,
+                ),
+                _GRIDLESS,
+            )
 
     def _by_losses(self, laws: list[LossLaw], steps: list[int], delta: float) -> float:
         """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
