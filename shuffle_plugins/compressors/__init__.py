@@ -1,0 +1,4 @@
+"""Public, data-independent transforms and codecs under the mechanisms: batched over clients, and not private.
+
+Nothing here protects anybody: a mechanism randomises what these functions return, or what they are given.
+"""

@@ -1,0 +1,35 @@
+"""Bits that everybody derives from a public seed. They hide nothing, and carry no client's data."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def public_bytes(purpose: str, *, seed: int, count: int) -> bytes:
+    """SHAKE-256 of the purpose and the seed: the same on every machine, in every version.
+
+    Args:
+        purpose: what the bits are for; different purposes give independent bits.
+        seed: any whole number.
+        count: bytes wanted.
+
+    Raises:
+        ValueError: if the seed is not a whole number.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(f"a public seed is a whole number, got {seed!r}")
+    return hashlib.shake_256(f"shuffle_plugins public {purpose} {seed}".encode()).digest(count)
+
+
+def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
+    """Fair public signs +1 and -1, (count,) int8: bit i, most significant first, of the bytes.
+
+    Raises:
+        ValueError: if the seed is not a whole number.
+    """
+    data = np.frombuffer(public_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)
+    return torch.from_numpy(1 - 2 * np.unpackbits(data, count=count).view(np.int8))

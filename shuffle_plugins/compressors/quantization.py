@@ -1,0 +1,38 @@
+"""Real numbers to whole numbers, unbiased."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
+
+_CHUNK = 1 << 16
+_LIMIT = 2.0**62
+
+
+def stochastic_round(values: Tensor, *, randomness: Randomness) -> Tensor:
+    """A whole number next to each value, int64 of the same shape: its floor, or the next one up.
+
+    Up with probability ``values - floor(values)``, rounded to a multiple of 2**-52 or finer, so the
+    expectation is off by at most 2**-53, and whole numbers stay what they are.
+
+    Args:
+        values: floating point of any shape, of absolute value below 2**62.
+        randomness: one word per value, drawn in chunks.
+
+    Raises:
+        ValueError: if the values are not floating point, not finite, or too large.
+    """
+    if not values.is_floating_point():
+        raise ValueError(f"only floating point is rounded, got {values.dtype}")
+    flat = values.reshape(-1)
+    rounded = torch.empty(flat.shape, dtype=torch.int64, device=values.device)
+    for start in range(0, flat.numel(), _CHUNK):
+        part = flat[start : start + _CHUNK].double()
+        if not bool((part.abs() < _LIMIT).all()):
+            raise ValueError("a value is NaN, infinite, or 2**62 or more in absolute value: clip it first")
+        low = part.floor()
+        up = randomness.bernoulli((part - low).mul_(2.0**PROBABILITY_BITS).to(torch.int64))
+        rounded[start : start + _CHUNK] = low.to(torch.int64) + up
+    return rounded.reshape(values.shape)
