@@ -12,7 +12,7 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.randomized_response import SignThresholds, bit_blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.mechanisms.rows import Rows
-from shuffle_plugins.mechanisms.signs import random_signs, sign_values
+from shuffle_plugins.mechanisms.signs import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
 
 
@@ -70,7 +70,19 @@ class BinaryRandomizedResponse(LocalRandomizer):
         total = sign_values(reports.fields[0]).sum(dtype=torch.int64)
         return (total.double() * self.report_value).to(torch.float32).reshape(1)
 
+    def outcomes(self) -> Reports:
+        """Minus and plus."""
+        return self._reports(torch.arange(2, dtype=torch.uint8))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each sign, had its client held x (1,); thresholds as they are rounded."""
+        value = x.detach().reshape(1).clamp(-self.radius, self.radius) / self.radius
+        return sign_log_likelihood(sign_values(reports.fields[0]), value, thresholds=self._thresholds)
+
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         values = x.dense().squeeze(1).to(norms.dtype) * self._factors(norms) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
+        return self._reports(plus)
+
+    def _reports(self, plus: Tensor) -> Reports:
         return Reports(mechanism=self.name, dim=self.dim, fields=(Field(plus, 1),))

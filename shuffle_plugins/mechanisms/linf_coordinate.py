@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -12,8 +13,11 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.randomized_response import SignThresholds, randomized_response_blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.rows import Rows
-from shuffle_plugins.mechanisms.signs import random_signs, sign_values
+from shuffle_plugins.mechanisms.signs import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
+
+
+_MOST_OUTCOMES = 1 << 16
 
 
 class LInfCoordinate(LocalRandomizer):
@@ -81,6 +85,20 @@ class LInfCoordinate(LocalRandomizer):
             torch.zeros(self.dim, device=indices.device).index_add_(0, indices, signs).mul_(self.report_value)
         )
 
+    def outcomes(self) -> Reports | None:
+        """Either sign of every coordinate, up to 2**15 coordinates."""
+        if 2 * self.dim > _MOST_OUTCOMES:
+            return None
+        every = torch.arange(2 * self.dim)
+        return self._reports(every // 2, (every % 2).to(torch.uint8))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        indices = reports.fields[0].values.to(torch.int64)
+        values = x.detach()[indices].clamp(-self.radius, self.radius) / self.radius
+        signs = sign_values(reports.fields[1])
+        return sign_log_likelihood(signs, values, thresholds=self._thresholds) - math.log(self.dim)
+
     def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
         return rows.dense().clamp(-self.radius, self.radius)
 
@@ -88,5 +106,8 @@ class LInfCoordinate(LocalRandomizer):
         indices = randomness.integers(self.dim, x.num_rows, device=x.device)
         values = x.gather(indices).to(norms.dtype).clamp(-self.radius, self.radius) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
+        return self._reports(indices, plus)
+
+    def _reports(self, indices: Tensor, plus: Tensor) -> Reports:
         chosen = Field(indices.to(compact_dtype(self._index_bits)), self._index_bits)
         return Reports(mechanism=self.name, dim=self.dim, fields=(chosen, Field(plus, 1)))

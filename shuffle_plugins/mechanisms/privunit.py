@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -96,6 +97,31 @@ class PrivUnit(LocalRandomizer):
         if not bool(((norms - 1).abs() <= _UNIT_TOLERANCE).all()):
             raise ValueError("a report is not a unit vector: it was altered or forged; drop it")
         return vectors.sum(dim=0).mul_(self.report_norm)
+
+    def outcomes(self) -> Reports | None:
+        """The two signs in one dimension; from two dimensions on there are too many unit vectors."""
+        if self.dim > 1:
+            return None
+        signs = torch.tensor([[-1.0], [1.0]])
+        return Reports(mechanism=self.name, dim=1, fields=(Field(signs, 32),))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-density of each unit vector with respect to the uniform law, or log-probability at dim 1.
+
+        A report that rounding to float32 has moved across the edge of the cap is taken as it is sent.
+        """
+        vectors = reports.fields[0].values.double()
+        row = x.detach().double()
+        length = float(torch.linalg.vector_norm(row))
+        uniform = self._parameters.uniform_probability
+        if length == 0:
+            return torch.full((len(reports),), -math.log(2) if self.dim == 1 else 0.0, dtype=torch.float64)
+        along = vectors @ (row / length) / torch.linalg.vector_norm(vectors, dim=1)
+        lean = min(length / self.radius, 1.0)
+        near, far = along >= self._parameters.threshold, -along >= self._parameters.threshold
+        inside = near.double().mul_((1 + lean) / 2).add_(far.double(), alpha=(1 - lean) / 2)
+        density = inside.mul_((1 - uniform) / self._parameters.cap_measure).add_(uniform).log_()
+        return density.sub_(math.log(2)) if self.dim == 1 else density
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
