@@ -12,6 +12,7 @@ from shuffle_plugins.auditing.attacks import (
     Frequencies,
     LikelihoodRatio,
     Projection,
+    ReportLaw,
     Score,
     Target,
 )
@@ -21,7 +22,6 @@ from shuffle_plugins.auditing.confidence import (
     clopper_pearson_upper,
     epsilon_lower_bound,
 )
-from shuffle_plugins.auditing.laws import ReportLaw
 from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
 

@@ -13,6 +13,7 @@ unsound: scores are judged on rounds that no attack has seen.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,14 +24,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.auditing.laws import ReportLaw, known_law
-from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, estimand
 from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Reports
 
 Score = Callable[[ReleasedRounds], Tensor]
 """One finite number per round, (rounds,): the larger, the more the round looks like D. Rounds add up."""
+
+ReportLaw = Callable[[Randomizer, Reports, Tensor], Tensor]
+"""Log-density of each report if its client's record is the last argument, (reports,).
+
+Against any measure that does not depend on the record. A law only steers an attack: if it is wrong the audit
+finds less, it never finds too much.
+"""
 
 _LARGEST_WEIGHT = 1e12
 _DECIMALS = 9
@@ -50,7 +56,7 @@ class Target:
         draw: draws the labelled reports behind ``samples``.
     """
 
-    mechanism: LocalRandomizer
+    mechanism: Randomizer
     neighbours: Neighbours
     draw: Callable[[], LabelledReports]
 
@@ -72,10 +78,11 @@ class Attack(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LikelihoodRatio(Attack):
-    """Weights from the mechanism's output law; does not apply to mechanisms whose law is not known.
+    """Weights from the mechanism's output law; does not apply to mechanisms that do not tell theirs.
 
     Attributes:
-        law: the law, for mechanisms of your own; None takes the one this package knows for the name.
+        law: the law; None takes the mechanism's own
+            :meth:`~shuffle_plugins.mechanisms.base.Mechanism.log_likelihood`.
     """
 
     law: ReportLaw | None = None
@@ -83,20 +90,21 @@ class LikelihoodRatio(Attack):
 
     def prepare(self, target: Target) -> Score | None:
         """The score from the law; None if there is none."""
-        law = self.law or known_law(target.mechanism)
-        if law is None:
+        mechanism, neighbours = target.mechanism, target.neighbours
+        law = self.law or _own_law
+        if self.law is None and not _tells_its_law(mechanism, neighbours.original):
             return None
-        neighbours = target.neighbours
 
         def score(rounds: ReleasedRounds) -> Tensor:
-            def density(record: Tensor) -> Tensor:
-                return law(target.mechanism, rounds.reports, record)
+            def log_density(record: Tensor) -> Tensor:
+                return law(mechanism, rounds.reports, record).double()
 
-            others = torch.stack([density(record) for record in neighbours.others]).mean(dim=0)
+            each = torch.stack([log_density(record) for record in neighbours.others])
+            others = each.logsumexp(dim=0) - math.log(len(each))
             return log_likelihood_ratio(
                 rounds,
-                original=density(neighbours.original) / others,
-                replacement=density(neighbours.replacement) / others,
+                original=(log_density(neighbours.original) - others).exp(),
+                replacement=(log_density(neighbours.replacement) - others).exp(),
             )
 
         return score
@@ -155,7 +163,8 @@ class Aggregate(Attack):
     def prepare(self, target: Target) -> Score | None:
         """The score from aggregates."""
         mechanism, neighbours = target.mechanism, target.neighbours
-        line = (neighbours.original - neighbours.replacement).double()
+        line = estimand(neighbours.original, dim=mechanism.dim)
+        line = line - estimand(neighbours.replacement, dim=mechanism.dim)
 
         def score(rounds: ReleasedRounds) -> Tensor:
             stops = rounds.sizes.cumsum(0).tolist()
@@ -190,6 +199,18 @@ def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacemen
         return share.clamp(min=1 / _LARGEST_WEIGHT).log()
 
     return (log_density(original) - log_density(replacement)).round(decimals=_DECIMALS)
+
+
+def _own_law(mechanism: Randomizer, reports: Reports, record: Tensor) -> Tensor:
+    return mechanism.log_likelihood(reports, record)
+
+
+def _tells_its_law(mechanism: Randomizer, record: Tensor) -> bool:
+    try:
+        _own_law(mechanism, mechanism.randomize(record.unsqueeze(0)), record)
+    except NotImplementedError:
+        return False
+    return True
 
 
 Symbols = Callable[[Reports], NDArray[np.int64]]

@@ -15,9 +15,8 @@ from torch import Tensor
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
-from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
+from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.randomness import Randomness, SecureRandomness
 
 Side = Literal["at least", "below"]
@@ -93,7 +92,7 @@ class AuditResult:
 
 
 def audit_round(
-    mechanism: LocalRandomizer,
+    mechanism: Randomizer,
     shuffle_round: ShuffleRound,
     *,
     delta: float,
@@ -189,7 +188,7 @@ def audit_round(
 
 
 def audit_local(
-    mechanism: LocalRandomizer,
+    mechanism: Randomizer,
     *,
     delta: float = 0.0,
     num_trials: int = 20_000,

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+
+Randomizer = LocalRandomizer | FrequencyOracle
+"""What can be audited: a randomizer of vectors or of categories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -17,9 +21,10 @@ class Neighbours:
 
     Attributes:
         name: what the choice is, for reports.
-        original: (dim,), client 1's record in D.
-        replacement: (dim,), client 1's record in D'.
-        others: (records, dim), at least one; the other n - 1 clients hold these in turn, in both datasets.
+        original: (dim,), or () for a category: client 1's record in D.
+        replacement: likewise, client 1's record in D'.
+        others: (records, dim), or (records,) for categories, at least one; the other n - 1 clients hold these
+            in turn, in both datasets.
 
     Raises:
         ValueError: if shapes or dtypes do not fit together.
@@ -32,9 +37,11 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         one, two, rest = self.original, self.replacement, self.others
-        if one.dim() != 1 or two.shape != one.shape or rest.dim() != 2 or rest.shape[1:] != one.shape:
+        fits = two.shape == one.shape and rest.dim() == one.dim() + 1 and rest.shape[1:] == one.shape
+        if one.dim() > 1 or not fits:
             raise ValueError(
-                "neighbours are two records (dim,) and the others' records (records, dim), got shapes "
+                "neighbours are two records (dim,) and the others' records (records, dim), or two categories "
+                "() and the others' categories (records,), got shapes "
                 f"{tuple(one.shape)}, {tuple(two.shape)}, {tuple(rest.shape)}"
             )
         if rest.shape[0] == 0:
@@ -60,14 +67,18 @@ _EXTREMES: dict[Norm, Callable[[int], Tensor]] = {
 }
 
 
-def extreme_neighbours(mechanism: LocalRandomizer) -> tuple[Neighbours, ...]:
-    """Antipodal records on the boundary of the mechanism's ball, before several choices of everybody else.
+def extreme_neighbours(mechanism: Randomizer) -> tuple[Neighbours, ...]:
+    """Records as far apart as the mechanism's domain has them, before several choices of everybody else.
 
-    Everybody else holds the replacement, or the original (the mirror image, unless the mechanism is broken in
-    one direction), or the origin, or half of them each of the two records, or, from dimension 2 on, a record
-    of the boundary between the two, as far from one as from the other (in an odd number of ±radius
-    coordinates, as nearly as can be). Records are float32.
+    For categories: the first two, before the second, the first, half of each, or the last.
+
+    For vectors: antipodal records on the boundary of the ball, float32. Everybody else holds the replacement,
+    or the original (the mirror image, unless the mechanism is broken in one direction), or the origin, or
+    half of them each of the two records, or, from dimension 2 on, a record of the boundary between the two,
+    as far from one as from the other (in an odd number of ±radius coordinates, as nearly as can be).
     """
+    if isinstance(mechanism, FrequencyOracle):
+        return _two_categories(mechanism.dim)
     original: Tensor = mechanism.radius * _EXTREMES[mechanism.norm](mechanism.dim)
     replacement = -original
     choices = {
@@ -83,6 +94,30 @@ def extreme_neighbours(mechanism: LocalRandomizer) -> tuple[Neighbours, ...]:
         Neighbours(name=name, original=original, replacement=replacement, others=others)
         for name, others in choices.items()
     )
+
+
+def _two_categories(dim: int) -> tuple[Neighbours, ...]:
+    choices = {"at the replacement": [1], "at the original": [0], "at one of the two": [1, 0]}
+    if dim > 2:
+        choices["at a third"] = [dim - 1]
+    return tuple(
+        Neighbours(
+            name=f"two categories, everybody else {place}",
+            original=torch.tensor(0),
+            replacement=torch.tensor(1),
+            others=torch.tensor(others),
+        )
+        for place, others in choices.items()
+    )
+
+
+def estimand(record: Tensor, *, dim: int) -> Tensor:
+    """What a report of a record estimates, (dim,) float64: the vector itself, or a category's unit vector."""
+    if record.dim() == 1:
+        return record.double()
+    unit = torch.zeros(dim, dtype=torch.float64)
+    unit[record] = 1
+    return unit
 
 
 def _between(original: Tensor, *, norm: Norm) -> Tensor:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.auditing.neighbours import Neighbours
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.randomness import Randomness
 
@@ -81,7 +80,7 @@ class RoundSimulator:
     def __init__(
         self,
         *,
-        mechanism: LocalRandomizer,
+        mechanism: Randomizer,
         neighbours: Neighbours,
         shuffle_round: ShuffleRound,
         rounds_per_call: int | None,

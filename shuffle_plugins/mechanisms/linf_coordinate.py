@@ -16,7 +16,6 @@ from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.signs import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
 
-
 _MOST_OUTCOMES = 1 << 16
 
 

@@ -121,7 +121,7 @@ class PrivUnit(LocalRandomizer):
         near, far = along >= self._parameters.threshold, -along >= self._parameters.threshold
         inside = near.double().mul_((1 + lean) / 2).add_(far.double(), alpha=(1 - lean) / 2)
         density = inside.mul_((1 - uniform) / self._parameters.cap_measure).add_(uniform).log_()
-        return density.sub_(math.log(2)) if self.dim == 1 else density
+        return density.sub_(math.log(2) if self.dim == 1 else 0.0)
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
