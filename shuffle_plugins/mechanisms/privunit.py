@@ -120,8 +120,8 @@ class PrivUnit(LocalRandomizer):
         lean = min(length / self.radius, 1.0)
         near, far = along >= self._parameters.threshold, -along >= self._parameters.threshold
         inside = near.double().mul_((1 + lean) / 2).add_(far.double(), alpha=(1 - lean) / 2)
-        density = inside.mul_((1 - uniform) / self._parameters.cap_measure).add_(uniform).log_()
-        return density.sub_(math.log(2) if self.dim == 1 else 0.0)
+        density: Tensor = inside.mul_((1 - uniform) / self._parameters.cap_measure).add_(uniform)
+        return density.log_().sub_(math.log(2) if self.dim == 1 else 0.0)
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
