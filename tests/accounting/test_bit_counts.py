@@ -202,4 +202,6 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
     # Checked in to one of ten rounds, bits are counted round by round, not all at once: the blanket's cost.
     checked_in = accountant_of(bit_round(level, population=5_000, cohort=500, sampling="check-in"))
     everybody = accountant_of(ShuffleRound(local_epsilon=level, population=5_000, cohort=5_000))
-    assert checked_in.upper_epsilon(1e-6) == everybody.upper_epsilon(1e-6)
+    # A full round needs no grid; the other's answer carries the width of one.
+    assert checked_in.upper_epsilon(1e-6) == pytest.approx(everybody.upper_epsilon(1e-6), rel=1e-4)
+    assert checked_in.upper_epsilon(1e-6) >= everybody.upper_epsilon(1e-6)
