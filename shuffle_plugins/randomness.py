@@ -11,16 +11,15 @@ from abc import ABC, abstractmethod
 from typing import NoReturn
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
+
+from shuffle_plugins.keystream import Cursor, Keystream
 
 PROBABILITY_BITS = 62
 """Bernoulli thresholds are integers in [0, 2**PROBABILITY_BITS]."""
 
 Size = int | tuple[int, ...]
 
-_ZEROS = bytes(1 << 16)
-_BLOCK_BYTES = 16
 _NORMAL_BLOCK = 1 << 15
 
 
@@ -28,16 +27,24 @@ class Randomness(ABC):
     """A stream of uniform 64-bit words, and the draws that mechanisms make from it.
 
     Every draw is a pure function of the words, and discrete draws are exact: integers by rejection, Bernoulli
-    by comparing with an integer threshold. Words are drawn on the CPU; results move to ``device``.
+    by comparing with an integer threshold. Words are made, and draws computed, on the device asked for; they
+    are the same on every device, and so are all draws but normal values, which differ in the last digits.
     """
 
     @abstractmethod
-    def words(self, count: int) -> Tensor:
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Return ``count`` int64 values whose 64 bits are all uniform and independent.
 
         Raises:
             ValueError: unless ``count`` is a whole number, zero or more.
         """
+
+    def keystream(self) -> Keystream:
+        """A keystream of its own for one call of a kernel that makes its words itself; costs four words.
+
+        Its key is those words, so whoever reads it, on whatever device, reads the same.
+        """
+        return Keystream(self.words(4).numpy().tobytes())
 
     def integers(self, high: int, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
         """Uniform int64 integers in [0, high), without modulo bias.
@@ -50,13 +57,13 @@ class Randomness(ABC):
         shape = _shape(size)
         count = math.prod(shape)
         accepted_below = (1 << 63) - (1 << 63) % high
-        kept = torch.empty(0, dtype=torch.int64)
+        kept = torch.empty(0, dtype=torch.int64, device=device)
         while kept.numel() < count:
-            drawn = self.words(count - kept.numel()).bitwise_and_((1 << 63) - 1)
+            drawn = self.words(count - kept.numel(), device=device).bitwise_and_((1 << 63) - 1)
             if accepted_below <= (1 << 63) - 1:
                 drawn = drawn[drawn < accepted_below]
             kept = torch.cat([kept, drawn])
-        return kept.remainder_(high).reshape(shape).to(device)
+        return kept.remainder_(high).reshape(shape)
 
     def bernoulli(self, thresholds: Tensor) -> Tensor:
         """Draw one bool per entry, true with probability exactly ``threshold / 2**62``.
@@ -73,14 +80,14 @@ class Randomness(ABC):
             int(thresholds.min()) >= 0 and int(thresholds.max()) <= 1 << PROBABILITY_BITS
         ):
             raise ValueError(f"thresholds must lie in [0, 2**{PROBABILITY_BITS}]")
-        drawn = self.words(thresholds.numel()).bitwise_and_((1 << PROBABILITY_BITS) - 1)
-        return drawn.reshape(thresholds.shape).to(thresholds.device) < thresholds
+        drawn = self.words(thresholds.numel(), device=thresholds.device)
+        return drawn.bitwise_and_((1 << PROBABILITY_BITS) - 1).reshape(thresholds.shape) < thresholds
 
     def uniform(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
         """Float64 values on the midpoints of a grid of step 2**-52 in the open interval (0, 1)."""
         shape = _shape(size)
-        drawn = (self.words(math.prod(shape)) >> 12) & ((1 << 52) - 1)
-        return drawn.to(torch.float64).add_(0.5).mul_(2.0**-52).reshape(shape).to(device)
+        drawn = (self.words(math.prod(shape), device=device) >> 12) & ((1 << 52) - 1)
+        return drawn.to(torch.float64).add_(0.5).mul_(2.0**-52).reshape(shape)
 
     def normal(
         self, size: Size, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
@@ -91,7 +98,8 @@ class Randomness(ABC):
         and rounded to it once. The two values of a pair have the tangent of a grid angle as their ratio,
         whatever they are multiplied by; the angle is measured from the nearest axis with 64 bits, so the grid
         is as fine as float64 itself for small values too, and float32 does not show it. A float64 value does:
-        round what is released.
+        round what is released. The logarithm, sine and cosine are the device's: values of two devices differ
+        by a few units in the last place of float64, and so do float32 values now and then, by one.
 
         Raises:
             ValueError: if ``dtype`` is neither float32 nor float64.
@@ -101,13 +109,13 @@ class Randomness(ABC):
         shape = _shape(size)
         count = math.prod(shape)
         half = (count + 1) // 2
-        values = torch.empty(2 * half, dtype=dtype)
+        values = torch.empty(2 * half, dtype=dtype, device=device)
         for start in range(0, half, _NORMAL_BLOCK):
             stop = min(start + _NORMAL_BLOCK, half)
-            first, second = _box_muller(self.words(2 * (stop - start)))
+            first, second = _box_muller(self.words(2 * (stop - start), device=device))
             values[start:stop] = first
             values[half + start : half + stop] = second
-        return values[:count].reshape(shape).to(device)
+        return values[:count].reshape(shape)
 
     def permutation(self, n: int, *, device: torch.device | str = "cpu") -> Tensor:
         """A uniform permutation of 0..n-1 as int64.
@@ -116,33 +124,13 @@ class Randomness(ABC):
         uniform.
         """
         while True:
-            ordered, permutation = torch.sort(self.words(n))
+            ordered, permutation = torch.sort(self.words(n, device=device))
             if not bool((ordered[1:] == ordered[:-1]).any()):
-                return permutation.to(device)
-
-
-class _Keystream:
-    """AES-256 in counter mode over zeros: 64-bit words from a 256-bit key."""
-
-    def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
-
-    def words(self, count: int) -> Tensor:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"the number of words is a whole number, zero or more, got {count!r}")
-        if count == 0:
-            return torch.empty(0, dtype=torch.int64)
-        size = 8 * count
-        buffer = bytearray(size + _BLOCK_BYTES)
-        view = memoryview(buffer)
-        for start in range(0, size, len(_ZEROS)):
-            length = min(len(_ZEROS), size - start)
-            self._encryptor.update_into(_ZEROS[:length], view[start : start + length + _BLOCK_BYTES])
-        return torch.frombuffer(buffer, dtype=torch.int64, count=count)
+                return permutation
 
 
 class SecureRandomness(Randomness):
-    """Cryptographic randomness: AES-256-CTR under a fresh key from the operating system.
+    """Cryptographic randomness: ChaCha20 under a fresh key from the operating system.
 
     The default wherever randomness protects people. Two instances never share a stream: a forked process, a
     copy and an unpickled instance take a new key. Safe to use from several threads, and to fork while they
@@ -155,15 +143,15 @@ class SecureRandomness(Randomness):
 
     def _start_afresh(self) -> None:
         self._lock = threading.Lock()
-        self._keystream = _Keystream(os.urandom(32))
+        self._cursor = Cursor(Keystream(os.urandom(32)))
         self._process = os.getpid()
 
-    def words(self, count: int) -> Tensor:
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Return ``count`` int64 values of 64 uniform bits each."""
         if self._process != os.getpid():  # a fork that the interpreter did not see
             self._start_afresh()
         with self._lock:
-            return self._keystream.words(count)
+            return self._cursor.words(count, device=device)
 
     def __reduce__(self) -> tuple[type[SecureRandomness], tuple[()]]:
         return SecureRandomness, ()
@@ -199,11 +187,11 @@ class SeededRandomness(Randomness):
     def __init__(self, seed: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"seed must be a whole number, got {seed!r}")
-        self._keystream = _Keystream(hashlib.sha256(f"shuffle_plugins seeded {seed}".encode()).digest())
+        self._cursor = Cursor(Keystream(hashlib.sha256(f"shuffle_plugins seeded {seed}".encode()).digest()))
 
-    def words(self, count: int) -> Tensor:
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Return ``count`` int64 values, determined by the seed and the draws before."""
-        return self._keystream.words(count)
+        return self._cursor.words(count, device=device)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
