@@ -127,8 +127,8 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = Non
     factory = cast(Factory, _load(_entry(name).factory))
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if radius is not None:
-        options["radius"] = radius
+    if radius is not None or "radius" in parameters:
+        options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
         accepted = sorted(set(parameters) - set(_REQUIRED)) or "none"
