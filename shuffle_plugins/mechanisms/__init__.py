@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
     from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
     from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.l1_hadamard import L1Hadamard
+    from shuffle_plugins.mechanisms.linf_bit_planes import LInfBitPlanes
+    from shuffle_plugins.mechanisms.linf_block import LInfBlock
     from shuffle_plugins.mechanisms.linf_coordinate import LInfCoordinate
     from shuffle_plugins.mechanisms.privunit import PrivUnit
     from shuffle_plugins.mechanisms.reports import Reports
     from shuffle_plugins.mechanisms.rows import Rows
+    from shuffle_plugins.mechanisms.sampled_bits import SampledBits
 
 _LAZY = {
     "LocalRandomizer": "base",
@@ -27,6 +31,10 @@ _LAZY = {
     "BinaryRandomizedResponse": "binary_rr",
     "LInfCoordinate": "linf_coordinate",
     "PrivUnit": "privunit",
+    "L1Hadamard": "l1_hadamard",
+    "LInfBitPlanes": "linf_bit_planes",
+    "LInfBlock": "linf_block",
+    "SampledBits": "sampled_bits",
     "Reports": "reports",
     "Rows": "rows",
 }
@@ -34,6 +42,9 @@ _LAZY = {
 __all__ = [
     "BinaryRandomizedResponse",
     "FrequencyOracle",
+    "L1Hadamard",
+    "LInfBitPlanes",
+    "LInfBlock",
     "LInfCoordinate",
     "LocalRandomizer",
     "Mechanism",
@@ -41,6 +52,7 @@ __all__ = [
     "PrivUnit",
     "Reports",
     "Rows",
+    "SampledBits",
     "available",
     "blanket",
     "get",

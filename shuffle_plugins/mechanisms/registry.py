@@ -37,6 +37,21 @@ _ENTRIES: dict[str, _Entry] = {
         "unbiased binary randomized response of one number, 1 bit per report",
         f"{_PACKAGE}.randomized_response:bit_blanket",
     ),
+    "l1-hadamard": _Entry(
+        f"{_PACKAGE}.l1_hadamard:L1Hadamard",
+        "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
+        f"{_PACKAGE}.randomized_response:randomized_response_blanket",
+    ),
+    "linf-bit-planes": _Entry(
+        f"{_PACKAGE}.linf_bit_planes:LInfBitPlanes",
+        "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
+        f"{_PACKAGE}.bit_planes_parameters:bit_planes_blanket",
+    ),
+    "linf-block": _Entry(
+        f"{_PACKAGE}.linf_block:LInfBlock",
+        "one block of coordinates of an l-infinity ball, as a pattern of signs",
+        f"{_PACKAGE}.linf_block_parameters:linf_block_blanket",
+    ),
     "linf-coordinate": _Entry(
         f"{_PACKAGE}.linf_coordinate:LInfCoordinate",
         "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
@@ -46,6 +61,11 @@ _ENTRIES: dict[str, _Entry] = {
         f"{_PACKAGE}.privunit:PrivUnit",
         "optimised PrivUnit on an l2 ball, a dense unit vector per report",
         f"{_PACKAGE}.privunit_parameters:privunit_blanket",
+    ),
+    "sampled-bits": _Entry(
+        f"{_PACKAGE}.sampled_bits:SampledBits",
+        "a sign of each of several coordinates of an l-infinity ball, or of bits",
+        f"{_PACKAGE}.bit_planes_parameters:sampled_bits_blanket",
     ),
 }
 
@@ -127,7 +147,7 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = Non
     factory = cast(Factory, _load(_entry(name).factory))
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if radius is not None or "radius" in parameters:
+    if radius is not None or takes_any or "radius" in parameters:
         options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
