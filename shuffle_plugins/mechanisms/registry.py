@@ -67,17 +67,45 @@ _ENTRIES: dict[str, _Entry] = {
         "a sign of each of several coordinates of an l-infinity ball, or of bits",
         f"{_PACKAGE}.bit_planes_parameters:sampled_bits_blanket",
     ),
+    "hadamard-response": _Entry(
+        f"{_PACKAGE}.hadamard_response:HadamardResponse",
+        "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
+        f"{_PACKAGE}.oracle_blankets:hadamard_blanket",
+    ),
+    "k-rr": _Entry(
+        f"{_PACKAGE}.k_rr:KRandomizedResponse",
+        "K-ary randomized response of a category, ceil(log2 dim) bits per report",
+        f"{_PACKAGE}.oracle_blankets:k_rr_blanket",
+    ),
+    "limited-hadamard": _Entry(
+        f"{_PACKAGE}.limited_hadamard:LimitedHadamard",
+        "one-bit Hadamard response of a category in a random group, also with little randomness",
+        f"{_PACKAGE}.oracle_blankets:hadamard_blanket",
+    ),
+    "local-hashing": _Entry(
+        f"{_PACKAGE}.local_hashing:LocalHashing",
+        "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
+        f"{_PACKAGE}.oracle_blankets:local_hashing_blanket",
+    ),
+    "oue": _Entry(
+        f"{_PACKAGE}.unary_encoding:OptimalUnaryEncoding",
+        "optimal unary encoding of a category, dim bits per report",
+        f"{_PACKAGE}.oracle_blankets:oue_blanket",
+    ),
+    "rappor": _Entry(
+        f"{_PACKAGE}.unary_encoding:Rappor",
+        "symmetric unary encoding of a category, dim bits per report",
+        f"{_PACKAGE}.oracle_blankets:rappor_blanket",
+    ),
+    "subset-selection": _Entry(
+        f"{_PACKAGE}.subset_selection:SubsetSelection",
+        "subset selection of a category, the least error; log2 of the number of sets per report",
+        f"{_PACKAGE}.oracle_blankets:subset_blanket",
+    ),
 }
 
-_ORACLES = "shuffle_plugins.accounting.frequency_oracles"
 _LAWS: dict[str, str] = {
-    "hadamard-response": f"{_ORACLES}:hadamard_response",
-    "k-rr": f"{_ORACLES}:k_ary_response",
     "laplace": "shuffle_plugins.accounting.additive_noise:laplace_blanket",
-    "local-hashing": f"{_ORACLES}:local_hashing",
-    "oue": f"{_ORACLES}:optimal_unary_encoding",
-    "rappor": f"{_ORACLES}:rappor",
-    "subset-selection": f"{_ORACLES}:subset_selection",
 }
 _CATEGORIES = "categories"
 
