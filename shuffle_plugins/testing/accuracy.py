@@ -1,0 +1,164 @@
+"""Checks of what reports estimate: no bias, and the error that the formula says."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.testing.privacy import LARGEST_Z
+from shuffle_plugins.testing.setting import Broken, Measured, Setting, distinct, estimates, pick
+
+_FLOAT32 = 2e-6
+_EXACT = 1e-4
+_TOLERANCE = 0.02
+_PARTS = 50
+_ONE_BY_ONE = 500
+_MOST_ONE_BY_ONE = 2000
+_ENOUGH = 0.004
+_UNSEEN = 14.0  # an event of probability 14/n is missed by n draws once in a million times
+_SUMS, _SUMMED = 150, 12
+
+
+def is_unbiased(setting: Setting) -> Measured:
+    """The mean report of a record is the record: by enumeration where reports can be listed, else sampled."""
+    if setting.outcomes is not None and setting.tells_its_law:
+        return _exactly_unbiased(setting)
+    errors = []
+    along = []
+    for i, record in enumerate(setting.typical):
+        truth = setting.truth(record)
+        error = setting.means(setting.drawn[i], parts=_PARTS) - truth
+        errors.append(error)
+        if float(truth.norm()) > 0:
+            along.append(error @ truth / truth.square().sum())
+    pooled = torch.stack(along).mean(dim=0)
+    unseen = _UNSEEN / setting.samples
+    z = max(worst_z(error, unseen=unseen) for error in [*errors, pooled.unsqueeze(1)])
+    if not z <= LARGEST_Z:
+        raise Broken(
+            "the mean of the reports is not the record", standard_errors=z, relative_bias=float(pooled.mean())
+        )
+    return {"standard errors": z, "relative bias": float(pooled.mean())}
+
+
+def _exactly_unbiased(setting: Setting) -> Measured:
+    values = setting.outcome_estimates
+    truth = torch.stack([setting.truth(record) for record in setting.extremes])
+    bias = float((setting.law @ values - truth).abs().max())
+    scale = float(values.abs().max())
+    if not bias <= _FLOAT32 * scale:
+        raise Broken("the expected report is not the record", bias=bias)
+    return {"bias": bias}
+
+
+def has_the_declared_variance(setting: Setting) -> Measured:
+    """E‖R(x) - x‖² is ``variance(x)``: by enumeration where possible, else within 2 % and sampling error."""
+    declared = _declared(setting, setting.typical)
+    worst = 0.0
+    for i, record in enumerate(setting.typical):
+        measured, below, above = _mean_square(setting, record, place=i)
+        formula = float(declared[i])
+        off = measured - formula
+        if off > above or (off < -below and not setting.variance_is_bound):
+            raise Broken("the squared error is not what variance() says", measured=measured, declared=formula)
+        worst = max(worst, abs(off) / formula if formula > 0 else 0.0)
+    return {"off by a share of": worst}
+
+
+def _mean_square(setting: Setting, record: Tensor, *, place: int) -> tuple[float, float, float]:
+    """E‖R(x) - x‖², and how far it may lie below and above the formula."""
+    truth = setting.truth(record)
+    if setting.outcomes is not None and setting.tells_its_law:
+        probabilities = setting.mechanism.log_likelihood(setting.outcomes, record).exp()
+        values = setting.outcome_estimates
+        measured = float(probabilities @ (values - truth).square().sum(dim=1))
+        rounding = _EXACT * measured + _FLOAT32 * float(probabilities @ values.square().sum(dim=1))
+        return measured, rounding, rounding
+    squares, weights = _squares(setting, setting.drawn[place], truth)
+    count = float(weights.sum())
+    measured = float(weights @ squares) / count
+    spread = (float(weights @ (squares - measured).square()) / count / count) ** 0.5
+    allowed = _TOLERANCE * measured + LARGEST_Z * spread + _FLOAT32 * (measured + float(truth @ truth))
+    other = setting.typical[(place + 1) % len(setting.typical)]
+    loudest = max(float(squares.max()), float((setting.truth(other) - truth).square().sum()))
+    return measured, allowed + _UNSEEN / count * loudest, allowed
+
+
+def _squares(setting: Setting, reports: Reports, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared errors of single reports and how many clients sent each; no more reports than needed."""
+    first, kind = distinct(reports)
+    if len(first) <= _MOST_ONE_BY_ONE:
+        values = estimates(setting.mechanism, pick(reports, first))
+        return (values - truth).square().sum(dim=1), torch.bincount(kind).double()
+    squares = torch.empty(0, dtype=torch.float64)
+    for start in range(0, min(_MOST_ONE_BY_ONE, len(reports)), _ONE_BY_ONE):
+        values = estimates(setting.mechanism, reports.narrow(start, start + _ONE_BY_ONE))
+        squares = torch.cat([squares, (values - truth).square().sum(dim=1)])
+        if float(squares.std()) <= _ENOUGH * float(squares.mean()) * len(squares) ** 0.5:
+            break
+    return squares, torch.ones_like(squares)
+
+
+def is_bounded_by_its_worst_variance(setting: Setting) -> Measured:
+    """``variance`` is one finite number per record, not negative, and ``worst_variance`` no less than any."""
+    tried = torch.cat([setting.extremes, setting.inside(64, dtype=torch.float64)])
+    declared = _declared(setting, tried)
+    worst = setting.mechanism.worst_variance
+    largest = float(declared.max())
+    scale = max(
+        float(torch.stack([setting.truth(record) for record in tried]).square().sum(dim=1).max()), worst
+    )
+    if not bool(declared.isfinite().all()) or float(declared.min()) < -1e-12 * scale:
+        raise Broken("variance() must be finite and not negative", smallest=float(declared.min()))
+    if not largest <= worst + 1e-9 * scale:
+        raise Broken("worst_variance is smaller than a variance", worst=worst, largest=largest)
+    return {"worst": worst, "largest": largest}
+
+
+def sums_like_its_reports(setting: Setting) -> Measured:
+    """``randomize_sum`` has the mean and the variance of the sum of reports, and ``sum`` of mean n times."""
+    mechanism = setting.mechanism
+    records = setting.typical[torch.arange(_SUMMED) % len(setting.typical)]
+    batch = records.repeat(1, *(1 for _ in records.shape[1:]))
+    truth = torch.stack([setting.truth(record) for record in records]).sum(dim=0)
+    source = setting.source(70)
+    drawn = [mechanism.randomize_sum(batch, randomness=source) for _ in range(_SUMS)]
+    if any(total.shape != (mechanism.dim,) for total in drawn):
+        raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")
+    errors = torch.stack(drawn).double() - truth
+    z = worst_z(errors)
+    declared = float(_declared(setting, records).sum())
+    squares = errors.square().sum(dim=1)
+    measured = float(squares.mean())
+    allowed = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / _SUMS**0.5
+    allowed += _FLOAT32 * (_SUMMED * measured + float(truth.square().sum())) + _rounding(mechanism)
+    if not z <= LARGEST_Z:
+        raise Broken("the mean of randomize_sum is not the sum of the records", standard_errors=z)
+    off = measured - declared
+    if not (off <= allowed if setting.variance_is_bound else abs(off) <= allowed):
+        raise Broken("randomize_sum has not the variance of a sum", measured=measured, declared=declared)
+    return {"standard errors": z, "variance": measured, "declared": declared}
+
+
+def _rounding(mechanism: object) -> float:
+    radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
+    return (_FLOAT32 * _SUMMED * radius) ** 2
+
+
+def _declared(setting: Setting, records: Tensor) -> Tensor:
+    found = setting.mechanism.variance(records)
+    if found.shape != (len(records),):
+        raise Broken(f"variance must return ({len(records)},), got {tuple(found.shape)}")
+    return found.double()
+
+
+def worst_z(errors: Tensor, *, unseen: float = 0.0) -> float:
+    """Largest mean of independent errors (draws, dim), in standard errors.
+
+    Rounding to float32 is forgiven, and so are events too rare to be seen, of probability ``unseen``.
+    """
+    spread = errors.std(dim=0) / len(errors) ** 0.5
+    floor = (_FLOAT32 + unseen) * max(1.0, float(errors.abs().max()))
+    return float((errors.mean(dim=0).abs() / (spread + floor / LARGEST_Z)).max())

@@ -1,0 +1,161 @@
+"""Checks of input: what is refused, and what is taken though it is unusual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.testing.accuracy import worst_z
+from shuffle_plugins.testing.privacy import LARGEST_Z
+from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, lengths
+
+_CLIENTS = 50
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TOLERANCE = 1e-9
+_CLOSE = 1e-4
+_COHORT, _COHORTS = 200, 60
+
+
+def takes_an_empty_batch(setting: Setting) -> Measured:
+    """No clients: no reports, a sum of zeros, bytes and back; no mean."""
+    mechanism = setting.mechanism
+    nobody = setting.inside(3)[:0]
+    reports = mechanism.randomize(nobody)
+    zeros = torch.zeros(mechanism.dim)
+    sums = [mechanism.sum(reports), mechanism.randomize_sum(nobody), mechanism.sum(reports.to("cpu"))]
+    if len(reports) or any(total.shape != zeros.shape or bool(total.any()) for total in sums):
+        raise Broken("an empty batch must give no reports and a sum of zeros")
+    if len(type(reports).from_bytes(reports.to_bytes())):
+        raise Broken("an empty batch does not survive the wire")
+    if mechanism.variance(nobody).shape != (0,):
+        raise Broken("variance of no records must be of shape (0,)")
+    _refused("the mean of no reports", lambda: mechanism.aggregate(reports))
+    return {}
+
+
+def takes_every_dtype(setting: Setting) -> Measured:
+    """Floats of 16, 32 and 64 bits, or integers of every width: finite sums, float64 for float64."""
+    mechanism = setting.mechanism
+    vectors = isinstance(mechanism, LocalRandomizer)
+    for dtype in _FLOATS if vectors else _INTEGERS:
+        batch = setting.inside(_CLIENTS).to(dtype)
+        reports = mechanism.randomize(batch, randomness=setting.source())
+        total = mechanism.randomize_sum(batch, randomness=setting.source())
+        if len(reports) != _CLIENTS or not bool(mechanism.sum(reports).isfinite().all()):
+            raise Broken(f"a batch of {dtype} is not randomised")
+        if vectors and total.dtype != (torch.float64 if dtype == torch.float64 else torch.float32):
+            raise Broken(f"randomize_sum of {dtype} returns {total.dtype}")
+    return {}
+
+
+def refuses_malformed_batches(setting: Setting) -> Measured:
+    """Wrong types, dtypes, shapes and dimensions, and categories that do not exist."""
+    mechanism = setting.mechanism
+    batch = setting.inside(_CLIENTS)
+    bad: dict[str, object] = {"an array": np.zeros(tuple(batch.shape), dtype=np.float32)}
+    if isinstance(mechanism, LocalRandomizer):
+        bad |= {
+            "integers": batch.long(),
+            "complex numbers": batch.to(torch.complex64),
+            "one column more": torch.zeros(3, mechanism.dim + 1),
+            "a single vector": torch.zeros(mechanism.dim),
+            "three axes": torch.zeros(2, 3, mechanism.dim),
+        }
+    else:
+        bad |= {
+            "floats": batch.float(),
+            "a category too many": torch.tensor([0, mechanism.dim]),
+            "a negative category": torch.tensor([0, -1]),
+            "one category without a batch": torch.tensor(0),
+            "two axes": torch.zeros(3, 2, dtype=torch.int64),
+            "booleans": torch.zeros(3, dtype=torch.bool),
+        }
+    for kind, given in bad.items():
+        for draw in (mechanism.randomize, mechanism.randomize_sum):
+            _refused(kind, lambda draw=draw, given=given: draw(given), (ValueError, TypeError))  # type: ignore[misc]
+    return {}
+
+
+def refuses_entries_that_are_not_finite(setting: Setting) -> Measured:
+    """NaN or an infinity anywhere in the batch: nothing is released, clipped or not."""
+    mechanism = setting.mechanism
+    if not isinstance(mechanism, LocalRandomizer):
+        raise NotApplicable("it takes categories")
+    for bad in (math.nan, math.inf, -math.inf):
+        for row, column in ((0, 0), (_CLIENTS - 1, -1)):
+            batch = setting.inside(_CLIENTS)
+            batch[row, column] = bad
+            for clip in (False, True):
+                for draw in (mechanism.randomize, mechanism.randomize_sum):
+                    _refused(f"{bad} with clip={clip}", lambda d=draw, b=batch, c=clip: d(b, clip=c))  # type: ignore[misc]
+    return {}
+
+
+def refuses_rows_outside_the_ball(setting: Setting) -> Measured:
+    """A row longer than the radius by a thousandth is refused without ``clip``, and one on it is taken."""
+    ball = setting.ball
+    batch = setting.extremes.float()
+    ball.randomize(batch, randomness=setting.source())
+    batch[0] *= 1.001
+    for draw in (ball.randomize, ball.randomize_sum):
+        _refused("a row outside the ball", lambda d=draw: d(batch, clip=False))  # type: ignore[misc]
+    return {}
+
+
+def clips_into_the_ball(setting: Setting) -> Measured:
+    """``clip()`` ends in the ball and leaves what is inside; it does so for rows of any finite size."""
+    ball = setting.ball
+    rows = setting.beyond(_CLIENTS)
+    for given in (rows, 1e30 * rows, 1e-40 * rows):
+        clipped = ball.clip(given)
+        inside = lengths(given, ball) <= ball.radius
+        longest = float(lengths(clipped, ball).max())
+        if clipped.shape != given.shape or not longest <= ball.radius * (1 + _TOLERANCE):
+            raise Broken("clip() leaves rows outside the ball", norm=longest, radius=ball.radius)
+        if not torch.allclose(clipped[inside], given[inside], rtol=1e-9, atol=0):
+            raise Broken("clip() changes rows inside the ball")
+    for dtype in (torch.float32, torch.bfloat16):
+        huge = (torch.full((3, ball.dim), 1e30, dtype=torch.float64)).to(dtype)
+        if not bool(ball.sum(ball.randomize(huge, randomness=setting.source(), clip=True)).isfinite().all()):
+            raise Broken("rows of huge finite entries are not clipped to something finite")
+    return {}
+
+
+def clipping_while_randomising_is_clipping_first(setting: Setting) -> Measured:
+    """``randomize(x, clip=True)`` has the law of ``randomize(clip(x))``: the same reports under one seed.
+
+    Where those differ, the two means are compared instead.
+    """
+    ball = setting.ball
+    rows = setting.beyond(_CLIENTS)
+    once = ball.sum(ball.randomize(rows, randomness=setting.source(), clip=True)).double()
+    twice = ball.sum(ball.randomize(ball.clip(rows), randomness=setting.source())).double()
+    if torch.allclose(once, twice, rtol=_CLOSE, atol=_CLOSE * float(twice.abs().max())):
+        return {}
+    source = setting.source(80)
+    row = rows[-1:]
+    truth = ball.clip(row)[0].double()
+    batch = row.repeat(_COHORT, 1)
+    means = [ball.aggregate(ball.randomize(batch, randomness=source, clip=True)) for _ in range(_COHORTS)]
+    z = worst_z(torch.stack(means).double() - truth)
+    if not z <= LARGEST_Z:
+        raise Broken(
+            "with clip=True a row outside the ball is not reported as clip() brings it in", standard_errors=z
+        )
+    return {"standard errors": z}
+
+
+def _refused(
+    kind: str, call: Callable[[], object], errors: tuple[type[Exception], ...] = (ValueError,)
+) -> None:
+    """The call must raise one of the errors."""
+    try:
+        call()
+    except errors:
+        return
+    raise Broken(f"{kind} must be refused with a ValueError, and was taken")

@@ -1,0 +1,187 @@
+"""Checks of ε0: by enumeration where reports can be listed, by the law a mechanism tells, and by attack."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds import Sampling
+from shuffle_plugins.auditing.audit import audit_local
+from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, distinct
+
+LARGEST_Z = 6.0
+"""Standard errors that are still luck: once in a billion."""
+
+_ROUNDING = 1e-9
+_SMALLEST_P = 1e-8
+_LEAST_EXPECTED = 10.0
+_AUDITED = (0.05, 8.0)
+_CONFIDENCE = 1 - 1e-6
+
+
+def probabilities_sum_to_one(setting: Setting) -> Measured:
+    """The probabilities of all outcomes add up to one for every record, and no outcome is listed twice."""
+    if setting.mechanism.outcomes() is None:
+        raise NotApplicable("it does not list its outcomes")
+    if setting.outcomes is None:
+        raise NotApplicable("it has too many outcomes to go through here")
+    first, _ = distinct(setting.outcomes)
+    if len(first) < len(setting.outcomes):
+        raise Broken(f"outcomes() lists {len(setting.outcomes) - len(first)} reports twice")
+    off = float((setting.law.sum(dim=1) - 1).abs().max())
+    if not off <= _ROUNDING:
+        raise Broken("the probabilities of all outcomes do not sum to one", off_by=off)
+    return {"off by": off}
+
+
+def keeps_local_epsilon(setting: Setting) -> Measured:
+    """No report is likelier by more than e^ε0 for one record than for another, but for δ0."""
+    mechanism = setting.mechanism
+    log_law = setting.drawn_log_law if setting.outcomes is None else setting.log_law(setting.outcomes)
+    possible = log_law.amax(dim=0) > -math.inf
+    if setting.outcomes is None and not bool(possible.all()):
+        raise Broken("log_likelihood calls reports impossible that the mechanism sent")
+    if mechanism.local_delta > 0:
+        return _within_delta(setting, log_law)
+    log_law = log_law[:, possible]
+    spent = float((log_law.amax(dim=0) - log_law.amin(dim=0)).max())
+    if not spent <= mechanism.local_epsilon + _ROUNDING * max(1.0, mechanism.local_epsilon):
+        raise Broken("a report tells more than local_epsilon", spent=spent, declared=mechanism.local_epsilon)
+    return {"spent": spent, "declared": mechanism.local_epsilon}
+
+
+def _within_delta(setting: Setting, log_law: Tensor) -> Measured:
+    """δ at ε0 between every two records, exact or estimated from the reports of the first of the two."""
+    mechanism = setting.mechanism
+    worst = slack = 0.0
+    if setting.outcomes is not None:
+        law = log_law.exp()
+        over = (law.unsqueeze(1) - math.exp(mechanism.local_epsilon) * law.unsqueeze(0)).clamp(min=0)
+        worst = float(over.sum(dim=2).max())
+    else:
+        own_rows = log_law[len(setting.extremes) :]
+        for own, part in zip(own_rows, range(len(setting.drawn)), strict=True):
+            columns = slice(part * setting.samples, (part + 1) * setting.samples)
+            lost = (mechanism.local_epsilon + log_law[:, columns] - own[columns]).clamp(max=0).expm1().neg()
+            each = lost.mean(dim=1)
+            at = int(each.argmax())
+            if float(each[at]) > worst:
+                worst = float(each[at])
+                slack = (LARGEST_Z * float(lost[at].std()) + 30 / setting.samples**0.5) / setting.samples**0.5
+    if not worst - slack <= mechanism.local_delta * (1 + 1e-6) + 1e-15:
+        raise Broken("reports leak more than (local_epsilon, local_delta)", delta=worst)
+    return {"δ": worst, "declared δ0": mechanism.local_delta}
+
+
+def sampler_follows_its_law(setting: Setting) -> Measured:
+    """Reports are as frequent as ``log_likelihood`` says: chi-square on outcomes, else calibration."""
+    if setting.outcomes is None:
+        return _calibrated(setting)
+    law = setting.law
+    listed = Reports.concat([setting.outcomes, _empty_like(setting)])
+    smallest = 1.0
+    for i, record in enumerate(setting.extremes):
+        sent = setting.repeated(record, setting.samples, salt=10 + i)
+        first, kind = distinct(Reports.concat([listed, sent]))
+        if int(first.max()) >= len(listed):
+            raise Broken("the mechanism sent a report that outcomes() does not list")
+        place = first[kind[len(listed) :]]
+        counts = torch.bincount(place, minlength=len(listed)).double()
+        smallest = min(smallest, _chi_square(counts, law[i] * setting.samples))
+    if smallest < _SMALLEST_P:
+        raise Broken("reports are not as frequent as log_likelihood says", p_value=smallest)
+    return {"smallest p-value": smallest}
+
+
+def _empty_like(setting: Setting) -> Reports:
+    return setting.repeated(setting.extremes[0], 1, salt=0).narrow(0, 0)
+
+
+def _chi_square(counts: Tensor, expected: Tensor) -> float:
+    """p-value of counts; outcomes expected too rarely are put together."""
+    rare = expected < _LEAST_EXPECTED
+    seen = torch.cat([counts[~rare], counts[rare].sum().reshape(1)])
+    wanted = torch.cat([expected[~rare], expected[rare].sum().reshape(1)])
+    if float(wanted[-1]) < _LEAST_EXPECTED:
+        lucky = float(stats.poisson.sf(float(seen[-1]) - 1, float(wanted[-1]) + 1e-9))
+        seen, wanted = seen[:-1], wanted[:-1]
+    else:
+        lucky = 1.0
+    if len(wanted) < 2:
+        return lucky
+    statistic = float(((seen - wanted).square() / wanted).sum())
+    return min(lucky, float(stats.chi2.sf(statistic, len(wanted) - 1)))
+
+
+def _calibrated(setting: Setting) -> Measured:
+    """Whose report is it? The law's answer is right as often as it claims to be.
+
+    Equally many reports of each of k records are mixed. If the law is right, a report y is that of record b
+    with probability w_b(y) = p_b(y)/Σ p, whatever else is known of y. So E[w_a(y)(1[b] - w_b(y))] = 0 for all
+    a and b, and E[1[b] - w_b(y)] = 0, which is the identity E[p'/p] = 1 in bounded form.
+    """
+    log_law = setting.drawn_log_law[len(setting.extremes) :]
+    count = len(log_law)
+    weights = (log_law - log_law.logsumexp(dim=0)).exp()
+    owner = torch.arange(count).repeat_interleave(setting.samples)
+    surprise = torch.nn.functional.one_hot(owner, count).double().T - weights
+    asked = torch.cat([torch.ones(1, weights.shape[1], dtype=torch.float64), weights])
+    worst = 0.0
+    for question in asked:
+        answers = question * surprise
+        spread = answers.std(dim=1) / weights.shape[1] ** 0.5
+        z = answers.mean(dim=1).abs() / spread.clamp(min=_ROUNDING)
+        worst = max(worst, float(z.max()))
+    if not worst <= LARGEST_Z:
+        raise Broken("reports do not have the density that log_likelihood tells", standard_errors=worst)
+    return {"standard errors": worst}
+
+
+def withstands_the_audit(setting: Setting) -> Measured:
+    """An attack on single reports proves no more than ε0; see ``docs/audit.md``."""
+    mechanism = setting.mechanism
+    least, most = _AUDITED
+    if not least <= mechanism.local_epsilon <= most:
+        raise NotApplicable("so small or large an ε0 cannot be told by attacking a sample of reports")
+    records = setting.typical
+    pair = Neighbours(name="extreme records", original=records[0], replacement=records[1], others=records[1:])
+    result = audit_local(
+        mechanism,
+        delta=mechanism.local_delta,
+        num_trials=setting.samples,
+        confidence=_CONFIDENCE,
+        neighbours=[pair],
+        randomness=setting.source(40),
+    )
+    if result.violates(mechanism.local_epsilon):
+        raise Broken(f"an attack proves more than local_epsilon: {result}", proved=result.epsilon)
+    return {"proved": result.epsilon, "declared": mechanism.local_epsilon}
+
+
+def can_be_accounted(setting: Setting) -> Measured:
+    """The blanket and the round are those of this ε0, or the mechanism says that it cannot be shuffled."""
+    mechanism = setting.mechanism
+    if not mechanism.shufflable:
+        try:
+            mechanism.shuffle_round(population=1000, cohort=100)
+        except ValueError:
+            return {}
+        raise Broken("shuffle_round must refuse reports that are not shufflable")
+    own = mechanism.blanket()
+    if own.local_epsilon != mechanism.local_epsilon:
+        raise Broken("the blanket is for another ε0", blanket=own.local_epsilon)
+    if not 0 < own.mass <= 1 + _ROUNDING:
+        raise Broken("the blanket's mass must be in (0, 1]", mass=own.mass)
+    worst_case = 1 / (math.exp(mechanism.local_epsilon) + 1)
+    if own.differing > worst_case * (1 + _ROUNDING):
+        raise Broken("the blanket tells more than any ε0-LDP mechanism can", differing=own.differing)
+    accounted = mechanism.shuffle_round(population=1000, cohort=100, sampling=Sampling.POISSON)
+    given = (accounted.local_epsilon, accounted.mechanism, accounted.local_delta)
+    if given != (mechanism.local_epsilon, mechanism.name, mechanism.local_delta):
+        raise Broken("shuffle_round is not for this mechanism")
+    return {"mass": own.mass}

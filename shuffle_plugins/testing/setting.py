@@ -1,0 +1,277 @@
+"""What a check is given: a mechanism in one setting, records of its domain, and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.auditing.neighbours import Randomizer, estimand
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.randomness import SeededRandomness
+
+Measured = dict[str, float]
+Records = Callable[[Randomizer], Tensor]
+
+_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
+_MOST_ENUMERATED = 1 << 12
+_SEEDS_APART = 1 << 20
+_HASH_FACTOR = 6364136223846793005
+
+
+class Broken(Exception):
+    """A promise is broken; the numbers that show it."""
+
+    def __init__(self, message: str, **measured: float) -> None:
+        super().__init__(message)
+        self.measured = measured
+
+
+class NotApplicable(Exception):
+    """A check does not apply to this mechanism or setting; says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One mechanism, and how it is looked at.
+
+    Attributes:
+        mechanism: what is checked.
+        seed: of all that is random in a check.
+        samples: reports per record in statistical checks.
+        variance_is_bound: whether ``variance`` is a bound and not the value.
+        records: the records to try in place of the extreme points of the domain; for a domain that is not a
+            whole ball.
+    """
+
+    mechanism: Randomizer
+    seed: int
+    samples: int
+    variance_is_bound: bool
+    records: Records | None
+
+    @property
+    def title(self) -> str:
+        """ε0 and dimension."""
+        return f"ε0={self.mechanism.local_epsilon:g}, dim={self.mechanism.dim}"
+
+    def source(self, salt: int = 0) -> SeededRandomness:
+        """Randomness for the mechanism; another for every salt."""
+        return SeededRandomness(self.seed * _SEEDS_APART + salt)
+
+    def generator(self, salt: int = 0) -> torch.Generator:
+        """Randomness for data."""
+        return torch.Generator().manual_seed(self.seed * _SEEDS_APART + salt)
+
+    @property
+    def ball(self) -> LocalRandomizer:
+        """The mechanism, if it takes vectors of a whole ball.
+
+        Raises:
+            NotApplicable: if it does not.
+        """
+        if not isinstance(self.mechanism, LocalRandomizer):
+            raise NotApplicable("it takes categories")
+        if self.records is not None:
+            raise NotApplicable("its domain is not a whole ball")
+        return self.mechanism
+
+    @cached_property
+    def extremes(self) -> Tensor:
+        """Records far apart, where ε0 is spent, then a few others; (records, dim) float64, or (records,)."""
+        mechanism = self.mechanism
+        if self.records is not None:
+            return self.records(mechanism)
+        if isinstance(mechanism, FrequencyOracle):
+            return torch.tensor(sorted({0, 1, mechanism.dim // 2, mechanism.dim - 1}))
+        dim = mechanism.dim
+        axis = torch.zeros(dim, dtype=torch.float64)
+        axis[0] = 1
+        turned = torch.ones(dim, dtype=torch.float64)
+        turned[1::2] = -1
+        normal = torch.randn(2, dim, generator=self.generator(1), dtype=torch.float64)
+        ones = torch.ones(dim, dtype=torch.float64)
+        directions = torch.stack([axis, ones, turned, normal[0].sign(), normal[1]])
+        onto = mechanism.radius / _lengths(directions, mechanism.norm).unsqueeze(1)
+        boundary = directions * onto
+        zero = torch.zeros(1, dim, dtype=torch.float64)
+        found = torch.cat([boundary, -boundary, 0.4 * boundary[2:], zero])
+        kept = {tuple(row.tolist()): place for place, row in reversed(list(enumerate(found + 0.0)))}
+        return found[sorted(kept.values())]
+
+    @cached_property
+    def typical(self) -> Tensor:
+        """Three of :attr:`extremes` for checks that sample: one, one far from it, and one in between."""
+        count = len(self.extremes)
+        if isinstance(self.mechanism, FrequencyOracle) or self.records is not None:
+            return self.extremes[sorted({0, count // 2, count - 1})]
+        turned = self.extremes[min(2, count - 1)]
+        return torch.stack([turned, -turned, 0.4 * self.extremes[0]])
+
+    def inside(self, clients: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A batch of records of the domain; one of zeros first, for vectors of a ball."""
+        if isinstance(self.mechanism, FrequencyOracle) or self.records is not None:
+            drawn = torch.randint(len(self.extremes), (clients,), generator=self.generator(2))
+            chosen = self.extremes[drawn]
+            return chosen.to(dtype) if chosen.is_floating_point() else chosen
+        rows = torch.randn(clients, self.mechanism.dim, generator=self.generator(2), dtype=torch.float64)
+        share = torch.linspace(0, 0.999, clients, dtype=torch.float64)
+        rows *= (share * self.mechanism.radius / _lengths(rows, self.mechanism.norm)).unsqueeze(1)
+        return rows.to(dtype)
+
+    def beyond(self, clients: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
+        """A batch of rows from deep inside the ball to three times its radius.
+
+        Raises:
+            NotApplicable: if the mechanism does not take vectors of a ball.
+        """
+        ball = self.ball
+        rows = torch.randn(clients, ball.dim, generator=self.generator(3), dtype=torch.float64)
+        lengths = torch.linspace(0.2, 3, clients, dtype=torch.float64) * ball.radius
+        return (rows * (lengths / _lengths(rows, ball.norm)).unsqueeze(1)).to(dtype)
+
+    @cached_property
+    def outcomes(self) -> Reports | None:
+        """All reports and none twice, if they are few enough to go through one by one."""
+        listed = self.mechanism.outcomes()
+        return listed if listed is not None and len(listed) <= _MOST_ENUMERATED else None
+
+    @cached_property
+    def outcome_estimates(self) -> Tensor:
+        """What each of :attr:`outcomes` stands for, (outcomes, dim) float64."""
+        return estimates(self.mechanism, _given(self.outcomes))
+
+    @cached_property
+    def law(self) -> Tensor:
+        """Probability of each of :attr:`outcomes` (columns) for each of :attr:`extremes` (rows)."""
+        return self.log_law(_given(self.outcomes)).exp()
+
+    @cached_property
+    def drawn(self) -> tuple[Reports, ...]:
+        """``samples`` reports of each of :attr:`typical`."""
+        return tuple(
+            self.repeated(record, self.samples, salt=100 + i) for i, record in enumerate(self.typical)
+        )
+
+    @cached_property
+    def drawn_log_law(self) -> Tensor:
+        """Log-likelihood of all of :attr:`drawn` (columns) for each of :attr:`extremes` (rows).
+
+        The rows of :attr:`typical` come last.
+        """
+        return self.log_law(Reports.concat(self.drawn), records=[*self.extremes, *self.typical])
+
+    @cached_property
+    def tells_its_law(self) -> bool:
+        """Whether the mechanism has a ``log_likelihood``."""
+        record = self.extremes[0]
+        reports = self.mechanism.randomize(record.unsqueeze(0), randomness=self.source())
+        try:
+            self.mechanism.log_likelihood(reports, record)
+        except NotImplementedError:
+            return False
+        return True
+
+    def log_law(self, reports: Reports, *, records: Sequence[Tensor] | None = None) -> Tensor:
+        """Log-likelihood of each report (columns) for each record (rows), :attr:`extremes` by default.
+
+        Raises:
+            NotApplicable: if the mechanism does not tell its law.
+            Broken: if what it tells has the wrong shape or dtype, or is NaN or +inf.
+        """
+        if not self.tells_its_law:
+            raise NotApplicable("it does not tell its law (log_likelihood): only attacks speak of its ε0")
+        records = tuple(self.extremes) if records is None else records
+        found = [self.mechanism.log_likelihood(reports, record) for record in records]
+        if any(part.shape != (len(reports),) or part.dtype != torch.float64 for part in found):
+            raise Broken(
+                f"log_likelihood must return float64 of shape ({len(reports)},), "
+                f"got {found[0].dtype} of shape {tuple(found[0].shape)}"
+            )
+        law = torch.stack(found)
+        if not bool((law < float("inf")).all()):
+            raise Broken("log_likelihood returns NaN or +inf")
+        return law
+
+    def repeated(self, record: Tensor, clients: int, *, salt: int) -> Reports:
+        """Reports of so many clients who all hold one record."""
+        batch = record.unsqueeze(0).repeat(clients, *(1 for _ in record.shape))
+        return self.mechanism.randomize(batch, randomness=self.source(salt))
+
+    def means(self, reports: Reports, *, parts: int) -> Tensor:
+        """Means of so many equal parts of the reports, (parts, dim) float64."""
+        cuts = torch.linspace(0, len(reports), parts + 1).long().tolist()
+        found = [self.mechanism.aggregate(reports.narrow(a, b)) for a, b in pairwise(cuts)]
+        return torch.stack(found).double()
+
+    def truth(self, record: Tensor) -> Tensor:
+        """What a report of a record estimates, (dim,) float64."""
+        return estimand(record, dim=self.mechanism.dim)
+
+
+def estimates(mechanism: Randomizer, reports: Reports) -> Tensor:
+    """What each report stands for on its own, (reports, dim) float64."""
+    if not len(reports):
+        return torch.zeros(0, mechanism.dim, dtype=torch.float64)
+    each = [mechanism.sum(reports.narrow(i, i + 1)) for i in range(len(reports))]
+    return torch.stack(each).double()
+
+
+def distinct(reports: Reports) -> tuple[Tensor, Tensor]:
+    """The first place of each kind of report, and the kind of each; at 2**-60 they collide."""
+    columns = [part.values.reshape(len(reports), -1).cpu() for part in reports.fields]
+    words = torch.cat([_words(column) for column in columns], dim=1)
+    kinds, kind = torch.unique(_hash(words), return_inverse=True)
+    first = torch.full((len(kinds),), len(reports)).scatter_reduce(
+        0, kind, torch.arange(len(reports)), reduce="amin"
+    )
+    return first, kind
+
+
+def pick(reports: Reports, places: Tensor) -> Reports:
+    """The reports at some places, each once or never."""
+    rest = torch.ones(len(reports), dtype=torch.bool)
+    rest[places] = False
+    order = torch.cat([places, rest.nonzero().squeeze(1)])
+    return reports.permute(order).narrow(0, len(places))
+
+
+def lengths(rows: Tensor, mechanism: LocalRandomizer) -> Tensor:
+    """Norms of rows, (clients,) float64, taken independently of the mechanism."""
+    return _lengths(rows.double(), mechanism.norm)
+
+
+def _lengths(rows: Tensor, norm: Norm) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(rows, ord=_ORDERS[norm], dim=1)
+    return found
+
+
+def _words(column: Tensor) -> Tensor:
+    if column.is_floating_point():
+        return column.double().view(torch.int64)
+    return column.to(torch.int64)
+
+
+def _hash(words: Tensor) -> Tensor:
+    """One number per row; overflow is meant."""
+    key = torch.zeros(len(words), dtype=torch.int64)
+    for column in words.T:
+        key = (key ^ (key >> 29)) * _HASH_FACTOR + column + 1
+    return (key ^ (key >> 32)) * _HASH_FACTOR
+
+
+def _given(outcomes: Reports | None) -> Reports:
+    if outcomes is None:
+        raise NotApplicable("it does not list its outcomes")
+    return outcomes
+
+
+def splits(clients: int) -> Iterator[tuple[int, int]]:
+    """A few uneven pieces of a batch."""
+    yield from pairwise((0, clients // 7, clients // 2, clients))

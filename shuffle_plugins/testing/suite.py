@@ -1,0 +1,67 @@
+"""The conformance checks as a pytest class to inherit from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from shuffle_plugins.mechanisms.base import Mechanism
+from shuffle_plugins.testing.conformance import (
+    CHECKS,
+    DEFAULT_DIMS,
+    DEFAULT_LOCAL_EPSILONS,
+    DEFAULT_SAMPLES,
+    check_mechanism,
+)
+from shuffle_plugins.testing.report import ConformanceError, ConformanceReport, Status
+from shuffle_plugins.testing.setting import Records
+
+
+class MechanismConformance:
+    """Inherit, say how to build the mechanism, and pytest runs every check as a test of its own.
+
+    Example:
+        >>> class TestMine(MechanismConformance):
+        ...     def build(self, *, local_epsilon, dim):
+        ...         return Mine(local_epsilon=local_epsilon, dim=dim, radius=0.5)
+
+    Attributes are arguments of :func:`~shuffle_plugins.testing.conformance.check_mechanism`.
+    """
+
+    dims: ClassVar[Sequence[int]] = DEFAULT_DIMS
+    local_epsilons: ClassVar[Sequence[float]] = DEFAULT_LOCAL_EPSILONS
+    samples: ClassVar[int] = DEFAULT_SAMPLES
+    variance_is_bound: ClassVar[bool] = False
+    records: ClassVar[Records | None] = None
+    seed: ClassVar[int] = 0
+
+    def build(self, *, local_epsilon: float, dim: int) -> Mechanism:
+        """The mechanism; a ValueError skips the setting."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must say how to build its mechanism: define build()"
+        )
+
+    @pytest.fixture(scope="class")
+    def conformance_report(self) -> ConformanceReport:
+        """All checks, run once."""
+        return check_mechanism(
+            self.build,
+            dims=self.dims,
+            local_epsilons=self.local_epsilons,
+            samples=self.samples,
+            variance_is_bound=self.variance_is_bound,
+            records=type(self).records,
+            seed=self.seed,
+        )
+
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_conformance(self, check: str, conformance_report: ConformanceReport) -> None:
+        """One check, in every setting; skipped if it applies in none."""
+        found = conformance_report.of(check)
+        failed = [str(result) for result in found if result.status is Status.FAILED]
+        if failed:
+            raise ConformanceError("\n".join(failed))
+        if not any(result.status is Status.PASSED for result in found):
+            pytest.skip("; ".join(dict.fromkeys(result.message for result in found)))
