@@ -12,6 +12,12 @@ transformed in float32 and rounded once.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -19,6 +25,8 @@ from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.mechanisms.rows import Rows
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_NEAR = 16  # shorter distances are torch's weakness: it works on columns there
+_CPU_CHUNK, _ACCELERATOR_CHUNK = 1 << 17, 1 << 24  # entries
 
 
 def padded_dim(dim: int) -> int:
@@ -39,31 +47,55 @@ def hadamard_signs(rows: Tensor, columns: Tensor) -> Tensor:
     return (1 - 2 * (parity & 1)).to(torch.int8)
 
 
-def hadamard_transform(x: Tensor, *, normalized: bool = False) -> Tensor:
-    """H applied along the last axis: a new tensor of the same shape and dtype.
+def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | None = None) -> Tensor:
+    """H applied along the last axis: same shape and dtype. Gradients are not followed through.
 
     Args:
         x: (..., size) of 16, 32 or 64 bit floating point, size a power of two.
         normalized: divide by sqrt(size), which makes the transform orthonormal and its own inverse.
+        out: where to write the result, a contiguous tensor of the shape, dtype and device of x, or x itself;
+            a new tensor by default.
 
     Raises:
-        ValueError: if the last axis is not a power of two, or the dtype is another.
+        ValueError: if the last axis is not a power of two, the dtype is another, or ``out`` does not fit.
     """
-    _check_floating(x)
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    work = x.reshape(-1, size).to(_compute_dtype(x.dtype), copy=True)
-    half = size // 2
-    while half:
-        pairs = work.view(-1, 2, half)
-        difference = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] += pairs[:, 1]
-        pairs[:, 1] = difference
-        half //= 2
-    if normalized:
-        work *= size**-0.5
-    return work.reshape(x.shape).to(x.dtype)
+    kernels = _cpu_kernels()
+    compiled = kernels is not None and kernels.handles(x, size) and x.is_contiguous()
+    if out is None:
+        out = torch.empty_like(x) if compiled else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    elif out is not x or not compiled:
+        _check_out(out, x)
+    if kernels is not None and compiled:
+        kernels.transform_rows(x, out, size, size, size, None, size**-0.5 if normalized else 1.0)
+    else:
+        _check_floating(x)
+        _transform_into(out.detach().view(-1, size), x.detach().reshape(-1, size), None, normalized)
+    return out
+
+
+def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool = False) -> Tensor:
+    """H applied to zero-padded vectors, times signs, in one pass: (..., padded_dim(dim)) for x (..., dim).
+
+    Args:
+        x: (..., dim) of 16, 32 or 64 bit floating point.
+        signs: +1 and -1, (dim,) int8, multiplied into every vector first; none by default.
+        normalized: divide by sqrt(size), which makes the transform an isometry.
+
+    Raises:
+        ValueError: if shapes disagree or a dtype is another.
+    """
+    _check_floating(x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"a transform takes vectors (..., dim), got shape {tuple(x.shape)}")
+    dim = x.shape[-1]
+    _check_signs(signs, dim)
+    size = padded_dim(dim)
+    out = torch.empty((math.prod(x.shape[:-1]), size), dtype=x.dtype, device=x.device)
+    _transform_into(out, x.detach().reshape(-1, dim), signs, normalized)
+    return out.view(*x.shape[:-1], size)
 
 
 def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | None = None) -> Tensor:
@@ -72,31 +104,39 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
     Args:
         x: (clients, dim).
         indices: int64 (clients, count), in [0, padded_dim(dim)).
-        signs: +1 and -1, (dim,), multiplied into every row first; none by default.
+        signs: +1 and -1, (dim,) int8, multiplied into every row first; none by default.
 
     Returns:
         (clients, count) in float64 for float64 input, else float32. Each is the entry that
         :func:`hadamard_transform` of the padded row has there, bit for bit.
 
     Raises:
-        ValueError: if shapes disagree or an index is out of range.
+        ValueError: if shapes or dtypes disagree, or an index is out of range.
     """
     rows = Rows.of(x)
     size = padded_dim(rows.dim)
-    if indices.dim() != 2 or indices.shape[0] != rows.num_rows or indices.is_floating_point():
-        raise ValueError(f"indices must be integers (clients, count), got {tuple(indices.shape)}")
-    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < size):
-        raise ValueError(f"an index lies outside [0, {size})")
-    if signs is not None and signs.shape != (rows.dim,):
-        raise ValueError(f"signs must be ({rows.dim},), got {tuple(signs.shape)}")
+    if indices.dtype != torch.int64 or indices.dim() != 2 or indices.shape[0] != rows.num_rows:
+        raise ValueError(
+            f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"
+        )
+    _check_indices(indices, size)
+    _check_signs(signs, rows.dim)
+    indices = indices.to(rows.device).contiguous()
+    signs = None if signs is None else signs.to(rows.device).contiguous()
     out = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
-    chunk = max(1, (1 << 16) // size)
+    if indices.numel() == 0:
+        return out
+    kernels = _cpu_kernels()
+    if kernels is not None and kernels.handles(out, size) and rows.dtype == out.dtype:
+        blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
+        kernels.coefficient_rows(blocks, out, indices=indices, signs=signs)
+        return out
+    chunk = _chunk_rows(size, rows.device)
     for start in range(0, rows.num_rows, chunk):
-        part = rows.narrow(start, start + chunk).dense().to(rows.compute_dtype)
-        if signs is not None:
-            part = part * signs.to(part.device)
-        padded = torch.nn.functional.pad(part, (0, size - rows.dim))
-        out[start : start + chunk] = hadamard_transform(padded).gather(1, indices[start : start + chunk])
+        part = rows.narrow(start, start + chunk).dense()
+        work = torch.empty((part.shape[0], size), dtype=out.dtype, device=out.device)
+        _transform_into(work, part.to(out.dtype), signs, normalized=False)
+        out[start : start + chunk] = work.gather(1, indices[start : start + chunk])
     return out
 
 
@@ -117,8 +157,7 @@ def hadamard_scatter(indices: Tensor, values: Tensor, *, dim: int) -> Tensor:
     size = padded_dim(dim)
     if indices.shape != values.shape or indices.is_floating_point():
         raise ValueError("indices must be integers of the shape of values")
-    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < size):
-        raise ValueError(f"an index lies outside [0, {size})")
+    _check_indices(indices, size)
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
     histogram = torch.zeros(size, dtype=dtype, device=values.device)
     histogram.index_add_(0, indices.reshape(-1).to(torch.int64), values.reshape(-1).to(dtype))
@@ -130,5 +169,98 @@ def _check_floating(x: Tensor) -> None:
         raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
 
 
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def _check_out(out: Tensor, x: Tensor) -> None:
+    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous {x.dtype} tensor {tuple(x.shape)} on {x.device}")
+
+
+def _check_indices(indices: Tensor, size: int) -> None:
+    if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < size):
+        raise ValueError(f"an index lies outside [0, {size})")
+
+
+def _check_signs(signs: Tensor | None, dim: int) -> None:
+    if signs is not None and (signs.shape != (dim,) or signs.dtype != torch.int8):
+        raise ValueError(f"signs must be int8 ({dim},), got {signs.dtype} {tuple(signs.shape)}")
+
+
+def _transform_into(out: Tensor, x: Tensor, signs: Tensor | None, normalized: bool) -> None:
+    """Fill out (rows, size) with the transforms of x (rows, dim), which may be ``out`` itself."""
+    size = out.shape[1]
+    scale = size**-0.5 if normalized else 1.0
+    if signs is not None:
+        signs = signs.to(out.device).contiguous()
+    kernels = _cpu_kernels()
+    if kernels is not None and kernels.handles(out, size):
+        rows = x if x.stride(1) == 1 else x.contiguous()
+        kernels.transform_rows(rows, out, x.shape[1], rows.stride(0), size, signs, scale)
+        return
+    wide = torch.float64 if out.dtype == torch.float64 else torch.float32
+    chunk = _chunk_rows(size, out.device)
+    for start in range(0, x.shape[0], chunk):
+        part = x[start : start + chunk].to(wide)
+        work = torch.zeros((part.shape[0], size), dtype=wide, device=out.device)
+        work[:, : part.shape[1]] = part if signs is None else part * signs
+        out[start : start + chunk] = _transformed(work, scale)
+
+
+def _transformed(work: Tensor, scale: float) -> Tensor:
+    """The transform of contiguous rows (rows, size) of 32 or 64 bits, which it may overwrite, times scale."""
+    kernels = _cpu_kernels()
+    if kernels is not None and kernels.handles(work, work.shape[1]):
+        size = work.shape[1]
+        kernels.transform_rows(work, work, size, size, size, None, scale)
+        return work
+    triton = _triton_transform() if work.is_cuda else None
+    if triton is not None:
+        done: Tensor = triton(work, normalized=scale != 1.0)
+        return done
+    butterflies_(work)
+    return work if scale == 1.0 else work.mul_(scale)
+
+
+def butterflies_(work: Tensor) -> None:
+    """The unnormalised transform of contiguous rows (rows, size) in place, by torch alone, on any device."""
+    size = work.shape[1]
+    near = min(size, _NEAR)
+    half = size // 2
+    while half >= near:
+        _butterfly(work.view(-1, 2, half))
+        half //= 2
+    columns = work.view(-1, near).t().contiguous()
+    while half:
+        _butterfly(columns.view(-1, 2, half * columns.shape[1]))
+        half //= 2
+    work.view(-1, near).copy_(columns.t())
+
+
+def _butterfly(pairs: Tensor) -> None:
+    low, high = pairs[:, 0], pairs[:, 1]
+    difference = low - high
+    low += high
+    high.copy_(difference)
+
+
+def _chunk_rows(size: int, device: torch.device) -> int:
+    """Rows that are worked on together: few enough for a cache, many enough to fill an accelerator."""
+    return max(1, (_CPU_CHUNK if device.type == "cpu" else _ACCELERATOR_CHUNK) // size)
+
+
+@cache
+def _cpu_kernels() -> ModuleType | None:
+    """The compiled kernels, or None where numba does not run; torch then does the same, slower."""
+    try:
+        return import_module("shuffle_plugins.compressors.cpu_kernels")
+    except ImportError:
+        return None
+
+
+@cache
+def _triton_transform() -> Callable[..., Tensor] | None:
+    """The GPU kernel, or None where triton is not installed; torch then does the same, slower."""
+    try:
+        module = import_module("shuffle_plugins.compressors.kernels.hadamard")
+    except ImportError:
+        return None
+    found: Callable[..., Tensor] = module.hadamard_triton
+    return found

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch import Tensor
-from torch.nn.functional import pad
 
-from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.hadamard import (
+    hadamard_coefficients,
+    hadamard_transform,
+    padded_dim,
+    padded_transform,
+)
 from shuffle_plugins.compressors.public_bits import public_signs
 from shuffle_plugins.mechanisms.rows import Rows
 
@@ -47,8 +51,7 @@ class Rotation:
         """
         if x.dim() == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
-        padded = pad(x * self.signs.to(x.device), (0, self.size - self.dim))
-        return hadamard_transform(padded, normalized=True)
+        return padded_transform(x, signs=self.signs, normalized=True)
 
     def inverse(self, y: Tensor) -> Tensor:
         """The transpose of :meth:`apply`, (..., dim), for y (..., size); it undoes ``apply``.
@@ -73,8 +76,7 @@ class Rotation:
         rows = Rows.of(x)
         if rows.dim != self.dim:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
-        signs = self.signs.to(rows.device)
-        return hadamard_coefficients(rows, indices, signs=signs).mul_(self.size**-0.5)
+        return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
 
     def __hash__(self) -> int:
         return hash((self.dim, self.seed))

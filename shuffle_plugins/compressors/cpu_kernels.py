@@ -1,0 +1,563 @@
+"""Hadamard transforms compiled for this machine's processor.
+
+Compilers vectorise loops over small distances badly, so the innermost butterflies are snippets of LLVM code:
+each loads a handful of whole vector registers, does all its butterflies there, and stores them. numba
+compiles the loops around them, a few seconds once per machine and float type; its cache keeps the code.
+Functions here check nothing, :mod:`~shuffle_plugins.compressors.hadamard` does. They all add in the order
+stated there.
+
+One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import torch
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+if numba.config.DISABLE_JIT:
+    raise ImportError("numba's compiler is switched off")
+
+_FEATURES = binding.get_host_cpu_features()
+_VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32  # a machine with shorter registers uses several
+
+_HAS_FMA = bool(_FEATURES.get("fma") or _FEATURES.get("neon") or _FEATURES.get("asimd"))
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_Value = Any
+
+_LANES_32, _LANES_64 = _VECTOR_BYTES // 4, _VECTOR_BYTES // 8
+_LANE_BITS_32, _LANE_BITS_64 = _LANES_32.bit_length() - 1, _LANES_64.bit_length() - 1
+_IN_L1, _IN_L2 = 12, 17  # log2 of the entries of a block that stays in the first and the second cache
+_WORTH_A_THREAD = 1 << 19
+
+
+def _emitted(typed: Callable[..., Any]) -> Any:
+    """A function of compiled code, given by its type and its LLVM code."""
+    return intrinsic(typed)
+
+
+def _float_type(pointer: _Value) -> tuple[ir.Type, int]:
+    size = pointer.dtype.bitwidth // 8
+    return (ir.FloatType() if size == 4 else ir.DoubleType()), size
+
+
+def _pointers(
+    builder: ir.IRBuilder, base: _Value, stride: _Value, count: int, vector: ir.VectorType
+) -> list[_Value]:
+    """``count`` vector pointers, ``stride`` elements apart."""
+    return [
+        builder.bitcast(builder.gep(base, [builder.mul(stride, ir.Constant(_INT64, k))]), vector.as_pointer())
+        for k in range(count)
+    ]
+
+
+def _load(builder: ir.IRBuilder, pointer: _Value, element_bytes: int) -> _Value:
+    value = builder.load(pointer)
+    value.align = element_bytes
+    return value
+
+
+def _across(builder: ir.IRBuilder, vectors: list[_Value]) -> list[_Value]:
+    """Butterflies between vectors, the farthest first."""
+    half = len(vectors) // 2
+    while half:
+        for k in range(len(vectors)):
+            if not k & half:
+                low, high = vectors[k], vectors[k + half]
+                vectors[k], vectors[k + half] = builder.fadd(low, high), builder.fsub(low, high)
+        half //= 2
+    return vectors
+
+
+def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type) -> _Value:
+    """Butterflies inside one vector, farthest first: partner + v in lower lanes, partner - v in upper ones.
+
+    A fused multiply-add by ±1 rounds once, as the addition and the subtraction do.
+    """
+    kind = vector.type
+    half = lanes // 2
+    while half:
+        order = ir.Constant(ir.VectorType(_INT32, lanes), [lane ^ half for lane in range(lanes)])
+        partner = builder.shuffle_vector(vector, vector, order)
+        signs = ir.Constant(
+            kind, [ir.Constant(element, -1.0 if lane & half else 1.0) for lane in range(lanes)]
+        )
+        if _HAS_FMA:
+            fused = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(kind, [kind] * 3),
+                f"llvm.fma.v{lanes}f{8 * _VECTOR_BYTES // lanes}",
+            )
+            vector = builder.call(fused, [vector, signs, partner])
+        else:
+            vector = builder.fadd(builder.fmul(vector, signs), partner)
+        half //= 2
+    return vector
+
+
+def _across_snippet(bits: int) -> _Value:
+    @_emitted
+    def snippet(context: Any, pointer: Any, stride: Any) -> Any:
+        element, size = _float_type(pointer)
+        vector = ir.VectorType(element, _VECTOR_BYTES // size)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            base, stride = arguments
+            targets = _pointers(builder, base, stride, 1 << bits, vector)
+            values = _across(builder, [_load(builder, target, size) for target in targets])
+            for value, target in zip(values, targets, strict=True):
+                builder.store(value, target).align = size
+            return context.get_dummy_value()
+
+        return types.void(pointer, types.int64), generate
+
+    return snippet
+
+
+def _whole_snippet(bits: int) -> _Value:
+    @_emitted
+    def snippet(context: Any, pointer: Any, scale: Any) -> Any:
+        element, size = _float_type(pointer)
+        lanes = _VECTOR_BYTES // size
+        vector = ir.VectorType(element, lanes)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            base, factor = arguments
+            first = ir.Constant(_INT32, 0)
+            factors = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, first)
+            everywhere = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
+            factors = builder.shuffle_vector(factors, factors, everywhere)
+            targets = _pointers(builder, base, ir.Constant(_INT64, lanes), 1 << bits, vector)
+            values = _across(builder, [_load(builder, target, size) for target in targets])
+            for value, target in zip(values, targets, strict=True):
+                done = builder.fmul(_within(builder, value, lanes, element), factors)
+                builder.store(done, target).align = size
+            return context.get_dummy_value()
+
+        return types.void(pointer, pointer.dtype), generate
+
+    return snippet
+
+
+_across_1, _across_2, _across_3, _across_4 = (_across_snippet(bits) for bits in range(1, 5))
+_whole_0, _whole_1, _whole_2, _whole_3, _whole_4 = (_whole_snippet(bits) for bits in range(5))
+
+
+@_emitted
+def _advance(context: Any, pointer: Any, elements: Any) -> Any:
+    """``pointer + elements``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
+@_emitted
+def _like(context: Any, pointer: Any, address: Any) -> Any:
+    """A pointer of the same type at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[1], context.get_value_type(pointer))
+
+    return pointer(pointer, types.int64), generate
+
+
+def _pointer_to(target: _Value) -> _Value:
+    @_emitted
+    def snippet(context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(target)))
+
+        return types.CPointer(target)(types.int64), generate
+
+    return snippet
+
+
+_float32_at, _float64_at = _pointer_to(types.float32), _pointer_to(types.float64)
+_int8_at, _int64_at = _pointer_to(types.int8), _pointer_to(types.int64)
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # nowhere to keep a cache
+        return numba.njit(nogil=True)(function)
+
+
+@_compiled
+def _butterflies(row: _Value, block_bits: _Value, bits: _Value, blocks: _Value, lanes: _Value) -> None:
+    """``bits`` levels of butterflies, the farthest first, in each of so many blocks of 2**block_bits."""
+    stride = 1 << (block_bits - bits)
+    for block in range(blocks):
+        start = block << block_bits
+        for i in range(start, start + stride, lanes):
+            at = _advance(row, i)
+            if bits == 4:
+                _across_4(at, stride)
+            elif bits == 3:
+                _across_3(at, stride)
+            elif bits == 2:
+                _across_2(at, stride)
+            else:
+                _across_1(at, stride)
+
+
+@_compiled
+def _near(row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+    """The whole transform of a row that fits the first cache."""
+    lanes = 1 << lane_bits
+    fused = lane_bits + 4
+    left = size_bits
+    while left > fused:
+        bits = left - fused
+        if bits > 4:
+            bits = 3
+        _butterflies(row, left, bits, 1 << (size_bits - left), lanes)
+        left -= bits
+    vectors = left - lane_bits
+    for i in range(0, 1 << size_bits, 1 << left):
+        at = _advance(row, i)
+        if vectors == 4:
+            _whole_4(at, scale)
+        elif vectors == 3:
+            _whole_3(at, scale)
+        elif vectors == 2:
+            _whole_2(at, scale)
+        elif vectors == 1:
+            _whole_1(at, scale)
+        else:
+            _whole_0(at, scale)
+
+
+@_compiled
+def _far(row: _Value, size_bits: _Value, down_to: _Value, lanes: _Value) -> None:
+    """Butterflies of a row until blocks of 2**down_to are left."""
+    left = size_bits
+    while left > down_to:
+        bits = min(3, left - down_to)
+        _butterflies(row, left, bits, 1 << (size_bits - left), lanes)
+        left -= bits
+
+
+@_compiled
+def _transform(row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+    """The transform of one row in place, outer blocks first, each finished while it is in a cache."""
+    middle = min(size_bits, _IN_L2)
+    inner = min(size_bits, _IN_L1)
+    _far(row, size_bits, middle, 1 << lane_bits)
+    for i in range(0, 1 << size_bits, 1 << middle):
+        block = _advance(row, i)
+        _far(block, middle, inner, 1 << lane_bits)
+        for j in range(0, 1 << middle, 1 << inner):
+            _near(_advance(block, j), inner, lane_bits, scale)
+
+
+@_compiled
+def _copy(given: _Value, signs: _Value, signed: _Value, row: _Value, width: _Value) -> None:
+    """Copy ``width`` entries to a row, times their signs."""
+    source = numba.carray(given, width)
+    target = numba.carray(row, width)
+    if signed:
+        factors = numba.carray(signs, width)
+        for i in range(width):
+            target[i] = source[i] * target.dtype.type(factors[i])
+    else:
+        for i in range(width):
+            target[i] = source[i]
+
+
+@_compiled
+def _clear(row: _Value, start: _Value, stop: _Value) -> None:
+    data = numba.carray(row, stop)
+    for i in range(start, stop):
+        data[i] = 0
+
+
+@_compiled
+def _coefficient(row: _Value, size: _Value, index: _Value) -> _Value:
+    """One entry of the transform of a row, which it overwrites: halving the row in the transform's order."""
+    data = numba.carray(row, size)
+    one = data.dtype.type(1)
+    half = size
+    while half >= 8:
+        part = half >> 3
+        a = -one if index & (part << 2) else one
+        b = -one if index & (part << 1) else one
+        c = -one if index & part else one
+        for i in range(part):
+            even = (data[i] + a * data[i + 4 * part]) + b * (data[i + 2 * part] + a * data[i + 6 * part])
+            odd = (data[i + part] + a * data[i + 5 * part]) + b * (
+                data[i + 3 * part] + a * data[i + 7 * part]
+            )
+            data[i] = even + c * odd
+        half = part
+    while half > 1:
+        half >>= 1
+        a = -one if index & half else one
+        for i in range(half):
+            data[i] = data[i] + a * data[i + half]
+    return data[0]
+
+
+@_compiled
+def _transform_rows(
+    source: _Value,
+    stride: _Value,
+    dim: _Value,
+    signs: _Value,
+    signed: _Value,
+    out: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+) -> None:
+    """``out`` may be ``source`` where rows are not padded."""
+    for r in range(rows):
+        row = _advance(out, r << size_bits)
+        _copy(_advance(source, r * stride), signs, signed, row, dim)
+        _clear(row, dim, 1 << size_bits)
+        _transform(row, size_bits, lane_bits, scale)
+
+
+@_compiled
+def _transform_in_place(
+    data: _Value, size_bits: _Value, rows: _Value, lane_bits: _Value, scale: _Value
+) -> None:
+    for r in range(rows):
+        _transform(_advance(data, r << size_bits), size_bits, lane_bits, scale)
+
+
+@_compiled
+def _transform_rows_32(
+    source: _Value,
+    stride: _Value,
+    dim: _Value,
+    signs: _Value,
+    out: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+) -> None:
+    data, factor = _float32_at(out), numba.float32(scale)
+    if source == out and signs == 0 and dim == 1 << size_bits:
+        _transform_in_place(data, size_bits, rows, lane_bits, factor)
+    else:
+        given = _float32_at(source)
+        _transform_rows(
+            given, stride, dim, _int8_at(signs), signs != 0, data, size_bits, rows, lane_bits, factor
+        )
+
+
+@_compiled
+def _transform_rows_64(
+    source: _Value,
+    stride: _Value,
+    dim: _Value,
+    signs: _Value,
+    out: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+) -> None:
+    data = _float64_at(out)
+    if source == out and signs == 0 and dim == 1 << size_bits:
+        _transform_in_place(data, size_bits, rows, lane_bits, scale)
+    else:
+        given = _float64_at(source)
+        _transform_rows(
+            given, stride, dim, _int8_at(signs), signs != 0, data, size_bits, rows, lane_bits, scale
+        )
+
+
+@_compiled
+def _coefficient_rows(
+    blocks: _Value,
+    num_blocks: _Value,
+    signs: _Value,
+    row: _Value,
+    size_bits: _Value,
+    first: _Value,
+    last: _Value,
+    lane_bits: _Value,
+    one: _Value,
+    indices: _Value,
+    count: _Value,
+    out: _Value,
+) -> None:
+    table = numba.carray(_int64_at(blocks), (num_blocks, 3))
+    chosen = numba.carray(_int64_at(indices), (last, count))
+    found = numba.carray(out, (last, count))
+    data = numba.carray(row, 1 << size_bits)
+    factors = _int8_at(signs)
+    for r in range(first, last):
+        start = 0
+        for block in range(num_blocks):
+            given = _advance(_like(row, table[block, 0]), r * table[block, 1])
+            _copy(given, _advance(factors, start), signs != 0, _advance(row, start), table[block, 2])
+            start += table[block, 2]
+        _clear(row, start, 1 << size_bits)
+        if count == 1:
+            found[r, 0] = _coefficient(row, 1 << size_bits, chosen[r, 0])
+        else:
+            _transform(row, size_bits, lane_bits, one)
+            for i in range(count):
+                found[r, i] = data[chosen[r, i]]
+
+
+@_compiled
+def _coefficient_rows_32(
+    blocks: _Value,
+    num_blocks: _Value,
+    signs: _Value,
+    row: _Value,
+    size_bits: _Value,
+    first: _Value,
+    last: _Value,
+    lane_bits: _Value,
+    indices: _Value,
+    count: _Value,
+    out: _Value,
+) -> None:
+    _coefficient_rows(
+        blocks,
+        num_blocks,
+        signs,
+        _float32_at(row),
+        size_bits,
+        first,
+        last,
+        lane_bits,
+        numba.float32(1),
+        indices,
+        count,
+        _float32_at(out),
+    )
+
+
+@_compiled
+def _coefficient_rows_64(
+    blocks: _Value,
+    num_blocks: _Value,
+    signs: _Value,
+    row: _Value,
+    size_bits: _Value,
+    first: _Value,
+    last: _Value,
+    lane_bits: _Value,
+    indices: _Value,
+    count: _Value,
+    out: _Value,
+) -> None:
+    _coefficient_rows(
+        blocks,
+        num_blocks,
+        signs,
+        _float64_at(row),
+        size_bits,
+        first,
+        last,
+        lane_bits,
+        1.0,
+        indices,
+        count,
+        _float64_at(out),
+    )
+
+
+def handles(x: Tensor, size: int) -> bool:
+    """Whether rows of this dtype and device, padded to ``size``, can be given to the functions below."""
+    return x.is_cpu and (
+        size >= _LANES_32 if x.dtype is torch.float32 else x.dtype is torch.float64 and size >= _LANES_64
+    )
+
+
+def transform_rows(
+    source: Tensor, out: Tensor, dim: int, stride: int, size: int, signs: Tensor | None, scale: float
+) -> None:
+    """Fill ``out`` with the transforms of rows, times signs and zero-padded, scaled.
+
+    Args:
+        source: float32 or float64 on the CPU: rows of ``dim`` neighbours, ``stride`` entries apart.
+        out: contiguous rows of ``size``, of the same dtype; it may be ``source`` where nothing is padded.
+        dim: length of a row.
+        stride: distance of the rows of ``source``.
+        size: length of a transform; :func:`handles` it.
+        signs: +1 and -1, (dim,) contiguous int8.
+        scale: what the transform is multiplied by, rounded to the dtype.
+    """
+    size_bits = size.bit_length() - 1
+    rows = out.numel() >> size_bits
+    factors = 0 if signs is None else signs.data_ptr()
+    if out.dtype is torch.float32:
+        kernel, lane_bits, item = _transform_rows_32, _LANE_BITS_32, 4
+    else:
+        kernel, lane_bits, item = _transform_rows_64, _LANE_BITS_64, 8
+    given, target = source.data_ptr(), out.data_ptr()
+    if rows << size_bits < 2 * _WORTH_A_THREAD:
+        kernel(given, stride, dim, factors, target, size_bits, rows, lane_bits, scale)
+        return
+
+    def part(first: int, last: int) -> None:
+        start, into = given + first * stride * item, target + first * size * item
+        kernel(start, stride, dim, factors, into, size_bits, last - first, lane_bits, scale)
+
+    _in_parts(part, rows=rows, size=size)
+
+
+def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, signs: Tensor | None) -> None:
+    """Fill ``out`` with chosen entries of the transforms of rows, times signs and zero-padded.
+
+    Args:
+        blocks: the columns of the rows in order, each (rows, width) of float32 or float64 on the CPU with
+            rows of neighbours.
+        out: (rows, count), contiguous, of the same dtype.
+        indices: int64 (rows, count), contiguous.
+        signs: +1 and -1, one for each column, contiguous int8.
+    """
+    rows, count = indices.shape
+    dim = sum(block.shape[1] for block in blocks)
+    size_bits = (dim - 1).bit_length()
+    narrow = out.dtype is torch.float32
+    kernel = _coefficient_rows_32 if narrow else _coefficient_rows_64
+    table = torch.tensor([[block.data_ptr(), block.stride(0), block.shape[1]] for block in blocks])
+
+    def part(first: int, last: int) -> None:
+        scratch = torch.empty(1 << size_bits, dtype=out.dtype)
+        kernel(
+            table.data_ptr(),
+            len(blocks),
+            0 if signs is None else signs.data_ptr(),
+            scratch.data_ptr(),
+            size_bits,
+            first,
+            last,
+            _LANE_BITS_32 if narrow else _LANE_BITS_64,
+            indices.data_ptr(),
+            count,
+            out.data_ptr(),
+        )
+
+    _in_parts(part, rows=rows, size=dim)
+
+
+def _in_parts(action: Callable[[int, int], None], *, rows: int, size: int) -> None:
+    """Call on ranges of rows, in as many threads as torch uses where that pays; none outlives the call."""
+    threads = min(torch.get_num_threads(), rows, rows * size // _WORTH_A_THREAD)
+    if threads <= 1:
+        action(0, rows)
+        return
+    bounds = [rows * i // threads for i in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(action, bounds[:-1], bounds[1:]))
