@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
     from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
     from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.hadamard_response import HadamardResponse
+    from shuffle_plugins.mechanisms.k_rr import KRandomizedResponse
     from shuffle_plugins.mechanisms.l1_hadamard import L1Hadamard
+    from shuffle_plugins.mechanisms.limited_hadamard import LimitedHadamard
     from shuffle_plugins.mechanisms.linf_bit_planes import LInfBitPlanes
     from shuffle_plugins.mechanisms.linf_block import LInfBlock
     from shuffle_plugins.mechanisms.linf_coordinate import LInfCoordinate
+    from shuffle_plugins.mechanisms.local_hashing import LocalHashing
+    from shuffle_plugins.mechanisms.multilevel import LayeredReports, MultilevelHadamard
     from shuffle_plugins.mechanisms.privunit import PrivUnit
+    from shuffle_plugins.mechanisms.recoverable import KeyLaw, RecoverableResponse
     from shuffle_plugins.mechanisms.reports import Reports
     from shuffle_plugins.mechanisms.rows import Rows
     from shuffle_plugins.mechanisms.sampled_bits import SampledBits
+    from shuffle_plugins.mechanisms.subset_selection import SubsetSelection
+    from shuffle_plugins.mechanisms.unary_encoding import OptimalUnaryEncoding, Rappor
 
 _LAZY = {
     "LocalRandomizer": "base",
@@ -37,22 +45,44 @@ _LAZY = {
     "SampledBits": "sampled_bits",
     "Reports": "reports",
     "Rows": "rows",
+    "KRandomizedResponse": "k_rr",
+    "HadamardResponse": "hadamard_response",
+    "SubsetSelection": "subset_selection",
+    "Rappor": "unary_encoding",
+    "OptimalUnaryEncoding": "unary_encoding",
+    "LocalHashing": "local_hashing",
+    "LimitedHadamard": "limited_hadamard",
+    "MultilevelHadamard": "multilevel",
+    "LayeredReports": "multilevel",
+    "RecoverableResponse": "recoverable",
+    "KeyLaw": "recoverable",
 }
 
 __all__ = [
     "BinaryRandomizedResponse",
     "FrequencyOracle",
+    "HadamardResponse",
+    "KRandomizedResponse",
+    "KeyLaw",
     "L1Hadamard",
     "LInfBitPlanes",
     "LInfBlock",
     "LInfCoordinate",
+    "LayeredReports",
+    "LimitedHadamard",
+    "LocalHashing",
     "LocalRandomizer",
     "Mechanism",
+    "MultilevelHadamard",
     "Norm",
+    "OptimalUnaryEncoding",
     "PrivUnit",
+    "Rappor",
+    "RecoverableResponse",
     "Reports",
     "Rows",
     "SampledBits",
+    "SubsetSelection",
     "available",
     "blanket",
     "get",
