@@ -1,0 +1,115 @@
+r"""Noise on a public grid: what the additive mechanisms share.
+
+A real number plus real noise, computed in floating point, shows the number in its low digits (Mironov 2012).
+So nothing here leaves a client but whole numbers, multiples of a public step: a code in [0, 2·limit], the
+coordinate's multiple plus ``limit``. Multiples beyond ±limit are moved onto it, which is post-processing:
+privacy is untouched, and it happens to a coordinate with a probability that each mechanism states.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK_VALUES = 1 << 18
+_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}
+
+
+class GridNoise(LocalRandomizer):
+    """A randomizer whose report is, per coordinate, a noisy multiple of a public step."""
+
+    @property
+    @abstractmethod
+    def step(self) -> float:
+        """The grid's step, in the units of a row."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Bits per coordinate."""
+
+    @abstractmethod
+    def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:
+        """Whole numbers, int64: the float64 rows in units of the step, with noise."""
+
+    @property
+    def limit(self) -> int:
+        """The largest multiple of the step that is sent, 2**(bits - 1) - 1."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def bits_per_report(self) -> int:
+        """``bits`` per coordinate."""
+        return self.bits * self.dim
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or hold a code that does not exist.
+        """
+        total = self._multiples(reports).sum(dim=0)
+        return total.double().mul_(self.step).to(torch.float32)
+
+    def _multiples(self, reports: Reports) -> Tensor:
+        """The multiples of the step in reports, (reports, dim) int64, checked."""
+        self._own(reports, fields=1)
+        field = reports.fields[0]
+        if field.values.is_floating_point() or field.bits != self.bits:
+            raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
+        codes = field.values.reshape(len(reports), -1)
+        if codes.shape[1] != self.dim:
+            raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
+        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
+            raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
+        return codes.to(torch.int64).sub_(self.limit)
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
+        for start, stop in self._chunks(x):
+            noisy = self._noisy(self._scaled(x.narrow(start, stop)), randomness)
+            codes[start:stop] = noisy.clamp_(-self.limit, self.limit).add_(self.limit)
+        return self._reports(codes)
+
+    def _reports(self, codes: Tensor) -> Reports:
+        values = codes.squeeze(1) if self.dim == 1 else codes
+        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(values, self.bits),))
+
+    def _chunks(self, x: Rows) -> list[tuple[int, int]]:
+        size = max(1, _CHUNK_VALUES // self.dim)
+        return [(start, min(start + size, x.num_rows)) for start in range(0, x.num_rows, size)]
+
+    def _scaled(self, x: Rows) -> Tensor:
+        """Rows in units of the step, float64, none outside the ball by more than float64's own rounding."""
+        rows = x.dense().to(torch.float64, copy=True)
+        largest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny)
+        lengths = torch.linalg.vector_norm(rows / largest, ord=_ORDERS[self.norm], dim=1, keepdim=True)
+        filled = lengths.mul_(largest / self.radius).clamp_(min=1.0)
+        return rows.div_(self.step).div_(filled)
+
+    def _rounding_variance(self, x: Rows) -> Tensor:
+        """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
+        spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
+        for start, stop in self._chunks(x):
+            fraction = self._scaled(x.narrow(start, stop))
+            fraction.sub_(fraction.floor())
+            spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
+        return spread
+
+
+def check_bits(bits: int, *, least: int, most: int) -> int:
+    """Return the bits per coordinate.
+
+    Raises:
+        ValueError: unless they are a whole number in [least, most].
+    """
+    if isinstance(bits, bool) or not isinstance(bits, int) or not least <= bits <= most:
+        raise ValueError(f"bits per coordinate must be a whole number in [{least}, {most}], got {bits!r}")
+    return bits
