@@ -13,10 +13,15 @@ from shuffle_plugins.mechanisms.registry import available, blanket, get, registe
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
     from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
+    from shuffle_plugins.mechanisms.discrete_gaussian import DiscreteGaussian
+    from shuffle_plugins.mechanisms.discrete_laplace import DiscreteLaplace
     from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.gaussian import Gaussian
     from shuffle_plugins.mechanisms.hadamard_response import HadamardResponse
     from shuffle_plugins.mechanisms.k_rr import KRandomizedResponse
     from shuffle_plugins.mechanisms.l1_hadamard import L1Hadamard
+    from shuffle_plugins.mechanisms.l2_bit_planes import L2BitPlanes
+    from shuffle_plugins.mechanisms.laplace import Laplace
     from shuffle_plugins.mechanisms.limited_hadamard import LimitedHadamard
     from shuffle_plugins.mechanisms.linf_bit_planes import LInfBitPlanes
     from shuffle_plugins.mechanisms.linf_block import LInfBlock
@@ -43,6 +48,11 @@ _LAZY = {
     "LInfBitPlanes": "linf_bit_planes",
     "LInfBlock": "linf_block",
     "SampledBits": "sampled_bits",
+    "L2BitPlanes": "l2_bit_planes",
+    "DiscreteGaussian": "discrete_gaussian",
+    "DiscreteLaplace": "discrete_laplace",
+    "Gaussian": "gaussian",
+    "Laplace": "laplace",
     "Reports": "reports",
     "Rows": "rows",
     "KRandomizedResponse": "k_rr",
@@ -60,14 +70,19 @@ _LAZY = {
 
 __all__ = [
     "BinaryRandomizedResponse",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
     "FrequencyOracle",
+    "Gaussian",
     "HadamardResponse",
     "KRandomizedResponse",
     "KeyLaw",
     "L1Hadamard",
+    "L2BitPlanes",
     "LInfBitPlanes",
     "LInfBlock",
     "LInfCoordinate",
+    "Laplace",
     "LayeredReports",
     "LimitedHadamard",
     "LocalHashing",

@@ -42,6 +42,11 @@ _ENTRIES: dict[str, _Entry] = {
         "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
         f"{_PACKAGE}.randomized_response:randomized_response_blanket",
     ),
+    "l2-bit-planes": _Entry(
+        f"{_PACKAGE}.l2_bit_planes:L2BitPlanes",
+        "an l2 ball rotated, then bit planes of sampled coordinates",
+        f"{_PACKAGE}.l2_bit_planes_parameters:l2_bit_planes_blanket",
+    ),
     "linf-bit-planes": _Entry(
         f"{_PACKAGE}.linf_bit_planes:LInfBitPlanes",
         "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
@@ -56,6 +61,26 @@ _ENTRIES: dict[str, _Entry] = {
         f"{_PACKAGE}.linf_coordinate:LInfCoordinate",
         "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
         f"{_PACKAGE}.randomized_response:randomized_response_blanket",
+    ),
+    "discrete-gaussian": _Entry(
+        f"{_PACKAGE}.discrete_gaussian:DiscreteGaussian",
+        "exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP; whole numbers of few bits",
+        None,
+    ),
+    "discrete-laplace": _Entry(
+        f"{_PACKAGE}.discrete_laplace:DiscreteLaplace",
+        "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
+        f"{_PACKAGE}.laplace_grid:grid_blanket",
+    ),
+    "gaussian": _Entry(
+        f"{_PACKAGE}.gaussian:Gaussian",
+        "Gaussian noise on an l2 ball by the analytic calibration, (ε0, δ0)-LDP, 20 bits per coordinate",
+        None,
+    ),
+    "laplace": _Entry(
+        f"{_PACKAGE}.laplace:Laplace",
+        "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
+        f"{_PACKAGE}.laplace_grid:fine_blanket",
     ),
     "privunit": _Entry(
         f"{_PACKAGE}.privunit:PrivUnit",
@@ -105,7 +130,6 @@ _ENTRIES: dict[str, _Entry] = {
 }
 
 _LAWS: dict[str, str] = {
-    "laplace": "shuffle_plugins.accounting.additive_noise:laplace_blanket",
 }
 _CATEGORIES = "categories"
 
