@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuffle_plugins.compressors.packing import MAX_BITS, pack_records, unpack_records
+from shuffle_plugins.compressors.packing import compact_dtype as compact_dtype
+
 _MAGIC = b"SHRP"
 _VERSION = 1
 _PREFIX = struct.Struct("<4sHB")
@@ -20,7 +23,6 @@ _FIELD = struct.Struct("<BBI")
 _CHECKSUM = struct.Struct("<I")
 _INTEGER, _FLOAT = 0, 1
 _FLOATS = {32: torch.float32, 64: torch.float64}
-_MAX_INTEGER_BITS = 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +50,8 @@ class Field:
             return
         if self.values.dtype == torch.bool or self.values.is_complex():
             raise ValueError(f"a field holds integers or floats, got {self.values.dtype}")
-        if not 0 <= self.bits <= _MAX_INTEGER_BITS:
-            raise ValueError(f"an integer field takes 0 to {_MAX_INTEGER_BITS} bits, got {self.bits}")
+        if not 0 <= self.bits <= MAX_BITS:
+            raise ValueError(f"an integer field takes 0 to {MAX_BITS} bits, got {self.bits}")
         if self.values.numel() and not (
             int(self.values.min()) >= 0 and int(self.values.max()) < 1 << self.bits
         ):
@@ -149,15 +151,16 @@ class Reports:
         integers = []
         floats = []
         for field in self.fields:
-            array = field.values.detach().cpu().numpy()
-            if field.values.is_floating_point():
+            values = field.values.detach().cpu()
+            if values.is_floating_point():
                 parts.append(_FIELD.pack(_FLOAT, field.bits, field.width))
+                array = values.numpy()
                 floats.append(np.ascontiguousarray(array, dtype=f"<f{field.bits // 8}").tobytes())
             else:
                 parts.append(_FIELD.pack(_INTEGER, field.bits, field.width))
-                integers.append(_to_bits(array.reshape(len(self), field.width).astype(np.int64), field.bits))
+                integers.append((values.reshape(len(self), field.width), field.bits))
         if integers:
-            parts.append(np.packbits(np.concatenate(integers, axis=1)).tobytes())
+            parts.append(pack_records(integers).numpy().tobytes())
         body = b"".join(parts + floats)
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
@@ -196,23 +199,21 @@ class Reports:
             count and not any(bits for _, bits, _ in layout)
         ):
             raise ValueError("not the bytes of reports: a part of a report has no size")
+        if any(kind == _INTEGER and bits > MAX_BITS for kind, bits, _ in layout):
+            raise ValueError(f"not the bytes of reports: an integer of more than {MAX_BITS} bits")
         integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
         packed = (integer_bits * count + 7) // 8
         float_bytes = sum(bits // 8 * width * count for kind, bits, width in layout if kind == _FLOAT)
         if at + packed + float_bytes != end:
             raise ValueError("the bytes of the reports are corrupted: the length does not match the header")
-        flat = np.unpackbits(
-            np.frombuffer(data[at : at + packed], dtype=np.uint8), count=integer_bits * count
-        )
-        table = flat.reshape(count, integer_bits)
+        stream = np.frombuffer(data[at : at + packed], dtype=np.uint8).copy()
+        integers = [(bits, width) for kind, bits, width in layout if kind == _INTEGER]
+        unpacked = iter(unpack_records(torch.from_numpy(stream), integers, count) if integers else ())
         at += packed
-        column = 0
         fields = []
         for kind, bits, width in layout:
             if kind == _INTEGER:
-                part = _from_bits(table[:, column : column + bits * width], bits, width)
-                column += bits * width
-                values = torch.from_numpy(part).to(compact_dtype(bits))
+                values = next(unpacked)
             elif kind == _FLOAT and bits in _FLOATS:
                 size = bits // 8 * width * count
                 array = np.frombuffer(data[at : at + size], dtype=f"<f{bits // 8}").reshape(count, width)
@@ -230,22 +231,3 @@ class Reports:
     def _with(self, values: Sequence[Tensor]) -> Reports:
         fields = tuple(Field(value, field.bits) for value, field in zip(values, self.fields, strict=True))
         return Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)
-
-
-def compact_dtype(bits: int) -> torch.dtype:
-    """The smallest integer dtype that holds every value of that many bits."""
-    if bits <= 8:
-        return torch.uint8
-    return torch.int32 if bits <= 31 else torch.int64
-
-
-def _to_bits(values: np.ndarray, bits: int) -> np.ndarray:
-    shifts = np.arange(bits - 1, -1, -1, dtype=np.int64)
-    spread: np.ndarray = (values[:, :, None] >> shifts) & 1
-    return spread.astype(np.uint8).reshape(values.shape[0], values.shape[1] * bits)
-
-
-def _from_bits(table: np.ndarray, bits: int, width: int) -> np.ndarray:
-    weights = np.left_shift(np.int64(1), np.arange(bits - 1, -1, -1, dtype=np.int64))
-    values: np.ndarray = table.reshape(table.shape[0], width, bits).astype(np.int64) @ weights
-    return values

@@ -1,0 +1,231 @@
+"""Whole numbers of any width to bytes and back, most significant bit first, with no bit wasted in between.
+
+Eight values of b bits fill b bytes exactly, so packing is a fixed pattern of at most b + 8 shifts, each over
+one eighth of the values; no bit ever takes a byte of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MAX_BITS = 62
+"""Most bits of one value."""
+
+_CHUNK = 1 << 18
+
+
+def compact_dtype(bits: int) -> torch.dtype:
+    """The smallest of uint8, int32 and int64 that holds every value of that many bits."""
+    if bits <= 8:
+        return torch.uint8
+    return torch.int32 if bits <= 31 else torch.int64
+
+
+def pack_bits(values: Tensor, bits: int) -> Tensor:
+    """Values one after the other, uint8 (ceil(count · bits / 8),); zeros fill the last byte.
+
+    Args:
+        values: integers of any shape, in [0, 2**bits).
+        bits: bits of one value, in [0, 62].
+
+    Raises:
+        ValueError: if bits is out of range, or a value is no integer or does not fit.
+    """
+    _check_bits(bits)
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"only integers are packed, got {values.dtype}")
+    if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < 1 << bits):
+        raise ValueError(f"a value does not fit in {bits} bits")
+    return pack_rows(values.reshape(1, -1), bits)[0]
+
+
+def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
+    """The values that :func:`pack_bits` packed, (count,), in the smallest of uint8, int32 and int64.
+
+    Args:
+        data: uint8 (ceil(count · bits / 8),).
+        bits: bits of one value, in [0, 62].
+        count: number of values.
+
+    Raises:
+        ValueError: if bits is out of range, or data has another length or dtype.
+    """
+    _check_bits(bits)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"the number of values is a whole number, zero or more, got {count!r}")
+    length = (count * bits + 7) // 8
+    if data.dtype != torch.uint8 or data.shape != (length,):
+        raise ValueError(
+            f"{count} values of {bits} bits take uint8 ({length},), got {data.dtype} {tuple(data.shape)}"
+        )
+    return unpack_rows(data.reshape(1, -1), bits, count)[0]
+
+
+def pack_rows(values: Tensor, bits: int) -> Tensor:
+    """Each row packed to whole bytes of its own, uint8 (rows, ceil(width · bits / 8)). Checks nothing.
+
+    Args:
+        values: integers (rows, width), in [0, 2**bits).
+        bits: bits of one value, in [0, 62].
+    """
+    rows, width = values.shape
+    if bits == 1 and values.is_cpu:
+        return torch.from_numpy(np.packbits(values.to(torch.uint8).numpy(), axis=1))
+    packed = torch.zeros((rows, (width * bits + 7) // 8), dtype=torch.uint8, device=values.device)
+    if packed.numel() == 0:
+        return packed
+    values = values.to(compact_dtype(bits))
+    whole = width // 8
+    if whole:
+        groups = values[:, : 8 * whole].view(rows, whole, 8)
+        into = packed[:, : whole * bits].view(rows, whole, bits)
+        for source, target in _chunks(groups, into):
+            _pack_group(source, target, bits)
+    if width % 8:
+        _pack_group(values[:, 8 * whole :], packed[:, whole * bits :], bits)
+    return packed
+
+
+def unpack_rows(packed: Tensor, bits: int, width: int) -> Tensor:
+    """What :func:`pack_rows` packed, (rows, width). Bits behind a row's last value are ignored."""
+    if bits == 1 and packed.is_cpu:
+        return torch.from_numpy(np.unpackbits(packed.numpy(), axis=1, count=width))
+    rows = packed.shape[0]
+    values = torch.zeros((rows, width), dtype=compact_dtype(bits), device=packed.device)
+    if values.numel() == 0 or bits == 0:
+        return values
+    whole = width // 8
+    if whole:
+        groups = packed[:, : whole * bits].view(rows, whole, bits)
+        into = values[:, : 8 * whole].view(rows, whole, 8)
+        for source, target in _chunks(groups, into):
+            _unpack_group(source, target, bits)
+    if width % 8:
+        _unpack_group(packed[:, whole * bits :], values[:, 8 * whole :], bits)
+    return values
+
+
+def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """Records one after the other, their fields in order, uint8; zeros fill the last byte. Checks nothing.
+
+    Args:
+        fields: integers (records, width) and the bits of one value, for each field.
+    """
+    if len(fields) == 1:
+        values, bits = fields[0]
+        return pack_rows(values.reshape(1, -1), bits)[0]
+    records = fields[0][0].shape[0]
+    length = sum(values.shape[1] * bits for values, bits in fields)
+    joined = torch.zeros((records, (length + 7) // 8 + 1), dtype=torch.uint8, device=fields[0][0].device)
+    start = 0
+    for values, bits in fields:
+        _shift_in(joined, pack_rows(values, bits), start)
+        start += values.shape[1] * bits
+    return _close_gaps(joined[:, :-1], length)
+
+
+def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int) -> list[Tensor]:
+    """The fields that :func:`pack_records` packed.
+
+    Args:
+        data: uint8 (ceil(records · record bits / 8),).
+        layout: bits of one value and width, for each field.
+        records: number of records.
+    """
+    if len(layout) == 1:
+        bits, width = layout[0]
+        return [unpack_rows(data.reshape(1, -1), bits, records * width).reshape(records, width)]
+    rows = _open_gaps(data, sum(bits * width for bits, width in layout), records)
+    fields = []
+    start = 0
+    for bits, width in layout:
+        fields.append(unpack_rows(_shift_out(rows, start, (bits * width + 7) // 8), bits, width))
+        start += bits * width
+    return fields
+
+
+def _check_bits(bits: int) -> None:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= MAX_BITS:
+        raise ValueError(f"a value takes 0 to {MAX_BITS} bits, got {bits!r}")
+
+
+def _chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """The same rows or groups of each (rows, groups, k), a few at a time."""
+    rows, groups = tensors[0].shape[:2]
+    step = max(1, _CHUNK // groups)
+    part = min(groups, _CHUNK)
+    return [
+        tuple(tensor[i : i + step, j : j + part] for tensor in tensors)
+        for i in range(0, rows, step)
+        for j in range(0, groups, part)
+    ]
+
+
+def _overlaps(bits: int, count: int) -> list[tuple[int, int, int]]:
+    """(byte, value, right shift of the value) wherever a byte holds a part of one of ``count`` values."""
+    return [
+        (byte, value, (value + 1) * bits - 8 * (byte + 1))
+        for byte in range((count * bits + 7) // 8)
+        for value in range(8 * byte // bits, min(count - 1, (8 * byte + 7) // bits) + 1)
+    ]
+
+
+def _pack_group(values: Tensor, packed: Tensor, bits: int) -> None:
+    for byte, value, shift in _overlaps(bits, values.shape[-1]):
+        source = values[..., value]
+        moved = source >> shift if shift >= 0 else (source & 0xFF) << -shift
+        packed[..., byte] |= (moved & 0xFF).to(torch.uint8)
+
+
+def _unpack_group(packed: Tensor, values: Tensor, bits: int) -> None:
+    for byte, value, shift in _overlaps(bits, values.shape[-1]):
+        before = max(0, value * bits - 8 * byte)
+        part = (packed[..., byte] & (0xFF >> before)).to(values.dtype)
+        values[..., value] |= part << shift if shift >= 0 else part >> -shift
+
+
+def _shift_in(joined: Tensor, rows: Tensor, start: int) -> None:
+    """Or the rows' bytes into ``joined``, ``start`` bits from the left, with room for one byte more."""
+    first, shift, length = start // 8, start % 8, rows.shape[1]
+    joined[:, first : first + length] |= rows >> shift
+    if shift:
+        joined[:, first + 1 : first + 1 + length] |= rows << (8 - shift)
+
+
+def _shift_out(joined: Tensor, start: int, length: int) -> Tensor:
+    """``length`` bytes of every row from ``start`` bits on; ``joined`` has one byte more than it needs."""
+    first, shift = start // 8, start % 8
+    rows = joined[:, first : first + length]
+    return (rows << shift) | (joined[:, first + 1 : first + 1 + length] >> (8 - shift)) if shift else rows
+
+
+def _close_gaps(rows: Tensor, bits: int) -> Tensor:
+    """Rows of ``bits`` bits, each in whole bytes, put next to each other."""
+    records = rows.shape[0]
+    if bits % 8 == 0:
+        return rows.reshape(-1)
+    groups = -(-records // 8)
+    joined = torch.zeros((groups, bits + 2), dtype=torch.uint8, device=rows.device)
+    for j in range(min(8, records)):
+        mine = rows[j::8]
+        _shift_in(joined[: mine.shape[0]], mine, j * bits)
+    return joined[:, :bits].reshape(-1)[: (records * bits + 7) // 8]
+
+
+def _open_gaps(data: Tensor, bits: int, records: int) -> Tensor:
+    """The inverse of :func:`_close_gaps`, one byte more in each row; what follows a row is not cleared."""
+    length = (bits + 7) // 8
+    if bits % 8 == 0:
+        return torch.nn.functional.pad(data.reshape(records, length), (0, 1))
+    groups = -(-records // 8)
+    joined = torch.zeros((groups, bits + 2), dtype=torch.uint8, device=data.device)
+    joined[:, :bits] = torch.nn.functional.pad(data, (0, groups * bits - data.numel())).reshape(groups, bits)
+    rows = torch.zeros((records, length + 1), dtype=torch.uint8, device=data.device)
+    for j in range(min(8, records)):
+        mine = rows[j::8]
+        mine[:, :length] = _shift_out(joined[: mine.shape[0]], j * bits, length)
+    return rows
