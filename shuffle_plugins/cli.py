@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -44,13 +45,21 @@ from shuffle_plugins.cli_options import (
     whole,
 )
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.plotting import PlottingUnavailable, plot_comparisons, plot_plan
+from shuffle_plugins.plotting import PlottingUnavailable, check_drawable, plot_comparisons, plot_plan
 from shuffle_plugins.rounding import rounded
-from shuffle_plugins.tables import WIDE, bounds_table, rounds_tables, verdict
+from shuffle_plugins.tables import (
+    WIDE,
+    bounds_table,
+    catalogue_table,
+    choices_table,
+    rounds_tables,
+    verdict,
+)
 
 # The accounting itself needs SciPy: it is imported by the commands that ask it something.
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Blanket, ShuffleRound
+    from shuffle_plugins.choosing import Domain
     from shuffle_plugins.comparison import Comparison
 
 T = TypeVar("T")
@@ -58,7 +67,6 @@ T = TypeVar("T")
 _NARROWEST = 60
 _PLOT_POINTS = 13
 _PATIENCE = 2.0
-_ACCOUNTING_ONLY = "for accounting only: its law is known, the mechanism is not built here"
 _PUBLISHED_SHOWN = 3
 _PROBE_DIMS = (1, 2, 1_000)
 
@@ -135,6 +143,7 @@ def epsilon_command(
     plot: PlotOption = None,
 ) -> None:
     """The ε of T rounds at δ, by every bound."""
+    _check_picture(plot)
     shuffle_round = _round(
         local_epsilon=local_epsilon,
         population=population,
@@ -143,13 +152,6 @@ def epsilon_command(
         randomizer=randomizer,
     )
     answer = _compare(shuffle_round, num_steps=rounds, delta=delta, scheme=scheme)
-    if plot is not None:
-        others = [
-            _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
-            for num_steps in _spread(rounds)
-            if num_steps != rounds
-        ]
-        plot_comparisons(comparisons=[*others, answer], path=plot)
     if as_json:
         _print_json(_answer_json(answer))
     else:
@@ -157,6 +159,13 @@ def epsilon_command(
         _print(bounds_table(shown, width=_width()), verdict(answer))
         _say(_only_the_cohort(answer, population=population))
         _say(_left_out(answer, shown))
+    if plot is not None:
+        others = [
+            _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
+            for num_steps in _spread(rounds)
+            if num_steps != rounds
+        ]
+        plot_comparisons(comparisons=[*others, answer], path=plot)
     _say(_drawn(plot), aside=as_json)
 
 
@@ -181,6 +190,7 @@ def compare_command(
     plot: PlotOption = None,
 ) -> None:
     """The ε of every bound over several numbers of rounds and several ε0."""
+    _check_picture(plot)
     steps = listed(rounds, whole, "--rounds")
     levels = listed(local_epsilon, number, "--local-epsilon")
     if not steps or not levels:
@@ -201,20 +211,15 @@ def compare_command(
         for level in levels
         for num_steps in steps
     ]
-    if plot is not None:
-        plot_comparisons(comparisons=answers, path=plot)
     if as_json:
-        _print_json(
-            [
-                {"local_epsilon": a.shuffle_round.local_epsilon, "rounds": a.num_steps, **_answer_json(a)}
-                for a in answers
-            ]
-        )
+        _print_json([_answer_json(answer) for answer in answers])
     else:
         for level in levels:
             asked = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
             _print(*rounds_tables(asked, width=_width()))
         _say(_only_the_cohort(answers[0], population=population))
+    if plot is not None:
+        plot_comparisons(comparisons=answers, path=plot)
     _say(_drawn(plot), aside=as_json)
 
 
@@ -401,6 +406,7 @@ def plan_command(
     from shuffle_plugins.planning.errors import check_norm
     from shuffle_plugins.planning.tables import footing, headline, plan_json, plan_tables
 
+    _check_picture(plot)
     steps = None if rounds is None else listed(rounds, whole, "--rounds")
     with _patience("planning") as progress:
         found = plan(
@@ -420,8 +426,6 @@ def plan_command(
             tolerance=tolerance,
             progress=progress,
         )
-    if plot is not None:
-        plot_plan(plan=found, path=plot)
     if as_json:
         _print_json(plan_json(found))
     else:
@@ -430,6 +434,8 @@ def plan_command(
             _say(remark)
         for left in found.dismissed:
             _say(f"Left out: {left.mechanism}: {left.reason}.")
+    if plot is not None:
+        plot_plan(plan=found, path=plot)
     _say(_drawn(plot), aside=as_json)
 
 
@@ -466,6 +472,8 @@ def audit_command(
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
     from shuffle_plugins.auditing import audit_local, audit_round
 
+    if population is None and cohort is not None:
+        raise typer.BadParameter("--cohort needs --population: without it a single report is attacked")
     attacked = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim)
     found = [
         ("one report", local_epsilon, audit_local(attacked, num_trials=trials, confidence=confidence)),
@@ -528,52 +536,44 @@ def mechanisms_command(
         float | None,
         typer.Option("--local-epsilon", "-e", parser=number, metavar="EPS0", help="ε0 of one report."),
     ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(
+            "--norm",
+            metavar="NORM",
+            help="What clients hold: vectors in an l1, l2 or linf ball, or categories. Each mechanism's own "
+            "unless given.",
+        ),
+    ] = None,
+    radius: Annotated[
+        float,
+        typer.Option("--radius", parser=number, metavar="R", help="Radius of the ball of the vectors."),
+    ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
-    """The randomizers by name; with --dim and --local-epsilon also their norm, bits and error (unit ball)."""
+    """The randomizers by name; with --dim and --local-epsilon also their error, bits and speed."""
+    from shuffle_plugins.choosing import choices
+
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
-    listed = []
-    for name in registry.accounted():
-        built = name in registry.available()
-        entry: dict[str, Any] = {
-            "name": name,
-            "summary": registry.summary(name) if built else _ACCOUNTING_ONLY,
-        }
-        if built and dim is not None and local_epsilon is not None:
-            entry |= _mechanism_facts(name, dim=dim, local_epsilon=local_epsilon)
-        listed.append(entry)
+    if dim is None or local_epsilon is None:
+        if norm is not None:
+            raise typer.BadParameter("--norm needs --dim and --local-epsilon")
+        entries = [{"name": name, "summary": registry.summary(name)} for name in registry.available()]
+        return _print_json(entries) if as_json else _print(catalogue_table(entries))
+    found, refused = choices(
+        local_epsilon=local_epsilon,
+        dim=dim,
+        norm=cast("Domain | None", norm),
+        radius=radius,
+        timed=True,
+    )
     if as_json:
-        _print_json(listed)
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("name", style="bold", no_wrap=True)
-    if dim is not None:
-        for heading in ("norm", "bits per report", "mean squared error at 0"):
-            table.add_column(heading, justify="right")
-    table.add_column("what it is")
-    for entry in listed:
-        cells = [entry["name"]]
-        if dim is not None:
-            error = entry.get("mean_squared_error_at_zero")
-            cells += [entry.get("norm", "—"), f"{entry['bits']:,}" if "bits" in entry else "—"]
-            cells.append("—" if error is None else rounded(error, up=True))
-        table.add_row(*cells, entry.get("unavailable", entry["summary"]))
-    _print(table)
-
-
-def _mechanism_facts(name: str, *, dim: int, local_epsilon: float) -> dict[str, Any]:
-    import torch
-
-    try:
-        mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
-    except ValueError as error:
-        return {"unavailable": str(error)}
-    return {
-        "norm": str(mechanism.norm),
-        "bits": mechanism.bits_per_report,
-        "mean_squared_error_at_zero": float(mechanism.variance(torch.zeros(1, dim))[0]),
-    }
+        return _print_json([*map(asdict, found), *map(asdict, refused)])
+    _print(choices_table(found, one_question=norm is not None, width=_width()))
+    for each in refused:
+        _say(f"Left out: {each.name}: {each.reason}.")
+    return None
 
 
 def _needed(value: T | None, option: str) -> T:
@@ -655,6 +655,11 @@ def _capped(solve: Unknown, found: float) -> str | None:
     return f"{cap} is the solver's cap, not the target's: more may stay within the target too."
 
 
+def _check_picture(path: Path | None) -> None:
+    if path is not None:
+        check_drawable(path)
+
+
 def _drawn(path: Path | None) -> str | None:
     return None if path is None else f"Picture written to {path}"
 
@@ -684,9 +689,21 @@ def _spread(rounds: int) -> list[int]:
 
 
 def _answer_json(answer: Comparison) -> dict[str, Any]:
+    asked = answer.shuffle_round
     return {
+        "mechanism": asked.mechanism,
+        "local_epsilon": asked.local_epsilon,
+        "local_delta": asked.local_delta,
+        "population": asked.population,
+        "cohort": asked.cohort,
+        "sampling": str(asked.sampling),
+        "adversary": str(asked.adversary),
+        "rounds": answer.num_steps,
+        "delta": answer.interval.delta,
         "lower": answer.interval.lower,
         "upper": answer.interval.upper,
+        "upper_bound": answer.interval.upper_bound,
+        "lower_bound": answer.interval.lower_bound,
         "neighbouring_relation": answer.interval.neighbouring_relation,
         "bounds": [
             {"name": b.name, "kind": b.kind, "epsilon": b.epsilon, "source": b.source} for b in answer.bounds

@@ -195,6 +195,21 @@ def plot_plan(*, plan: Plan, path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
+def check_drawable(path: Path) -> None:
+    """Refuse a picture that cannot be written, before what it shows is computed.
+
+    Raises:
+        PlottingUnavailable: if Matplotlib is not installed.
+        ValueError: if the format is unknown.
+        OSError: if the folder does not exist.
+    """
+    formats = _figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise ValueError(f"{path.name}: a picture's name ends in one of {', '.join(sorted(formats))}")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
+
+
 def _figure(width: float, height: float) -> Figure:
     """An empty figure that needs no display."""
     try:

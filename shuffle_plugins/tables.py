@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.table import Table
 from shuffle_plugins.rounding import rounded
 
 if TYPE_CHECKING:
+    from shuffle_plugins.choosing import Choice
     from shuffle_plugins.comparison import Comparison
 
 WIDE = 110
@@ -154,3 +155,41 @@ def _question(answer: Comparison, *, rounds: str | None = None, wide: bool = Tru
     unbroken = [part.replace(" ", _NO_BREAK) for part in parts]
     lines = textwrap.fill(f"{_NO_BREAK}· ".join(unbroken), _TITLE, break_on_hyphens=False)
     return lines.replace(_NO_BREAK, " ")
+
+
+def catalogue_table(entries: Sequence[Mapping[str, str]]) -> Table:
+    """Name and summary of each mechanism."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    for entry in entries:
+        table.add_row(escape(entry["name"]), escape(entry["summary"]))
+    return table
+
+
+def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = WIDE) -> Table:
+    """One row per mechanism: error, bits and speed of a report.
+
+    Args:
+        found: in the order of their rows.
+        one_question: whether all answer the same question, so that their errors compare.
+        width: columns there are; below ``WIDE`` summaries are left out.
+    """
+    wide = width >= WIDE
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("takes", no_wrap=True)
+    for heading in ("mean squared error", "× least", "bits", "µs"):
+        if one_question or heading != "× least":
+            table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("what it is", style="dim")
+    least = min((choice.variance for choice in found), default=0.0)
+    for choice in found:
+        cells = [escape(choice.name), choice.domain, rounded(choice.variance, up=True)]
+        if one_question:
+            cells.append(rounded(choice.variance / least, up=True, digits=3) if least > 0 else _NOTHING)
+        cells.append(f"{choice.bits:,}")
+        cells.append(_NOTHING if choice.seconds is None else f"{choice.seconds * 1e6:.3g}")
+        table.add_row(*cells, *([escape(choice.summary)] if wide else []))
+    return table

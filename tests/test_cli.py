@@ -40,7 +40,27 @@ def answer(run: Run, *arguments: str) -> Any:
 
 def test_json_keeps_its_contract(run: Run) -> None:
     found = answer(run, "epsilon", *QUESTION)
-    assert list(found) == ["lower", "upper", "neighbouring_relation", "bounds"]
+    assert list(found) == [
+        "mechanism",
+        "local_epsilon",
+        "local_delta",
+        "population",
+        "cohort",
+        "sampling",
+        "adversary",
+        "rounds",
+        "delta",
+        "lower",
+        "upper",
+        "upper_bound",
+        "lower_bound",
+        "neighbouring_relation",
+        "bounds",
+    ]
+    assert (found["population"], found["cohort"], found["rounds"], found["delta"]) == (2000, 200, 20, 1e-5)
+    assert (found["sampling"], found["adversary"]) == ("without-replacement", "model-observer")
+    assert (found["mechanism"], found["local_epsilon"], found["local_delta"]) == ("generic", 1.0, 0.0)
+    assert {found["upper_bound"], found["lower_bound"]} <= {bound["name"] for bound in found["bounds"]}
     assert found["neighbouring_relation"] == "replace-one"
     for bound in found["bounds"]:
         assert list(bound) == ["name", "kind", "epsilon", "source"]
@@ -249,16 +269,30 @@ def test_calibrated_whole_numbers_are_shown_in_full(run: Run) -> None:
 
 def test_mechanisms(run: Run) -> None:
     listed = answer(run, "mechanisms")
-    assert {"binary-rr", "linf-coordinate", "privunit"} <= {each["name"] for each in listed}
+    assert {"binary-rr", "linf-coordinate", "privunit", "k-rr"} <= {each["name"] for each in listed}
     assert all(each["summary"] for each in listed)
-    facts = {each["name"]: each for each in answer(run, "mechanisms", "--dim", "1024", "-e", "2")}
-    assert facts["linf-coordinate"]["bits"] == 11
-    assert facts["linf-coordinate"]["norm"] == "linf"
-    assert facts["privunit"]["mean_squared_error_at_zero"] > 1
-    assert "dim=1" in facts["binary-rr"]["unavailable"]
-    code, out, _ = run("mechanisms", "--dim", "1024", "-e", "2")
+
+
+def test_mechanisms_compare_on_one_question(run: Run) -> None:
+    asked = ["mechanisms", "--dim", "1024", "-e", "2"]
+    own = {each["name"]: each for each in answer(run, *asked)}
+    assert own["linf-coordinate"]["bits"] == 11
+    assert own["linf-coordinate"]["domain"] == "linf"
+    assert own["privunit"]["variance"] > 1
+    assert own["k-rr"]["domain"] == "categories"
+    assert "dim=1" in own["binary-rr"]["reason"]
+    found = answer(run, *asked, "--norm", "l2", "--radius", "0.5")
+    facts = {each["name"]: each for each in found if "variance" in each}
+    assert facts["privunit"]["variance"] == pytest.approx(own["privunit"]["variance"] / 4)
+    assert facts["linf-coordinate"]["radius"] == 0.5
+    errors = [each["variance"] for each in found if "variance" in each]
+    assert errors == sorted(errors)
+    assert all(each["seconds"] > 0 for each in facts.values())
+    assert "k-rr" not in facts
+    code, out, _ = run(*asked, "--norm", "categories")
     assert code == 0
-    assert "bits per report" in out
+    assert "mean squared error" in out
+    assert "Left out: privunit: takes vectors" in out
 
 
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]

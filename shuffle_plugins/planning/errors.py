@@ -101,7 +101,12 @@ def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
     registry.summary(mechanism)
     form = _CLOSED_FORMS.get(mechanism)
     if form is None:
-        return check_norm(str(registry.get(mechanism, local_epsilon=1.0, dim=dim).norm))
+        built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
+        if built.domain not in get_args(NormName):
+            raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
+        if built.local_delta > 0:
+            raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
+        return check_norm(built.domain)
     if mechanism == "binary-rr" and dim != 1:
         raise ValueError(f"binary-rr takes one number per client (dim=1), got dim={dim}")
     return form.norm
@@ -126,9 +131,8 @@ def report_error(
 ) -> ReportError:
     """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm around it.
 
-    Built-in mechanisms are at their worst at 0, by a closed form. Others are built, which loads torch, and
-    their variance is taken at 0, at a vertex, at an equal-coordinates point of the ball and half way to each;
-    a mechanism that is worse elsewhere is underestimated.
+    A few mechanisms have a closed form. Others are built, which loads torch, and their ``worst_variance``
+    asked.
 
     Args:
         mechanism: its registered name.
@@ -146,15 +150,8 @@ def report_error(
     if form is not None:
         return ReportError(variance=form.variance(local_epsilon, dim) * size**2, bits=form.bits(dim))
 
-    import torch
-
     built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
-    vertex = torch.zeros(dim, dtype=torch.float64)
-    vertex[0] = radius
-    order = _ORDERS[norm]
-    diagonal = torch.full((dim,), radius * float(dim) ** -(1 / order), dtype=torch.float64)
-    probes = torch.stack([torch.zeros_like(vertex), vertex / 2, vertex, diagonal / 2, diagonal])
-    return ReportError(variance=float(built.variance(probes).max()), bits=built.bits_per_report)
+    return ReportError(variance=built.worst_variance, bits=built.bits_per_report)
 
 
 def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
