@@ -56,6 +56,11 @@ class Keystream:
         """The key's eight 32-bit words and the nonce's two, as signed integers: what a kernel takes."""
         return struct.unpack("<10i", self.key + self.nonce.to_bytes(8, "little"))
 
+    @property
+    def following(self) -> Keystream:
+        """The stream of the next nonce."""
+        return Keystream(self.key, (self.nonce + 1) % _NONCES)
+
     def words(self, start: int, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Words ``start`` to ``start + count``, int64 on ``device``; the same on every device."""
         if runs_kernels(device):
@@ -73,11 +78,11 @@ class Keystream:
         return words.view(torch.int16)[:count]
 
     def refinements(self, indices: Tensor) -> Tensor:
-        """First word of block ``indices[i]`` under the next nonce, int64: the lower bits of a lazy draw.
+        """First word of block ``indices[i]`` of :attr:`following`, int64: the lower bits of a lazy draw.
 
         Needed for about one draw in 2**16, so blocks are made one by one, on the CPU.
         """
-        following = Keystream(self.key, (self.nonce + 1) % _NONCES)
+        following = self.following
         first = [following.encryptor(index).update(_ZEROS[:8]) for index in indices.tolist()]
         return torch.tensor(
             [int.from_bytes(word, "little", signed=True) for word in first],

@@ -1,6 +1,6 @@
 """ChaCha20 in Triton: whole blocks of the keystream in parallel."""
 
-# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEY_ARGUMENTS = ("k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "n0", "n1")
 """A kernel's arguments for ``Keystream.state``. Never let it specialise on them: it would be a key's own."""
 
-_BLOCKS_PER_PROGRAM = 256
+_BLOCKS_PER_PROGRAM = 128
 _WORDS_PER_BLOCK = 8
 
 

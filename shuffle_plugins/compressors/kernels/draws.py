@@ -1,0 +1,83 @@
+"""Randomised signs drawn lazily: 16 bits for every draw, the other 46 only where those do not decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.keystream import COIN_BITS, Keystream
+
+PROBABILITY_BITS = 62
+MARGIN = 2.0**-5
+"""Float32 errs by less than this in the expected coin; within it, integers decide."""
+
+_LOWER_BITS = PROBABILITY_BITS - COIN_BITS
+_HALF = 1 << (PROBABILITY_BITS - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignRule:
+    """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
+
+    The threshold is that of :func:`~shuffle_plugins.mechanisms.signs.random_signs`: an integer in
+    [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin i,
+    plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
+    (:meth:`~shuffle_plugins.keystream.Keystream.coins`,
+    :meth:`~shuffle_plugins.keystream.Keystream.refinements`).
+
+    Args:
+        low: the threshold of -1.
+
+    Raises:
+        ValueError: unless ``low`` is a whole number in [1, 2**61].
+    """
+
+    low: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.low, bool) or not isinstance(self.low, int) or not 1 <= self.low <= _HALF:
+            raise ValueError(f"low_threshold must be a whole number in [1, 2**61], got {self.low!r}")
+
+    @property
+    def gain(self) -> float:
+        """Expected threshold of v = 1 less that of v = 0, in units of a coin."""
+        return (_HALF - self.low) / (1 << _LOWER_BITS)
+
+    def thresholds(self, values: Tensor) -> Tensor:
+        """Probability of a plus sign as a multiple of 2**-62, int64, for values in [-1, 1]."""
+        from_nearer_end = (1 - values.double().abs()).mul_(float(_HALF - self.low)).round_().to(torch.int64)
+        return torch.where(
+            values < 0, self.low + from_nearer_end, (1 << PROBABILITY_BITS) - self.low - from_nearer_end
+        )
+
+    def draw(self, values: Tensor, *, draw: Keystream, first: int = 0) -> Tensor:
+        """Bool, true for plus, for each of a flat float32 tensor of values in [-1, 1].
+
+        Args:
+            values: value i takes draw ``first + i``.
+            draw: source of the draws.
+            first: a multiple of 4.
+        """
+        coins = draw.coins(first, values.numel(), device=values.device)
+        excess = (values * self.gain).sub_(coins)
+        near = (excess - 0.5).abs_() < 0.5 + MARGIN
+        plus = excess >= 0.5
+        undecided = near.nonzero().squeeze(1)
+        upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
+        lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
+        plus[undecided] = upper + lower < self.thresholds(values[undecided])
+        return plus
+
+
+def check_scale(scale: float) -> float:
+    """Return ``scale`` as a float.
+
+    Raises:
+        ValueError: unless it is a positive finite number.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise ValueError(f"scale must be a positive finite number, got {scale!r}")
+    return float(scale)

@@ -1,0 +1,254 @@
+"""Randomised signs in Triton: rotate, draw and pack in one kernel; draw at gathered coordinates; count."""
+
+# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from shuffle_plugins.compressors.hadamard import padded_dim
+from shuffle_plugins.compressors.kernels.bits import WORD_BITS, packed_width
+from shuffle_plugins.compressors.kernels.draws import MARGIN, SignRule
+from shuffle_plugins.compressors.kernels.triton_bits import pack_flat
+from shuffle_plugins.compressors.kernels.triton_hadamard import (
+    LARGEST_TILE,
+    butterflies,
+    high_butterflies,
+    launch_options,
+    load_tile,
+    rows_per_program,
+)
+from shuffle_plugins.keystream import Keystream
+from shuffle_plugins.keystream.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
+from shuffle_plugins.mechanisms.rows import Rows
+
+_ROUND = tl.constexpr(2.0**52)
+_SCRATCH_VALUES = 1 << 23
+_GATHERED = 1024
+
+
+@triton.jit
+def _threshold(value, low):
+    """The integer threshold of a sign, as ``sign_thresholds`` of the torch path computes it."""
+    low = low.to(tl.int64)
+    half_span = ((1 << 61) - low).to(tl.float64)
+    product = (1.0 - tl.abs(value.to(tl.float64))) * half_span
+    rounded = tl.where(product < _ROUND, (product + _ROUND) - _ROUND, product)
+    from_nearer_end = rounded.to(tl.int64)
+    return tl.where(value < 0, low + from_nearer_end, (1 << 62) - low - from_nearer_end)
+
+
+@triton.jit
+def _draw_signs(
+    values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN: tl.constexpr
+):
+    """One bit, as int32, for each of a flat tile of values in [-1, 1]; 32 of them share a block of coins."""
+    blocks: tl.constexpr = values.numel // 32
+    block = first_block + tl.arange(0, blocks)
+    words = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, block)
+    pairs = interleave(*words).to(tl.int32, bitcast=True)
+    coins = tl.reshape(tl.join((pairs << 16) >> 16, pairs >> 16), values.shape)
+    excess = values * gain - coins.to(tl.float32)
+    plus = (excess >= 0.5).to(tl.int32)
+    near = tl.abs(excess - 0.5) < 0.5 + MARGIN
+    index = tl.arange(0, values.numel)
+    left = tl.sum(near.to(tl.int32), axis=0)
+    while left > 0:
+        chosen = tl.min(tl.where(near, index, values.numel), axis=0)
+        here = index == chosen
+        value = tl.sum(tl.where(here, values, 0.0), axis=0)
+        coin = tl.sum(tl.where(here, coins, 0), axis=0)
+        draw = first_block * 32 + chosen + tl.zeros((1,), tl.int64)
+        refinement = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, s0, s1, draw)
+        word = (refinement[1].to(tl.int64) << 32) | refinement[0].to(tl.int64)
+        drawn = tl.sum(((coin + 32768).to(tl.int64) << 46) | (word & ((1 << 46) - 1)), axis=0)
+        plus = tl.where(here, (drawn < _threshold(value, low)).to(tl.int32), plus)
+        near = near & (index != chosen)
+        left -= 1
+    return plus
+
+
+@triton.jit(do_not_specialize=["first_row", "low", *KEY_ARGUMENTS, "s0", "s1"])
+def _encode_kernel(
+    x,
+    signs,
+    packed,
+    rows,
+    columns,
+    stride,
+    first_row,
+    factor,
+    gain,
+    low,
+    k0,
+    k1,
+    k2,
+    k3,
+    k4,
+    k5,
+    k6,
+    k7,
+    n0,
+    n1,
+    s0,
+    s1,
+    SIZE: tl.constexpr,
+    STAGES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    SIGNED: tl.constexpr,
+    MARGIN: tl.constexpr,
+):
+    flat = tl.arange(0, ROWS * WIDTH)
+    start = tl.program_id(0).to(tl.int64) * ROWS
+    row = start + flat // WIDTH
+    column = flat % WIDTH
+    values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, tl.float32)
+    values = butterflies(values, SIZE, 1, STAGES) * factor
+    values = tl.where(values == values, values, 0.0)
+    values = tl.minimum(tl.maximum(values, -1.0), 1.0)
+    first_block = (first_row + start) * (WIDTH // 32)
+    bits = _draw_signs(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
+    words = pack_flat(tl.where(column < SIZE, bits, 0))
+    index = tl.arange(0, ROWS * WIDTH // 32)
+    tl.store(packed + start * (WIDTH // 32) + index, words, mask=start + index // (WIDTH // 32) < rows)
+
+
+@triton.jit(do_not_specialize=["low", *KEY_ARGUMENTS, "s0", "s1"])
+def _gather_kernel(
+    x,
+    indices,
+    out,
+    draws,
+    count,
+    stride,
+    factor,
+    gain,
+    low,
+    k0,
+    k1,
+    k2,
+    k3,
+    k4,
+    k5,
+    k6,
+    k7,
+    n0,
+    n1,
+    s0,
+    s1,
+    DRAWS: tl.constexpr,
+    MARGIN: tl.constexpr,
+):
+    start = tl.program_id(0).to(tl.int64) * DRAWS
+    draw = start + tl.arange(0, DRAWS)
+    inside = draw < draws
+    column = tl.load(indices + draw, mask=inside, other=0)
+    values = tl.load(x + (draw // count) * stride + column, mask=inside, other=0.0).to(tl.float32) * factor
+    values = tl.where(values == values, values, 0.0)
+    values = tl.minimum(tl.maximum(values, -1.0), 1.0)
+    first_block = start // 32
+    bits = _draw_signs(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
+    tl.store(out + draw, bits.to(tl.uint8), mask=inside)
+
+
+def encode_signs_triton(
+    rows: Rows, *, signs: Tensor | None, scale: float, rule: SignRule, draw: Keystream
+) -> Tensor:
+    """:func:`~shuffle_plugins.compressors.kernels.signs.encode_signs` in Triton.
+
+    One kernel where a row fits into a program and the batch is one block of columns; otherwise chunks of rows
+    pass through a scratch buffer that stays in the GPU's cache.
+    """
+    size = padded_dim(rows.dim)
+    factor = 1 / (math.sqrt(size) * scale)
+    signs = None if signs is None else signs.to(rows.device)
+    packed = torch.empty((rows.num_rows, packed_width(size)), dtype=torch.int32, device=rows.device)
+    fits = size <= LARGEST_TILE
+    chunk = max(1, rows.num_rows if fits and len(rows.blocks) == 1 else _SCRATCH_VALUES // size)
+    for start in range(0, rows.num_rows, chunk):
+        part = rows.narrow(start, start + chunk).dense()
+        blocks = part if fits else high_butterflies(part, size=size, signs=signs)
+        together = blocks.shape[0] // part.shape[0]
+        _encode(
+            blocks,
+            packed[start : start + chunk].view(blocks.shape[0], -1),
+            signs=signs if fits else None,
+            size=size // together,
+            first_row=start * together,
+            factor=factor,
+            rule=rule,
+            draw=draw,
+        )
+    return packed
+
+
+def gather_signs_triton(
+    x: Tensor, indices: Tensor, *, scale: float, rule: SignRule, draw: Keystream
+) -> Tensor:
+    """:func:`~shuffle_plugins.compressors.kernels.signs.gather_signs` in Triton."""
+    out = torch.empty(indices.shape, dtype=torch.uint8, device=x.device)
+    if out.numel():
+        x = x if x.stride(1) == 1 else x.contiguous()
+        with on_device(x.device):
+            _gather_kernel[(triton.cdiv(out.numel(), _GATHERED),)](
+                x,
+                indices.contiguous(),
+                out,
+                out.numel(),
+                indices.shape[1],
+                x.stride(0),
+                1 / scale,
+                rule.gain,
+                rule.low,
+                *draw.state,
+                *draw.following.state[8:],
+                DRAWS=_GATHERED,
+                MARGIN=MARGIN,
+                **launch_options(_GATHERED),
+            )
+    return out
+
+
+def _encode(
+    x: Tensor,
+    packed: Tensor,
+    *,
+    signs: Tensor | None,
+    size: int,
+    first_row: int,
+    factor: float,
+    rule: SignRule,
+    draw: Keystream,
+) -> None:
+    if x.shape[0] == 0:
+        return
+    x = x if x.stride(1) == 1 else x.contiguous()
+    width = WORD_BITS * packed_width(size)
+    together = rows_per_program(width)
+    with on_device(x.device):
+        _encode_kernel[(triton.cdiv(x.shape[0], together),)](
+            x,
+            x if signs is None else signs,
+            packed,
+            *x.shape,
+            x.stride(0),
+            first_row,
+            factor,
+            rule.gain,
+            rule.low,
+            *draw.state,
+            *draw.following.state[8:],
+            SIZE=size,
+            STAGES=size.bit_length() - 1,
+            WIDTH=width,
+            ROWS=together,
+            SIGNED=signs is not None,
+            MARGIN=MARGIN,
+            **launch_options(together * width),
+        )
