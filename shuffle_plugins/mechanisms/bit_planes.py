@@ -95,6 +95,13 @@ class BitPlanes:
             total += weight**2 * float(np.sum(lengths * (lengths * noise + excess)))
         return total
 
+    @property
+    def worst_second_moment(self) -> float:
+        """Largest sum over coordinates of second moments of :meth:`moments`."""
+        extra = 1.0 if self.constants is Constants.EXACT else 4.0
+        squares = zip(self.weights, self.noises, strict=True)
+        return self.blocks.square_lengths * sum(weight**2 * (noise + extra) for weight, noise in squares)
+
     def draw(self, clients: int, *, randomness: Randomness, device: torch.device) -> Tensor:
         """Places within blocks, (clients, levels, samples) int64, independent of all data."""
         return self.blocks.draw(clients, repeats=self.plan.levels, randomness=randomness, device=device)

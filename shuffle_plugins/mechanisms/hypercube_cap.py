@@ -40,6 +40,7 @@ class CapParameters:
         cap_threshold: probability of a pattern drawn from the cap, times 2**62, rounded down so that ε0 is
             never exceeded; otherwise it is drawn from all 2**s.
         gain: g, by which patterns are divided.
+        pair_moment: E[y_1 y_2] for a pattern y about all-plus signs; 0 for a single sign.
     """
 
     signs: int
@@ -47,6 +48,7 @@ class CapParameters:
     patterns: int
     cap_threshold: int
     gain: float
+    pair_moment: float
 
     @property
     def cap_probability(self) -> float:
@@ -80,12 +82,17 @@ def _cap(signs: int, agreements: int, above_one: Fraction) -> CapParameters:
     share = above_one * patterns / (above_one * patterns + (1 << signs))
     threshold = math.floor(share * _WHOLE)
     gain = Fraction(threshold, _WHOLE) * Fraction(math.comb(signs - 1, agreements - 1), patterns)
+    pairs = signs * (signs - 1)
+    pair_sum = sum(math.comb(signs, a) * ((2 * a - signs) ** 2 - signs) for a in range(agreements, signs + 1))
     return CapParameters(
         signs=signs,
         agreements=agreements,
         patterns=patterns,
         cap_threshold=threshold,
         gain=float(gain),
+        pair_moment=float(Fraction(threshold, _WHOLE) * Fraction(pair_sum, pairs * patterns))
+        if pairs
+        else 0.0,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.public_indices import check_position, public_indices
+from shuffle_plugins.mechanisms.public_indices import check_position, check_public_seed, public_indices
 from shuffle_plugins.mechanisms.randomized_response import SignThresholds, randomized_response_blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.rows import Rows
@@ -78,7 +78,7 @@ class L1Hadamard(LocalRandomizer):
         if check_position(position) and public_seed is None:
             raise ValueError("position has a meaning only with public_seed")
         self._p = float(p)
-        self._public_seed = public_seed
+        self._public_seed = check_public_seed(public_seed)
         self._position = position
         self._thresholds = SignThresholds.of(local_epsilon)
         self._size = padded_dim(dim)

@@ -22,6 +22,17 @@ def check_position(position: int) -> int:
     return position
 
 
+def check_public_seed(public_seed: int | None) -> int | None:
+    """Return the seed, or None.
+
+    Raises:
+        ValueError: unless it is a whole number or None.
+    """
+    if public_seed is not None and type(public_seed) is not int:
+        raise ValueError(f"public_seed must be a whole number, got {public_seed!r}")
+    return public_seed
+
+
 def public_indices(
     purpose: str, *, seed: int, position: int, clients: int, highs: Tensor, device: torch.device
 ) -> Tensor:

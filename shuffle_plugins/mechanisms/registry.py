@@ -44,8 +44,8 @@ _ENTRIES: dict[str, _Entry] = {
     ),
     "l2-bit-planes": _Entry(
         f"{_PACKAGE}.l2_bit_planes:L2BitPlanes",
-        "an l2 ball rotated, then bit planes of sampled coordinates",
-        f"{_PACKAGE}.l2_bit_planes_parameters:l2_bit_planes_blanket",
+        "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
+        f"{_PACKAGE}.coefficient_levels:l2_bit_planes_blanket",
     ),
     "linf-bit-planes": _Entry(
         f"{_PACKAGE}.linf_bit_planes:LInfBitPlanes",
@@ -129,8 +129,7 @@ _ENTRIES: dict[str, _Entry] = {
     ),
 }
 
-_LAWS: dict[str, str] = {
-}
+_LAWS: dict[str, str] = {}
 _CATEGORIES = "categories"
 
 

@@ -1,0 +1,138 @@
+"""Public linear representations in which no coefficient of a vector is large, seen alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.mechanisms.rows import Rows
+
+if TYPE_CHECKING:
+    from shuffle_plugins.compressors.kashin import KashinFrame
+
+_CHUNK_ENTRIES = 1 << 20
+
+
+class Frame(StrEnum):
+    """How an l2 ball is spread over coefficients."""
+
+    ROTATION = "rotation"
+    KASHIN = "kashin"
+
+
+class Spreading(Protocol):
+    """Coefficients c of a vector x with ``reconstruct(c) = x``; a function of x and a public seed."""
+
+    @property
+    def size(self) -> int:
+        """Number of coefficients."""
+
+    @property
+    def column_square(self) -> float:
+        """Squared norm of what one unit coefficient is reconstructed to; the same for all."""
+
+    @property
+    def isometric(self) -> bool:
+        """Whether ``reconstruct`` keeps all norms."""
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Coefficients (clients, size) of x (clients, dim)."""
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Vectors (..., dim) of coefficients (..., size)."""
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Coefficients at each row's own indices, (clients, count) float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationSpreading:
+    """A randomised rotation: single coefficients cost one pass over a row; large ones are only unlikely."""
+
+    rotation: Rotation
+
+    @property
+    def size(self) -> int:
+        """The padded dimension."""
+        return self.rotation.size
+
+    @property
+    def column_square(self) -> float:
+        """dim/size: an orthonormal column, cut."""
+        return self.rotation.dim / self.rotation.size
+
+    @property
+    def isometric(self) -> bool:
+        """If nothing is padded."""
+        return self.rotation.dim == self.rotation.size
+
+    def represent(self, x: Tensor) -> Tensor:
+        """The rotated rows."""
+        return self.rotation.apply(x)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Rotated back, and cut."""
+        return self.rotation.inverse(coefficients)
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Entries of the rotated rows, without the others."""
+        return self.rotation.coefficients(rows, indices).double()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KashinSpreading:
+    """A Kashin representation: no coefficient is ever large, but each takes the whole row, several times."""
+
+    frame: KashinFrame
+
+    @property
+    def size(self) -> int:
+        """Coefficients of the frame."""
+        return self.frame.size
+
+    @property
+    def column_square(self) -> float:
+        """dim/size: the frame is tight and its vectors have equal norms."""
+        return self.frame.dim / self.frame.size
+
+    @property
+    def isometric(self) -> bool:
+        """Never."""
+        return False
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Kashin coefficients."""
+        return self.frame.represent(x)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """The frame's synthesis."""
+        return self.frame.reconstruct(coefficients)
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Gathered from representations that are made chunk by chunk and dropped."""
+        values = torch.empty(indices.shape, dtype=torch.float64, device=rows.device)
+        step = max(1, _CHUNK_ENTRIES // self.size)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype)
+            values[start : start + step] = (
+                self.represent(part).gather(1, indices[start : start + step]).double()
+            )
+        return values
+
+
+def spreading(frame: Frame, *, dim: int, seed: int) -> RotationSpreading | KashinSpreading:
+    """The spreading of that kind, the same wherever dim and seed are.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    if frame is Frame.ROTATION:
+        return RotationSpreading(rotation=Rotation(dim=dim, seed=seed))
+    from shuffle_plugins.compressors.kashin import KashinFrame
+
+    return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed))
