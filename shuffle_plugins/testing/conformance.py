@@ -80,7 +80,7 @@ def check_mechanism(
     """Check what a mechanism promises: ε0, no bias, error, size, seeds, order, devices, refusals.
 
     Everything but the two checks of default randomness is determined by ``seed``. A sound mechanism fails a
-    statistical check with a probability below 1e-6 or so.
+    statistical check in about one run of ten thousand, and then another seed tells.
 
     Args:
         factory: a registered name, or a callable that takes ``local_epsilon`` and ``dim``, and ``radius`` if
@@ -100,7 +100,7 @@ def check_mechanism(
         Every check in every setting; nothing is raised for a mechanism that does not conform.
 
     Raises:
-        ValueError: if a check's name is unknown, or ``samples`` is below 1000.
+        ValueError: if the mechanism's or a check's name is unknown, or ``samples`` is below 1000.
         TypeError: if the factory builds something else than a ``LocalRandomizer`` or a ``FrequencyOracle``.
     """
     unknown = sorted(set(checks) - set(CHECKS))
@@ -141,6 +141,7 @@ def check_mechanism(
 def _builder(factory: str | Factory, *, radius: float | None) -> Factory:
     """The factory, given a radius where it takes one."""
     if isinstance(factory, str):
+        registry.summary(factory)
         by_name = partial(registry.get, factory)
 
         def named(**parameters: object) -> Mechanism:

@@ -90,29 +90,31 @@ class Setting:
             return self.records(mechanism)
         if isinstance(mechanism, FrequencyOracle):
             return torch.tensor(sorted({0, 1, mechanism.dim // 2, mechanism.dim - 1}))
-        dim = mechanism.dim
-        axis = torch.zeros(dim, dtype=torch.float64)
-        axis[0] = 1
-        turned = torch.ones(dim, dtype=torch.float64)
-        turned[1::2] = -1
-        normal = torch.randn(2, dim, generator=self.generator(1), dtype=torch.float64)
-        ones = torch.ones(dim, dtype=torch.float64)
-        directions = torch.stack([axis, ones, turned, normal[0].sign(), normal[1]])
-        onto = mechanism.radius / _lengths(directions, mechanism.norm).unsqueeze(1)
-        boundary = directions * onto
-        zero = torch.zeros(1, dim, dtype=torch.float64)
-        found = torch.cat([boundary, -boundary, 0.4 * boundary[2:], zero])
-        kept = {tuple(row.tolist()): place for place, row in reversed(list(enumerate(found + 0.0)))}
+        boundary = self._boundary
+        found = torch.cat([boundary, -boundary, 0.4 * boundary[:3], 0 * boundary[:1]]) + 0.0
+        kept = {tuple(row.tolist()): place for place, row in reversed(list(enumerate(found)))}
         return found[sorted(kept.values())]
 
     @cached_property
     def typical(self) -> Tensor:
         """Three of :attr:`extremes` for checks that sample: one, one far from it, and one in between."""
-        count = len(self.extremes)
         if isinstance(self.mechanism, FrequencyOracle) or self.records is not None:
+            count = len(self.extremes)
             return self.extremes[sorted({0, count // 2, count - 1})]
-        turned = self.extremes[min(2, count - 1)]
-        return torch.stack([turned, -turned, 0.4 * self.extremes[0]])
+        turned, axis = self._boundary[:2]
+        return torch.stack([turned, -turned, 0.4 * axis])
+
+    @property
+    def _boundary(self) -> Tensor:
+        """Rows on the boundary of the ball: turning signs, an axis, the diagonal, and two at random."""
+        ball = self.ball
+        signs = torch.ones(ball.dim, dtype=torch.float64)
+        signs[1::2] = -1
+        normal = torch.randn(2, ball.dim, generator=self.generator(1), dtype=torch.float64)
+        axis = torch.zeros_like(signs)
+        axis[0] = 1
+        directions = torch.stack([signs, axis, torch.ones_like(signs), normal[0].sign(), normal[1]])
+        return directions * (ball.radius / _lengths(directions, ball.norm)).unsqueeze(1)
 
     def inside(self, clients: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """A batch of records of the domain; one of zeros first, for vectors of a ball."""

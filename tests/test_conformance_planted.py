@@ -1,0 +1,483 @@
+"""The conformance suite catches planted faults, each by the check that is for it, and passes the sound."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.randomness import SecureRandomness
+from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
+
+ONE = {"local_epsilons": (1.5,)}
+
+
+def caught(factory, *, dims=(1,), **options):
+    """Names of the checks that fail."""
+    report = check_mechanism(factory, dims=dims, **(ONE | options))
+    with pytest.raises(ConformanceError, match="does not conform"):
+        report.raise_on_failure()
+    return {result.check for result in report.failures}
+
+
+class Louder(BinaryRandomizedResponse):
+    """Spends five per cent more than it declares, and says so in its law."""
+
+    def __init__(self, **parameters):
+        super().__init__(**parameters)
+        self._thresholds = SignThresholds.of(1.05 * self.local_epsilon)
+
+
+class LouderInSecret(Louder):
+    """The same, with the law of the sound one."""
+
+    def log_likelihood(self, reports, x):
+        sound = BinaryRandomizedResponse(local_epsilon=self.local_epsilon, radius=self.radius)
+        return sound.log_likelihood(reports, x)
+
+
+class LouderWithoutALaw(Louder):
+    outcomes = Mechanism.outcomes
+    log_likelihood = Mechanism.log_likelihood
+
+
+class LouderCap(PrivUnit):
+    def __init__(self, *, local_epsilon, dim, radius=1.0):
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._parameters = PrivUnit(local_epsilon=1.05 * local_epsilon, dim=dim).parameters
+
+
+class LouderCapInSecret(LouderCap):
+    def log_likelihood(self, reports, x):
+        sound = PrivUnit(local_epsilon=self.local_epsilon, dim=self.dim, radius=self.radius)
+        return sound.log_likelihood(reports, x)
+
+
+@pytest.mark.parametrize(
+    ("broken", "dim", "check"),
+    [
+        (Louder, 1, "keeps local epsilon"),
+        (LouderInSecret, 1, "sampler follows its law"),
+        (LouderWithoutALaw, 1, "withstands the audit"),
+        (LouderCap, 7, "keeps local epsilon"),
+        (LouderCapInSecret, 7, "sampler follows its law"),
+    ],
+)
+def test_five_per_cent_too_much_epsilon(broken, dim, check):
+    assert check in caught(broken, dims=(dim,))
+
+
+class Biased(BinaryRandomizedResponse):
+    """Forgets three per cent of what a sign stands for."""
+
+    @property
+    def report_value(self):
+        return 0.97 * super().report_value
+
+
+class BiasedCap(PrivUnit):
+    @property
+    def report_norm(self):
+        return 0.97 * super().report_norm
+
+
+class BiasedSum(LInfCoordinate):
+    """Three per cent too long, where the host draws the sum."""
+
+    def randomize_sum(self, x, *, randomness=None, clip=True):
+        return 1.03 * super().randomize_sum(x, randomness=randomness, clip=clip)
+
+
+@pytest.mark.parametrize(
+    ("broken", "dim", "local_epsilon", "check"),
+    [
+        (Biased, 1, 1.5, "is unbiased"),
+        (Biased, 1, 1e-4, "is unbiased"),
+        (BiasedCap, 7, 1.5, "is unbiased"),
+        (BiasedSum, 1, 6.0, "sums like its reports"),
+    ],
+)
+def test_three_per_cent_bias(broken, dim, local_epsilon, check):
+    assert check in caught(broken, dims=(dim,), local_epsilons=(local_epsilon,))
+
+
+def misstated(base, factor):
+    """A mechanism whose variance formula is off by a factor."""
+    return type(
+        "Misstated", (base,), {"variance": lambda self, x: factor * super(type(self), self).variance(x)}
+    )
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+@pytest.mark.parametrize(("base", "dim"), [(BinaryRandomizedResponse, 1), (LInfCoordinate, 7), (PrivUnit, 7)])
+def test_a_variance_formula_off_by_five_per_cent(base, dim, factor):
+    assert "has the declared variance" in caught(misstated(base, factor), dims=(dim,))
+
+
+@pytest.mark.parametrize(("base", "dim"), [(LInfCoordinate, 7), (PrivUnit, 7)])
+def test_a_variance_that_is_a_bound_is_declared_as_one(base, dim):
+    check = partial(check_mechanism, dims=(dim,), variance_is_bound=True, **ONE)
+    check(misstated(base, 1.05)).raise_on_failure()
+    failures = check(misstated(base, 0.95)).failures
+    assert "has the declared variance" in {failure.check for failure in failures}
+
+
+class UnderstatesItsWorst(LInfCoordinate):
+    @property
+    def worst_variance(self):
+        return 0.9 * super().worst_variance
+
+
+class NegativeVariance(PrivUnit):
+    def variance(self, x):
+        return super().variance(x) - 10
+
+
+@pytest.mark.parametrize("broken", [UnderstatesItsWorst, NegativeVariance])
+def test_a_worst_variance_that_is_not_the_worst(broken):
+    assert "is bounded by its worst variance" in caught(broken, dims=(3,))
+
+
+class TakesNan(PrivUnit):
+    """Sends what is not finite as if it were zero."""
+
+    def randomize(self, x, *, randomness=None, clip=False):
+        rows = Rows.of(x)
+        cleaned = rows.dense().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return super().randomize(cleaned, randomness=randomness, clip=clip)
+
+
+def test_a_nan_that_is_taken():
+    assert caught(TakesNan, dims=(3,)) == {"refuses entries that are not finite"}
+
+
+class UnderstatesItsBits(LInfCoordinate):
+    @property
+    def bits_per_report(self):
+        return super().bits_per_report - 1
+
+
+class NamesTheClient(BinaryRandomizedResponse):
+    """Adds a field that nobody declared."""
+
+    def _randomize(self, x, norms, randomness):
+        sound = super()._randomize(x, norms, randomness)
+        return Reports(
+            mechanism=self.name, dim=1, fields=(*sound.fields, Field(torch.arange(x.num_rows), 30))
+        )
+
+
+@pytest.mark.parametrize(("broken", "dim"), [(UnderstatesItsBits, 6), (NamesTheClient, 1)])
+def test_bits_that_are_understated(broken, dim):
+    assert "takes its bits on the wire" in caught(broken, dims=(dim,))
+
+
+class IgnoresTheSeed(LInfCoordinate):
+    def _randomize(self, x, norms, randomness):
+        return super()._randomize(x, norms, SecureRandomness())
+
+
+class TorchIsItsRandomness(LInfCoordinate):
+    """Draws from torch's own generator."""
+
+    def _randomize(self, x, norms, randomness):
+        indices = torch.randint(self.dim, (x.num_rows,))
+        share = (1 + x.gather(indices) / self.radius * math.tanh(self.local_epsilon / 2)) / 2
+        return self._reports(indices, (torch.rand(x.num_rows) < share).to(torch.uint8))
+
+
+def test_a_seed_that_is_ignored():
+    assert caught(IgnoresTheSeed, dims=(3,)) == {"repeats under a seed"}
+    found = caught(TorchIsItsRandomness, dims=(3,))
+    assert {"repeats under a seed", "differs without a seed"} <= found
+
+
+class FavoursTheFirst(PrivUnit):
+    """Its sum counts the first report twice."""
+
+    def sum(self, reports):
+        return super().sum(reports) + super().sum(reports.narrow(0, min(1, len(reports))))
+
+
+class ForgetsSmallCohorts(LInfCoordinate):
+    """A sum that is not that of its pieces."""
+
+    def sum(self, reports):
+        return super().sum(reports) * (1 if len(reports) > 40 else 0.9)
+
+
+@pytest.mark.parametrize("broken", [FavoursTheFirst, ForgetsSmallCohorts])
+def test_a_sum_that_depends_on_the_order(broken):
+    assert "does not depend on order" in caught(broken, dims=(3,))
+
+
+class ForgetsAnOutcome(LInfCoordinate):
+    def outcomes(self):
+        return super().outcomes().narrow(1, 2 * self.dim)
+
+
+class ListsAnOutcomeTwice(LInfCoordinate):
+    def outcomes(self):
+        every = super().outcomes()
+        return Reports.concat([every, every.narrow(0, 1)])
+
+
+@pytest.mark.parametrize("broken", [ForgetsAnOutcome, ListsAnOutcomeTwice])
+def test_probabilities_that_do_not_sum_to_one(broken):
+    assert "probabilities sum to one" in caught(broken, dims=(3,))
+
+
+class IgnoresClip(LInfCoordinate):
+    """Says that it scales long rows, and clamps them."""
+
+    _clip = LocalRandomizer._clip
+
+
+class ScalesTheBatch(PrivUnit):
+    """Scales the whole batch where ``clip=True`` asks for rows to be clipped."""
+
+    def randomize(self, x, *, randomness=None, clip=False):
+        rows = Rows.of(x)
+        longest = float(rows.l2_norm().max()) if clip and rows.num_rows else 0.0
+        shrunk = rows.dense() / max(longest / self.radius, 1)
+        return super().randomize(shrunk, randomness=randomness, clip=clip)
+
+
+class ClipsToTheWrongRadius(PrivUnit):
+    def _factors(self, norms):
+        return 2 * self.radius / norms.clamp(min=2 * self.radius)
+
+
+class RefusesNothing(PrivUnit):
+    def _check_ball(self, norms, dtype):
+        pass
+
+
+def test_clipping_that_is_ignored():
+    for broken in (IgnoresClip, ScalesTheBatch):
+        assert "clipping while randomising is clipping first" in caught(broken, dims=(3,))
+    assert "clips into the ball" in caught(ClipsToTheWrongRadius, dims=(3,))
+    assert "refuses rows outside the ball" in caught(RefusesNothing, dims=(3,))
+
+
+class TrustsReports(PrivUnit):
+    """Does not look at the vectors that it adds up."""
+
+    def sum(self, reports):
+        self._own(reports, fields=1)
+        return reports.fields[0].values.sum(dim=0).mul_(self.report_norm)
+
+
+class TakesAnybodysReports(LInfCoordinate):
+    def _own(self, reports, *, fields):
+        pass
+
+
+def test_forged_reports_that_are_believed():
+    assert caught(TrustsReports, dims=(3,)) == {"bounds forged reports"}
+    assert "refuses foreign reports" in caught(TakesAnybodysReports, dims=(3,))
+
+
+class ChangesItsInput(PrivUnit):
+    def _randomize(self, x, norms, randomness):
+        sound = super()._randomize(x, norms, randomness)
+        x.blocks[0].zero_()
+        return sound
+
+
+class Raises(PrivUnit):
+    def variance(self, x):
+        raise RuntimeError("not today")
+
+
+class NotAlwaysLoud(LInfCoordinate):
+    """Sends one sign in twenty as it is."""
+
+    def _randomize(self, x, norms, randomness):
+        sound = super()._randomize(x, norms, randomness)
+        indices = sound.fields[0].values.long()
+        clear = randomness.bernoulli(torch.full((x.num_rows,), 2**62 // 20))
+        signs = torch.where(clear, (x.gather(indices) > 0).to(torch.uint8), sound.fields[1].values)
+        return self._reports(indices, signs)
+
+
+def test_what_else_may_go_wrong():
+    assert "leaves its input alone" in caught(ChangesItsInput, dims=(3,))
+    report = check_mechanism(Raises, dims=(3,), **ONE)
+    assert any("RuntimeError: not today" in failure.message for failure in report.failures)
+    assert "sampler follows its law" in caught(NotAlwaysLoud, dims=(3,))
+
+
+class BadLaw(LInfCoordinate):
+    def log_likelihood(self, reports, x):
+        return super().log_likelihood(reports, x) * math.nan
+
+
+class WrongBlanket(LInfCoordinate):
+    def blanket(self):
+        return get("linf-coordinate", local_epsilon=2 * self.local_epsilon, dim=self.dim).blanket()
+
+
+class TakesAnyRadius(LInfCoordinate):
+    def __init__(self, *, local_epsilon, dim, radius=1.0):
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=abs(radius) or 1.0)
+
+
+def test_laws_blankets_and_parameters_that_make_no_sense():
+    assert "keeps local epsilon" in caught(BadLaw, dims=(3,))
+    assert "can be accounted" in caught(WrongBlanket, dims=(3,))
+    report = check_mechanism(TakesAnyRadius, dims=(3,), **ONE)
+    assert "radius=-1.0" in report.failures[0].message
+
+
+# -- frequency oracles -----------------------------------------------------------------------------------
+
+
+KRR = type(get("k-rr", local_epsilon=1.0, dim=3))
+
+
+class BiasedCounts(KRR):
+    def sum(self, reports):
+        return 1.03 * super().sum(reports)
+
+
+class NeverReportsTheLast(KRR):
+    def _randomize(self, x, randomness):
+        return super()._randomize(x.clamp(max=self.dim - 2), randomness)
+
+
+class TakesMissingCategories(KRR):
+    def _categories(self, x):
+        return super()._categories(x.remainder(self.dim))
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (BiasedCounts, "is unbiased"),
+        (NeverReportsTheLast, "sampler follows its law"),
+        (TakesMissingCategories, "refuses malformed batches"),
+        (misstated(KRR, 1.05), "has the declared variance"),
+    ],
+)
+def test_faults_of_frequency_oracles(broken, check):
+    assert check in caught(broken, dims=(5,))
+
+
+# -- the report and the arguments ------------------------------------------------------------------------
+
+
+def test_a_sound_mechanism_conforms_and_the_report_says_so():
+    report = check_mechanism("linf-coordinate", dims=(3,), **ONE)
+    report.raise_on_failure()
+    assert report.passed
+    assert {result.check for result in report.results} == set(CHECKS)
+    spent = dict(report.of("keeps local epsilon")[0].measured)["spent"]
+    assert spent == pytest.approx(1.5, abs=1e-9)
+    text = str(report)
+    assert text.startswith("linf-coordinate: conforms")
+    assert "✓ is unbiased: passed in 1 of 1 settings" in text
+    if not torch.cuda.is_available():
+        assert [result.status for result in report.of("agrees between devices")] == [Status.SKIPPED]
+        assert "there is no CUDA device" in text
+
+
+def test_the_report_of_a_broken_mechanism_shows_numbers():
+    report = check_mechanism(Louder, dims=(1,), **ONE)
+    assert not report.passed
+    (failure,) = report.of("keeps local epsilon")
+    assert dict(failure.measured) == pytest.approx({"spent": 1.575, "declared": 1.5})
+    assert "✗ keeps local epsilon (ε0=1.5, dim=1)" in str(report)
+    assert "DOES NOT CONFORM" in str(report)
+
+
+def test_the_seed_decides():
+    def measured(seed):
+        report = check_mechanism(PrivUnit, dims=(3,), seed=seed, samples=2000, **ONE)
+        return [result.measured for result in report.results]
+
+    assert measured(1) == measured(1)
+    assert measured(1) != measured(2)
+
+
+def test_dimensions_that_the_mechanism_refuses_are_reported_as_skipped():
+    report = check_mechanism("binary-rr", dims=(1, 2), **ONE)
+    report.raise_on_failure()
+    assert [result.status for result in report.of("builds")] == [Status.PASSED, Status.SKIPPED]
+    assert "one number per client" in str(report)
+    nowhere = check_mechanism("binary-rr", dims=(2, 3), **ONE)
+    with pytest.raises(ConformanceError, match="cannot be built in any setting"):
+        nowhere.raise_on_failure()
+
+
+def test_a_factory_that_builds_something_else_in_size_or_kind():
+    def deaf(*, local_epsilon, dim):
+        return LInfCoordinate(local_epsilon=local_epsilon, dim=3)
+
+    report = check_mechanism(deaf, dims=(3, 4), **ONE)
+    assert "asked for ε0=1.5, dim=4" in report.of("builds")[1].message
+    with pytest.raises(TypeError, match="subclass one"):
+        check_mechanism(lambda *, local_epsilon, dim: object(), dims=(3,), **ONE)
+
+
+def test_single_checks_and_bad_arguments():
+    report = check_mechanism(LInfCoordinate, dims=(3,), checks=["is unbiased"], **ONE)
+    assert {result.check for result in report.results} == {"builds", "is unbiased"}
+    with pytest.raises(ValueError, match="no check named is lovely"):
+        check_mechanism(LInfCoordinate, checks=["is lovely"])
+    with pytest.raises(ValueError, match="samples"):
+        check_mechanism(LInfCoordinate, samples=10)
+    with pytest.raises(ValueError, match="no mechanism named"):
+        check_mechanism("nobody")
+
+
+class HalfTheBall(LocalRandomizer):
+    """Numbers in [0, radius] alone, through binary randomized response of 2x - radius."""
+
+    name = "half-the-ball"
+    norm = BinaryRandomizedResponse.norm
+
+    def __init__(self, *, local_epsilon, dim=1, radius=1.0):
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._whole = BinaryRandomizedResponse(local_epsilon=local_epsilon, dim=dim, radius=radius)
+
+    bits_per_report = 1
+
+    @property
+    def worst_variance(self):
+        return self._whole.worst_variance / 4
+
+    def _shift(self, x):
+        values = Rows.of(x).dense()
+        if bool((values < 0).any()):
+            raise ValueError("a number is negative")
+        return 2 * values - self.radius
+
+    def variance(self, x):
+        return self._whole.variance(self._shift(self._rows(x))) / 4
+
+    def blanket(self):
+        return self._whole.blanket()
+
+    def _randomize(self, x, norms, randomness):
+        inner = self._whole.randomize(self._shift(x), randomness=randomness)
+        return Reports(mechanism=self.name, dim=1, fields=inner.fields)
+
+    def sum(self, reports):
+        self._own(reports, fields=1)
+        inner = Reports(mechanism=self._whole.name, dim=1, fields=reports.fields)
+        return (self._whole.sum(inner) + len(reports) * self.radius) / 2
+
+
+def test_a_domain_smaller_than_the_ball_is_declared():
+    def ends(mechanism):
+        return mechanism.radius * torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+
+    report = check_mechanism(HalfTheBall, dims=(1,), records=ends, **ONE)
+    report.raise_on_failure()
+    assert not check_mechanism(HalfTheBall, dims=(1,), **ONE).passed
