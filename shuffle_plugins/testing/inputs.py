@@ -138,8 +138,8 @@ def clipping_while_randomising_is_clipping_first(setting: Setting) -> Measured:
     if torch.allclose(once, twice, rtol=_CLOSE, atol=_CLOSE * float(twice.abs().max())):
         return {}
     source = setting.source(80)
-    shares = torch.linspace(0.2, 3, _COHORT, dtype=torch.float64).unsqueeze(1)
-    batch = shares * setting.typical[0]
+    shares = torch.linspace(0.05, 1, _COHORT, dtype=torch.float64).unsqueeze(1)
+    batch = shares * rows[-1]
     truth = ball.clip(batch).double().mean(dim=0)
     means = [ball.aggregate(ball.randomize(batch, randomness=source, clip=True)) for _ in range(_COHORTS)]
     z = worst_z(torch.stack(means).double() - truth)
