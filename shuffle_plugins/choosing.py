@@ -114,7 +114,7 @@ def choices(
 def _set_up(
     name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float
 ) -> tuple[Mechanism, float | None]:
-    mechanism: Mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
+    mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
     if mechanism.domain == CATEGORIES:
         if norm not in (None, CATEGORIES):
             raise ValueError("takes categories, not vectors")
@@ -124,6 +124,8 @@ def _set_up(
     own = check_norm(mechanism.domain)
     given: NormName = own if norm is None else check_norm(norm)
     size = enclosing_radius(radius=radius, norm=given, within=own, dim=dim)
+    if size == mechanism.radius:
+        return mechanism, size
     return registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=size), size
 
 

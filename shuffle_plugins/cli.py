@@ -45,7 +45,13 @@ from shuffle_plugins.cli_options import (
     whole,
 )
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.plotting import PlottingUnavailable, check_drawable, plot_comparisons, plot_plan
+from shuffle_plugins.plotting import (
+    PlottingUnavailable,
+    check_drawable,
+    plot_choices,
+    plot_comparisons,
+    plot_plan,
+)
 from shuffle_plugins.rounding import rounded
 from shuffle_plugins.tables import (
     WIDE,
@@ -68,6 +74,7 @@ _NARROWEST = 60
 _PLOT_POINTS = 13
 _PATIENCE = 2.0
 _PUBLISHED_SHOWN = 3
+_HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
 _PROBE_DIMS = (1, 2, 1_000)
 
 _ancestry = typer.BadParameter.__mro__
@@ -550,15 +557,19 @@ def mechanisms_command(
         typer.Option("--radius", parser=number, metavar="R", help="Radius of the ball of the vectors."),
     ] = 1.0,
     as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw error against bits (Matplotlib).")
+    ] = None,
 ) -> None:
     """The randomizers by name; with --dim and --local-epsilon also their error, bits and speed."""
     from shuffle_plugins.choosing import choices
 
+    _check_picture(plot)
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     if dim is None or local_epsilon is None:
-        if norm is not None:
-            raise typer.BadParameter("--norm needs --dim and --local-epsilon")
+        if norm is not None or plot is not None:
+            raise typer.BadParameter("--norm and --plot need --dim and --local-epsilon")
         entries = [{"name": name, "summary": registry.summary(name)} for name in registry.available()]
         return _print_json(entries) if as_json else _print(catalogue_table(entries))
     found, refused = choices(
@@ -569,10 +580,23 @@ def mechanisms_command(
         timed=True,
     )
     if as_json:
-        return _print_json([*map(asdict, found), *map(asdict, refused)])
-    _print(choices_table(found, one_question=norm is not None, width=_width()))
-    for each in refused:
-        _say(f"Left out: {each.name}: {each.reason}.")
+        _print_json([*map(asdict, found), *map(asdict, refused)])
+    else:
+        _print(choices_table(found, one_question=norm is not None, width=_width()))
+        for each in refused:
+            _say(f"Left out: {each.name}: {each.reason}.")
+    if plot is not None:
+        domains = dict.fromkeys(norm or each.domain for each in found)
+        plot_choices(
+            panels={
+                f"{_HELD[domain]}, dim = {dim:,}, ε0 = {local_epsilon:g}": [
+                    each for each in found if norm is not None or each.domain == domain
+                ]
+                for domain in domains
+            },
+            path=plot,
+        )
+    _say(_drawn(plot), aside=as_json)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
+    from shuffle_plugins.choosing import Choice
     from shuffle_plugins.comparison import Comparison
     from shuffle_plugins.planning import Plan, PlanRow
 
@@ -193,6 +194,74 @@ def plot_plan(*, plan: Plan, path: Path) -> None:
     levels.yaxis.set_minor_formatter(NullFormatter())
     figure.legend(*errors.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=160)
+
+
+def plot_choices(*, panels: Mapping[str, Sequence[Choice]], path: Path) -> None:
+    """Write a log-log picture of error against bits, one panel per question, one named dot per mechanism.
+
+    Mechanisms that no other beats in both error and bits are joined: the frontier.
+
+    Args:
+        panels: by title, answers of :func:`~shuffle_plugins.choosing.choices` to one question each.
+        path: file to write; its suffix chooses the format.
+
+    Raises:
+        PlottingUnavailable: if Matplotlib is not installed.
+        ValueError: if there is nothing to draw, or the format is unknown.
+        OSError: if the file cannot be written.
+    """
+    if not panels or not all(panels.values()):
+        raise ValueError("no mechanism to draw")
+    columns = min(2, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    figure = _figure(6.2 * columns, 4.4 * lines)
+    axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    for axis, (title, found) in zip(axes, panels.items(), strict=False):
+        best = sorted(_frontier(found), key=lambda choice: choice.bits)
+        axis.plot(
+            [choice.bits for choice in best],
+            [choice.variance for choice in best],
+            color=_STRAY,
+            linestyle=":",
+            zorder=1,
+        )
+        low, high = (pick(math.log(c.variance) for c in found) for pick in (min, max))
+        places: list[tuple[float, float]] = []
+        for choice in sorted(found, key=lambda choice: choice.variance):
+            chosen = choice in best
+            axis.plot(choice.bits, choice.variance, "o", color=_CHOSEN if chosen else _FURTHER_COLOURS[1])
+            spot = (math.log(choice.bits + 1), math.log(choice.variance) / max(high - low, 1e-9))
+            crowd = sum(abs(spot[0] - x) < 1.0 and abs(spot[1] - y) < 0.045 for x, y in places)
+            places.append(spot)
+            axis.annotate(
+                choice.name,
+                (choice.bits, choice.variance),
+                xytext=(6, 2 + 9 * crowd),
+                textcoords="offset points",
+                fontsize=7.5,
+                weight="bold" if chosen else "normal",
+            )
+        axis.set(
+            xscale="log", yscale="log", title=title, xlabel="bits per report", ylabel="mean squared error"
+        )
+        axis.margins(x=0.18, y=0.12)
+        axis.grid(True, which="major", alpha=0.3)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    figure.savefig(path, dpi=130)
+
+
+def _frontier(found: Sequence[Choice]) -> list[Choice]:
+    return [
+        one
+        for one in found
+        if not any(
+            other.bits <= one.bits
+            and other.variance <= one.variance
+            and (other.bits, other.variance) != (one.bits, one.variance)
+            for other in found
+        )
+    ]
 
 
 def check_drawable(path: Path) -> None:
