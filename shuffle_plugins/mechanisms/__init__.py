@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.local_hashing import LocalHashing
     from shuffle_plugins.mechanisms.multilevel import LayeredReports, MultilevelHadamard
     from shuffle_plugins.mechanisms.privunit import PrivUnit
+    from shuffle_plugins.mechanisms.privunit_g import PrivUnitG
+    from shuffle_plugins.mechanisms.projunit import ProjUnit
     from shuffle_plugins.mechanisms.recoverable import KeyLaw, RecoverableResponse
     from shuffle_plugins.mechanisms.reports import Reports
     from shuffle_plugins.mechanisms.rows import Rows
     from shuffle_plugins.mechanisms.sampled_bits import SampledBits
+    from shuffle_plugins.mechanisms.sqkr import SQKR
     from shuffle_plugins.mechanisms.subset_selection import SubsetSelection
     from shuffle_plugins.mechanisms.unary_encoding import OptimalUnaryEncoding, Rappor
 
@@ -53,6 +56,9 @@ _LAZY = {
     "DiscreteLaplace": "discrete_laplace",
     "Gaussian": "gaussian",
     "Laplace": "laplace",
+    "PrivUnitG": "privunit_g",
+    "ProjUnit": "projunit",
+    "SQKR": "sqkr",
     "Reports": "reports",
     "Rows": "rows",
     "KRandomizedResponse": "k_rr",
@@ -69,6 +75,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "SQKR",
     "BinaryRandomizedResponse",
     "DiscreteGaussian",
     "DiscreteLaplace",
@@ -92,6 +99,8 @@ __all__ = [
     "Norm",
     "OptimalUnaryEncoding",
     "PrivUnit",
+    "PrivUnitG",
+    "ProjUnit",
     "Rappor",
     "RecoverableResponse",
     "Reports",

@@ -21,17 +21,16 @@ from shuffle_plugins.randomness import Randomness
 _MOST_OUTCOMES = 1 << 16
 
 
-def plane_values(x: Tensor, *, levels: int) -> Iterator[Tensor]:
-    """Signs ±1 of the first planes of each value of [-1, 1], then the rest, in [-1, 1]; float64.
+def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
+    """What one level sends of each value of [-1, 1]: a sign ±1, or in the last the rest; float64.
 
-    With weights W of :func:`plane_weights`, x is the sum of W times these. The value 1 has all signs +1.
+    With the weights of :func:`plane_weights`, x is the weighted sum over levels 0, …, levels - 1. The value 1
+    has all signs +1.
     """
-    above_low = (x.double().clamp(-1, 1) + 1) / 2
-    for _ in range(1, levels):
-        whole = (above_low * 2).floor_().clamp_(max=1)
-        yield whole * 2 - 1
-        above_low = above_low * 2 - whole
-    yield above_low * 2 - 1
+    depth = min(level + 1, levels - 1)
+    scaled = (x.double().clamp(-1, 1) + 1) * 2.0 ** (depth - 1)
+    whole = scaled.floor().clamp_(max=2.0**depth - 1)
+    return (scaled - whole if level == levels - 1 else whole.remainder_(2)) * 2 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +112,18 @@ class BitPlanes:
     def flip(self, values: Tensor, *, randomness: Randomness) -> Tensor:
         """Bits (clients, levels, samples) for values in [-1, 1] of the sampled coordinates."""
         plus = torch.empty(values.shape, dtype=torch.int64, device=values.device)
-        for level, signs in enumerate(self._sent(values)):
-            plus[:, level] = plus_thresholds(signs, thresholds=self.thresholds[level])
+        for level, thresholds in enumerate(self.thresholds):
+            plus[:, level] = plus_thresholds(self._sent(values, level), thresholds=thresholds)
         return randomness.bernoulli(plus)
 
-    def _sent(self, values: Tensor) -> Iterator[Tensor]:
-        """What each level's sign is about: its own plane of its own coordinates."""
-        for level in range(self.plan.levels):
-            deep = plane_values(values[:, level], levels=self.plan.levels)
-            yield next(plane for k, plane in enumerate(deep) if k == level)
+    def _sent(self, values: Tensor, level: int) -> Tensor:
+        """What a level's signs (clients, samples) are about, for values (clients, levels, samples)."""
+        return plane_value(values[:, level], level=level, levels=self.plan.levels)
+
+    def _planes(self, x: Tensor) -> Iterator[tuple[float, float, Tensor]]:
+        """Weight, noise and plane of each level, for all coordinates."""
+        for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
+            yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
 
     def reports(self, places: Tensor, bits: Tensor, *, mechanism: str, dim: int) -> Reports:
         """Reports of places and bits; without places where blocks have one coordinate."""
@@ -156,7 +158,8 @@ class BitPlanes:
         bits_sent = parts[-1]
         places = parts[0] if len(parts) == 2 else torch.zeros_like(bits_sent)
         if places.numel():
-            if bool((places < 0).any()) or bool((places >= self.blocks.lengths().to(places.device)).any()):
+            beyond = (places < 0) | (places >= self.blocks.lengths().to(places.device))
+            if bool(beyond.any()):
                 raise ValueError("a report names a coordinate outside its block")
             if not (int(bits_sent.min()) >= 0 and int(bits_sent.max()) <= 1):
                 raise ValueError("a sign takes one bit")
@@ -198,8 +201,7 @@ class BitPlanes:
             x: (clients, dim) in [-1, 1].
         """
         lengths = self.blocks.lengths_by_coordinate().to(x.device)
-        planes = plane_values(x, levels=self.plan.levels)
-        for weight, noise, plane in zip(self.weights, self.noises, planes, strict=True):
+        for weight, noise, plane in self._planes(x):
             if self.constants is Constants.EXACT:
                 yield weight * plane, (weight**2 * (noise + 1) * lengths).expand_as(plane)
             else:
@@ -210,8 +212,7 @@ class BitPlanes:
         """E‖estimate - x‖² of each row of [-1, 1]^dim, (clients,) float64."""
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         lengths = self.blocks.lengths_by_coordinate().to(x.device).double()
-        planes = plane_values(x, levels=self.plan.levels)
-        for weight, noise, plane in zip(self.weights, self.noises, planes, strict=True):
+        for weight, noise, plane in self._planes(x):
             if self.constants is Constants.EXACT:
                 each = (lengths - plane.square()).sum(dim=1)
             else:
@@ -239,9 +240,9 @@ class BitPlanes:
         columns, signs = self.parse(reports)
         at = values[columns]
         total = torch.full((len(reports),), -self._log_places(), dtype=torch.float64, device=at.device)
-        for level, sent in enumerate(self._sent(at)):
-            law = sign_log_likelihood(signs[:, level], sent, thresholds=self.thresholds[level])
-            total += law.sum(dim=1)
+        for level, thresholds in enumerate(self.thresholds):
+            sent = self._sent(at, level)
+            total += sign_log_likelihood(signs[:, level], sent, thresholds=thresholds).sum(dim=1)
         return total
 
     def _log_places(self) -> float:

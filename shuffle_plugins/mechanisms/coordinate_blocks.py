@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,19 +54,17 @@ class CoordinateBlocks:
         return longer * (short + 1) ** 2 + (self.count - longer) * short**2
 
     def lengths(self) -> Tensor:
-        """Length of each block, (count,) int64."""
-        short, longer = divmod(self.dim, self.count)
-        return short + (torch.arange(self.count) < longer).to(torch.int64)
+        """Length of each block, (count,) int64; not to be written to."""
+        return _lengths(self.dim, self.count)
 
     def starts(self) -> Tensor:
-        """First coordinate of each block, (count,) int64."""
-        lengths = self.lengths()
-        return lengths.cumsum(0) - lengths
+        """First coordinate of each block, (count,) int64; not to be written to."""
+        return _starts(self.dim, self.count)
 
     def lengths_by_coordinate(self) -> Tensor:
         """Length of the block that each coordinate is in, (dim,) int64."""
-        lengths = self.lengths()
-        return lengths.repeat_interleave(lengths)
+        short, longer = divmod(self.dim, self.count)
+        return short + (torch.arange(self.dim) < longer * (short + 1)).to(torch.int64)
 
     def draw(self, clients: int, *, repeats: int, randomness: Randomness, device: torch.device) -> Tensor:
         """Uniform places within each block, ``repeats`` times over, (clients, repeats, count) int64."""
@@ -76,6 +75,18 @@ class CoordinateBlocks:
             if blocks
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+@lru_cache(maxsize=64)
+def _lengths(dim: int, count: int) -> Tensor:
+    short, longer = divmod(dim, count)
+    return short + (torch.arange(count) < longer).to(torch.int64)
+
+
+@lru_cache(maxsize=64)
+def _starts(dim: int, count: int) -> Tensor:
+    lengths = _lengths(dim, count)
+    return lengths.cumsum(0) - lengths
 
 
 def entries(rows: Rows, columns: Tensor) -> Tensor:

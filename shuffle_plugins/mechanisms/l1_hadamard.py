@@ -19,6 +19,7 @@ from shuffle_plugins.mechanisms.signs import random_signs, sign_log_likelihood, 
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16
+_CHUNK_ENTRIES = 1 << 18
 
 
 class L1Hadamard(LocalRandomizer):
@@ -145,21 +146,13 @@ class L1Hadamard(LocalRandomizer):
         return law - math.log(self._size) if self.shufflable else law
 
     def _norms(self, rows: Rows) -> Tensor:
-        norms = rows.l1_norm() if self._p == 1 else self._p_norm(rows)
+        norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
+        step = max(1, _CHUNK_ENTRIES // self.dim)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
+            norms[start : start + step] = part.sum(dim=1) if self._p == 1 else _p_norm(part, self._p)
         self._check_finite(norms)
         return norms
-
-    def _p_norm(self, rows: Rows) -> Tensor:
-        scale = rows.linf_norm()
-        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-        total = torch.zeros_like(safe)
-        step = max(1, (1 << 20) // self.dim)
-        for start in range(0, rows.num_rows, step):
-            part = slice(start, start + step)
-            for block in rows.narrow(start, start + step).blocks:
-                relative = block.to(rows.compute_dtype) / safe[part].unsqueeze(1)
-                total[part] += torch.linalg.vector_norm(relative, ord=self._p, dim=1) ** self._p
-        return total ** (1 / self._p) * safe
 
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         indices = (
@@ -203,3 +196,11 @@ class L1Hadamard(LocalRandomizer):
         if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self._size):
             raise ValueError(f"a report names a coefficient outside [0, {self._size})")
         return indices, signs
+
+
+def _p_norm(magnitudes: Tensor, p: float) -> Tensor:
+    """ℓp norm of each row, free of overflow and underflow."""
+    scale = magnitudes.amax(dim=1, keepdim=True)
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    total: Tensor = (magnitudes / safe).pow_(p).sum(dim=1) ** (1 / p) * safe.squeeze(1)
+    return total

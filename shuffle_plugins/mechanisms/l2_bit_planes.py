@@ -37,8 +37,8 @@ class L2BitPlanes(SpreadRandomizer):
     - ``"bound"``: r_inf = r, unbiased for every vector, at D/level² times the variance.
 
     :meth:`clipping_bias` is the bias of given rows, exactly; :meth:`variance` includes its square.
-    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, so the estimate is unbiased for
-    every vector; encoding takes several transforms of every row.
+    With ``frame="kashin"`` no coefficient is ever beyond the frame's level, about 2, so the estimate is
+    unbiased for every vector and varies far less; encoding takes several transforms of every row.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -50,6 +50,7 @@ class L2BitPlanes(SpreadRandomizer):
         seed: whole number that fixes rotation or frame. It is public and all must use the same; draw a new
         one
             where somebody might have chosen vectors for it.
+        level: r_inf·√D/r, instead of what follows; for a Kashin frame, that frame's own level.
         oversized: ``"clip"``, ``"balance"`` or ``"bound"``; no matter with a Kashin frame.
         clients: n, reports in a round; for the level alone.
         failure: β, in (0, 1); for the level alone.
@@ -71,12 +72,15 @@ class L2BitPlanes(SpreadRandomizer):
         samples: int | None = None,
         frame: Frame | str = Frame.ROTATION,
         seed: int = 0,
+        level: float | None = None,
         oversized: Oversized | str = Oversized.CLIP,
         clients: int = 10_000,
         failure: float = 1e-6,
         constants: Constants | str = Constants.EXACT,
     ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed)
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
         constants = Constants(constants)
         size = self._spreading.size
         plan = best_plan(

@@ -87,6 +87,16 @@ _ENTRIES: dict[str, _Entry] = {
         "optimised PrivUnit on an l2 ball, a dense unit vector per report",
         f"{_PACKAGE}.privunit_parameters:privunit_blanket",
     ),
+    "privunit-g": _Entry(
+        f"{_PACKAGE}.privunit_g:PrivUnitG",
+        "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
+        f"{_PACKAGE}.privunit_g_parameters:privunit_g_blanket",
+    ),
+    "projunit": _Entry(
+        f"{_PACKAGE}.projunit:ProjUnit",
+        "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
+        f"{_PACKAGE}.projunit_parameters:projunit_blanket",
+    ),
     "sampled-bits": _Entry(
         f"{_PACKAGE}.sampled_bits:SampledBits",
         "a sign of each of several coordinates of an l-infinity ball, or of bits",
@@ -121,6 +131,11 @@ _ENTRIES: dict[str, _Entry] = {
         f"{_PACKAGE}.unary_encoding:Rappor",
         "symmetric unary encoding of a category, dim bits per report",
         f"{_PACKAGE}.oracle_blankets:rappor_blanket",
+    ),
+    "sqkr": _Entry(
+        f"{_PACKAGE}.sqkr:SQKR",
+        "sampled signs of a Kashin representation of an l2 ball, as one pattern",
+        f"{_PACKAGE}.sqkr_parameters:sqkr_blanket",
     ),
     "subset-selection": _Entry(
         f"{_PACKAGE}.subset_selection:SubsetSelection",

@@ -35,6 +35,7 @@ class SpreadRandomizer(LocalRandomizer):
         radius: r, largest l2 norm.
         frame: ``"rotation"`` or ``"kashin"``.
         seed: whole number that fixes rotation or frame.
+        level: what the mechanism would choose itself, if given.
 
     Raises:
         ValueError: if a parameter is out of range.
@@ -43,11 +44,20 @@ class SpreadRandomizer(LocalRandomizer):
     norm: ClassVar[Norm] = Norm.L2
 
     def __init__(
-        self, *, local_epsilon: float, dim: int, radius: float, frame: Frame | str, seed: int
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float,
+        frame: Frame | str,
+        seed: int,
+        level: float | None,
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._spreading = spreading(Frame(frame), dim=dim, seed=seed)
-        self._level = math.nan
+        if level is not None and (isinstance(level, bool) or not 0 < level < math.inf):
+            raise ValueError(f"level must be positive and finite, got {level!r}")
+        self._spreading = spreading(Frame(frame), dim=dim, seed=seed, level=level)
+        self._level = math.nan if level is None else float(level)
 
     @property
     def level(self) -> float:
@@ -60,12 +70,12 @@ class SpreadRandomizer(LocalRandomizer):
         return self._level * self.radius / math.sqrt(self._spreading.size)
 
     def clipping_bias(self, x: Tensor | Rows) -> Tensor:
-        """E[R(x)] - x of each row, (clients, dim) float64: zero where no coefficient is clipped."""
+        """E[R(x)] - x of each row, (clients, dim) float64: rounding alone where no coefficient is clipped."""
         rows = self._rows(x)
         biases = [torch.zeros(0, self.dim, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
-            coefficients = self._spreading.represent(part)
-            biases.append(self._spreading.reconstruct(self._clipped(coefficients) - coefficients))
+            clipped = self._clipped(self._spreading.represent(part))
+            biases.append(self._spreading.reconstruct(clipped) - part)
         return torch.cat(biases)
 
     def variance(self, x: Tensor | Rows) -> Tensor:
@@ -77,10 +87,9 @@ class SpreadRandomizer(LocalRandomizer):
         rows = self._rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
-            coefficients = self._spreading.represent(part)
-            clipped = self._clipped(coefficients)
-            bias = self._spreading.reconstruct(clipped - coefficients).square().sum(dim=1)
-            totals.append(self._spread_variance(clipped) + bias)
+            clipped = self._clipped(self._spreading.represent(part))
+            bias = self._spreading.reconstruct(clipped) - part
+            totals.append(self._spread_variance(clipped) + bias.square().sum(dim=1))
         return torch.cat(totals)
 
     @property
@@ -109,6 +118,8 @@ class SpreadRandomizer(LocalRandomizer):
         """The level, given the variance of one report at level 1 in units of r²."""
         check_expected(clients=clients, failure=failure)
         size = self._spreading.size
+        if not math.isnan(self._level):
+            return self._level
         if isinstance(self._spreading, KashinSpreading):
             return self._spreading.frame.level
         if oversized is Oversized.BOUND:

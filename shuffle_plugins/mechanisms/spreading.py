@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
+from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.mechanisms.rows import Rows
-
-if TYPE_CHECKING:
-    from shuffle_plugins.compressors.kashin import KashinFrame
-
-_CHUNK_ENTRIES = 1 << 20
 
 
 class Frame(StrEnum):
@@ -114,25 +109,28 @@ class KashinSpreading:
         return self.frame.reconstruct(coefficients)
 
     def entries(self, rows: Rows, indices: Tensor) -> Tensor:
-        """Gathered from representations that are made chunk by chunk and dropped."""
-        values = torch.empty(indices.shape, dtype=torch.float64, device=rows.device)
-        step = max(1, _CHUNK_ENTRIES // self.size)
-        for start in range(0, rows.num_rows, step):
-            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype)
-            values[start : start + step] = (
-                self.represent(part).gather(1, indices[start : start + step]).double()
-            )
-        return values
+        """Entries of representations that are made a few at a time and dropped."""
+        return self.frame.coefficients(rows, indices).double()
 
 
-def spreading(frame: Frame, *, dim: int, seed: int) -> RotationSpreading | KashinSpreading:
-    """The spreading of that kind, the same wherever dim and seed are.
+def spreading(
+    frame: Frame, *, dim: int, seed: int, level: float | None = None
+) -> RotationSpreading | KashinSpreading:
+    """The spreading of that kind, the same wherever dim, seed and level are.
+
+    Args:
+        frame: which.
+        dim: length of a vector.
+        seed: any whole number, public.
+        level: of a Kashin frame; its default if None.
 
     Raises:
         ValueError: if an argument is out of range.
     """
+    if type(seed) is not int:
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
     if frame is Frame.ROTATION:
         return RotationSpreading(rotation=Rotation(dim=dim, seed=seed))
-    from shuffle_plugins.compressors.kashin import KashinFrame
-
-    return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed))
+    if level is None:
+        return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed))
+    return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed, level=level))

@@ -67,6 +67,7 @@ class SQKR(SpreadRandomizer):
         seed: whole number that fixes frame or rotation; public, the same for all.
         public_seed: whole number from which all derive the places; private places by default.
         position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
+        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
         oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
         clients: reports in a round, for a rotation's level.
         failure: how likely a round may be clipped, for a rotation's level.
@@ -88,11 +89,14 @@ class SQKR(SpreadRandomizer):
         seed: int = 0,
         public_seed: int | None = None,
         position: int = 0,
+        level: float | None = None,
         oversized: Oversized | str = Oversized.CLIP,
         clients: int = 10_000,
         failure: float = 1e-6,
     ) -> None:
-        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed)
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
         if signs is None:
             signs = best_signs(local_epsilon=self.local_epsilon, dim=dim)
         if type(signs) is not int or not 1 <= signs <= min(dim, MAX_SIGNS):
