@@ -13,7 +13,11 @@ from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_sign
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.mechanisms.mixture_oracle import MOST_OUTCOMES, whole_numbers
 from shuffle_plugins.mechanisms.mixtures import WHOLE, odds_below
-from shuffle_plugins.mechanisms.oracle_blankets import flip_threshold, hadamard_blanket
+from shuffle_plugins.mechanisms.oracle_blankets import (
+    flip_threshold,
+    hadamard_blanket,
+    limited_hadamard_blanket,
+)
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.randomness import Randomness
 
@@ -114,19 +118,10 @@ class LimitedHadamard(FrequencyOracle):
         return torch.full((len(self._categories(x)),), self.worst_variance, dtype=torch.float64)
 
     def blanket(self) -> Blanket:
-        """That of Hadamard response; with limited randomness its atoms, spread over the corners.
-
-        Two categories differ in half of the groups, either way in a quarter, and agree on yes and on no in a
-        quarter each. Under the blanket, of mass p + 1 - q with p = q/e, the answer 1 weighs e for who says
-        yes and 1 for who says no; the answer 0 weighs 1 and (1 - p)/(1 - q). All pairs of categories have
-        this law.
-        """
-        if not self._limited:
-            return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
-        one, zero = self._yes / self._no, (WHOLE - self._no) / (WHOLE - self._yes)
-        masses = ((one, self._no / WHOLE / 4), (zero, (WHOLE - self._yes) / WHOLE / 4))
-        atoms = [(r, s, mass) for weight, mass in masses for r in (1.0, weight) for s in (1.0, weight)]
-        return Blanket.from_atoms(local_epsilon=self.local_epsilon, atoms=atoms)
+        """That of Hadamard response; with limited randomness the one of its own two answers."""
+        if self._limited:
+            return limited_hadamard_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
+        return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:
         """Unbiased estimate of how many clients hold each category, (dim,) float64.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.flags import column_counts
 from shuffle_plugins.mechanisms.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.mixtures import Mixture
 from shuffle_plugins.mechanisms.oracle_blankets import hash_range, local_hashing_blanket
@@ -97,18 +98,19 @@ class LocalHashing(MixtureOracle):
         """
         coefficients, values = self._parts(reports)
         low = self._digits // 2
-        counts = torch.zeros(1 << (self._digits - low), 1 << low, dtype=torch.int64, device=values.device)
+        counts = torch.zeros(1 << self._digits, dtype=torch.int64, device=values.device)
         # h(c) = z is met in the middle: the upper bits' part of h(c) equals z less the lower bits' part.
         compact = torch.int16 if self._buckets <= 1 << 15 else torch.int64
-        rows = max(1, _CHUNK // counts.numel())
+        rows = max(1, _CHUNK // len(counts))
         for start in range(0, len(values), rows):
             part = coefficients[start : start + rows]
             upper = self._hashes(part[:, low:], torch.zeros_like(part[:, :1])).to(compact)
             lower = self._hashes(-part[:, :low], values[start : start + rows].unsqueeze(1)).to(compact)
-            counts += (upper.unsqueeze(2) == lower.unsqueeze(1)).sum(dim=0)
+            same = upper.unsqueeze(2) == lower.unsqueeze(1)
+            counts += column_counts(same.view(torch.uint8).reshape(len(part), -1))
         expected = len(values) / self._buckets
         gain = self._mixture.truth * (1 - 1 / self._buckets)
-        return (counts.reshape(-1)[: self.dim].double() - expected) / gain
+        return (counts[: self.dim].double() - expected) / gain
 
     def outcomes(self) -> Reports | None:
         """Every hash with every value, where these are at most 2**16."""

@@ -18,6 +18,7 @@ from shuffle_plugins.mechanisms.mixtures import WHOLE, Mixture, follows, odds_be
 from shuffle_plugins.mechanisms.parameters import check_dim
 
 _WIDEST_HASH = 10**9
+_NO_EDGE = 1 - 1e-6
 
 
 def flip_threshold(local_epsilon: float | Fraction) -> int:
@@ -54,6 +55,38 @@ def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     _check(categories)
     mixture = Mixture.of(local_epsilon, share=Fraction(1, 2))
     return _rounded(laws.hadamard_response(local_epsilon=local_epsilon), mixture.odds)
+
+
+def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
+    """One-bit Hadamard response with answers less random than ε0 allows.
+
+    Two categories disagree in half of the groups, either way in a quarter, and agree on yes and on no in a
+    quarter each: all pairs have the same law. Under the blanket, of mass p + 1 - q, the answer 1 has
+    probability p and weighs e^ε0 for who means yes; the answer 0 has 1 - q and weighs r = (1 - p)/(1 - q) <
+    e^ε0 for who means no. The atoms (r, r) are spread over (1, 1) and (e^ε0, e^ε0) at equal mean: an upper
+    bound.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        yes: q, probability of a 1 where the answer is yes, in units of 2**-62; at most half.
+        no: p, where it is no; at least q·e^-ε0.
+
+    Raises:
+        ValueError: if ε0 is out of range.
+    """
+    one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
+    excess = (yes - no) / (WHOLE - yes)
+    spread = excess / math.expm1(check_local_epsilon(local_epsilon))
+    if spread > _NO_EDGE:
+        return Blanket.generic(local_epsilon, exact=False)
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=one,
+        low=one + zero * (2 - spread),
+        high=one + zero * spread,
+        edges=((1 + excess, zero),),
+        exact=False,
+    )
 
 
 def subset_blanket(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:

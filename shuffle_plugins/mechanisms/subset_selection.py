@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.flags import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.mixtures import Mixture
 from shuffle_plugins.mechanisms.oracle_blankets import subset_blanket, subset_size
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.subsets import elements_through, mask_through, rank, rank_bits, unrank
+from shuffle_plugins.mechanisms.subsets import elements_through, flags_through, rank, rank_bits, unrank
 from shuffle_plugins.randomness import Randomness
 
 
@@ -97,7 +98,7 @@ class SubsetSelection(MixtureOracle):
             ValueError: if the reports are not this mechanism's, or one is no set of ``size`` categories.
         """
         if self._flagged:
-            counts = self._flags(reports).sum(dim=0, dtype=torch.int64)
+            counts = column_counts(self._flags(reports))
         else:
             counts = torch.bincount(self._elements(reports).reshape(-1), minlength=self.dim)
         _, other, gain = self._contained
@@ -134,9 +135,8 @@ class SubsetSelection(MixtureOracle):
 
     def _flags(self, reports: Reports) -> Tensor:
         self._own(reports, fields=1)
-        flags = reports.fields[0].values
-        whole_numbers(reports.fields[0], below=2, width=self.dim)
-        if bool((flags.sum(dim=1, dtype=torch.int64) != self._size).any()):
+        flags = flags_of(reports.fields[0], width=self.dim)
+        if bool((row_counts(flags) != self._size).any()):
             raise ValueError(
                 f"a report is no set of {self._size} categories: it was altered or forged; drop it"
             )
@@ -146,7 +146,7 @@ class SubsetSelection(MixtureOracle):
         anywhere = randomness.integers(self.dim, len(x), device=x.device)
         anchors = torch.where(self._truthful(x, randomness), x, anywhere)
         if self._flagged:
-            flags = mask_through(anchors, things=self.dim, size=self._size, randomness=randomness)
+            flags = flags_through(anchors, things=self.dim, size=self._size, randomness=randomness)
             return self._reports(flags, 1)
         elements = elements_through(anchors, things=self.dim, size=self._size, randomness=randomness)
         if self._rank_bits is not None:

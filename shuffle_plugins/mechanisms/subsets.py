@@ -8,11 +8,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from shuffle_plugins.mechanisms.flags import row_counts
 from shuffle_plugins.randomness import Randomness
 
 RANK_BITS = 62
 
 _LARGEST_TABLE = 1 << 12
+_CHUNK = 1 << 18
 
 
 def rank_bits(things: int, size: int) -> int | None:
@@ -73,15 +75,23 @@ def elements_through(anchors: Tensor, *, things: int, size: int, randomness: Ran
     return chosen.add_(anchors.unsqueeze(1)).remainder_(things).sort(dim=1).values
 
 
-def mask_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
-    """The same draw as flags 0 and 1, uint8 (clients, things)."""
+def flags_through(anchors: Tensor, *, things: int, size: int, randomness: Randomness) -> Tensor:
+    """The same draw as flags 0 and 1, uint8 (clients, things), for sets that are not small.
+
+    The others are the first ``size`` - 1 distinct values of a stream of uniform ones: every round draws as
+    many as are still missing. Up to half of all things that is about 1.4 integers for each.
+    """
     flags = torch.zeros(len(anchors), things, dtype=torch.uint8, device=anchors.device)
     flags.scatter_(1, anchors.unsqueeze(1), 1)
-    for last in range(things - size, things - 1):
-        drawn = randomness.integers(last + 1, len(anchors), device=anchors.device) + 1
-        place = drawn.add_(anchors).remainder_(things).unsqueeze(1)
-        instead = (anchors + (last + 1)).remainder_(things).unsqueeze(1)
-        flags.scatter_(1, torch.where(flags.gather(1, place) > 0, instead, place), 1)
+    rows = max(1, _CHUNK // size)
+    for start in range(0, len(anchors), rows):
+        part, first = flags[start : start + rows], anchors[start : start + rows]
+        missing = size - row_counts(part)
+        while bool(missing.any()):
+            clients = torch.repeat_interleave(missing)
+            drawn = randomness.integers(things - 1, len(clients), device=anchors.device)
+            part[clients, (drawn + first[clients]).add_(1).remainder_(things)] = 1
+            missing = size - row_counts(part)
     return flags
 
 

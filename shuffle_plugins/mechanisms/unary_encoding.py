@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.flags import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.mechanisms.mixture_oracle import MOST_OUTCOMES, whole_numbers
+from shuffle_plugins.mechanisms.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.mixtures import WHOLE
 from shuffle_plugins.mechanisms.oracle_blankets import flip_threshold, oue_blanket, rappor_blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports
@@ -63,8 +64,8 @@ class UnaryEncoding(FrequencyOracle):
         Raises:
             ValueError: if the reports are not this mechanism's, or are not bits.
         """
-        counts = self._bits(reports).sum(dim=0, dtype=torch.int64).double()
-        return (counts - len(reports) * (self._other_threshold / WHOLE)) / self._gain
+        counts = column_counts(self._flags(reports))
+        return (counts.double() - len(reports) * (self._other_threshold / WHOLE)) / self._gain
 
     def outcomes(self) -> Reports | None:
         """Every word of dim bits, up to 16 of them."""
@@ -80,16 +81,14 @@ class UnaryEncoding(FrequencyOracle):
             ValueError: if the reports are not this mechanism's, or x is no category.
         """
         category = int(self._categories(x.reshape(1))[0])
-        bits = self._bits(reports)
-        ones = bits.sum(dim=1, dtype=torch.int64).double()
-        own = bits[:, category].double()
+        flags = self._flags(reports)
+        ones, own = row_counts(flags).double(), flags[:, category].double()
         others = _log_probability(ones - own, self.dim - 1, threshold=self._other_threshold)
         return others + _log_probability(own, 1, threshold=self._own_threshold)
 
-    def _bits(self, reports: Reports) -> Tensor:
+    def _flags(self, reports: Reports) -> Tensor:
         self._own(reports, fields=1)
-        whole_numbers(reports.fields[0], below=2, width=self.dim)
-        return reports.fields[0].values
+        return flags_of(reports.fields[0], width=self.dim)
 
     def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)

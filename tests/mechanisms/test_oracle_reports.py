@@ -1,0 +1,246 @@
+"""Reports of frequency oracles: wire size, round trip, order, forged values, bad input, large K."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import Reports, get
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.mechanisms.subsets import elements_through, flags_through, rank, rank_bits, unrank
+from shuffle_plugins.randomness import SeededRandomness
+
+BITS = [
+    ("k-rr", 2, {}, 1),
+    ("k-rr", 1000, {}, 10),
+    ("k-rr", 1 << 40, {}, 40),
+    ("hadamard-response", 7, {}, 3),
+    ("hadamard-response", 8, {}, 4),
+    ("hadamard-response", 1000, {}, 10),
+    ("limited-hadamard", 7, {}, 4),
+    ("limited-hadamard", 1000, {}, 11),
+    ("rappor", 37, {}, 37),
+    ("oue", 37, {}, 37),
+    ("local-hashing", 1000, {"buckets": 5}, 33),
+    ("local-hashing", 1 << 13, {"buckets": 2}, 14),
+    ("local-hashing", 5, {"buckets": 1 << 31}, 4 * 31),
+    ("subset-selection", 16, {"size": 3}, 10),  # 560 sets
+    ("subset-selection", 60, {"size": 20}, 52),
+    ("subset-selection", 10**6, {"size": 2}, 39),
+    ("subset-selection", 5000, {"size": 6}, 78),  # 6 elements of 13 bits
+    ("subset-selection", 300, {"size": 80}, 300),  # flags
+]
+
+
+@pytest.fixture(params=BITS, ids=[f"{name}-{dim}-{bits}" for name, dim, _, bits in BITS])
+def case(request):
+    name, dim, options, bits = request.param
+    return get(name, local_epsilon=1.5, dim=dim, **options), bits
+
+
+def held(mechanism, clients, *, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(min(mechanism.dim, 10**9), (clients,), generator=generator)
+
+
+def summable(mechanism):
+    return mechanism.dim <= 1 << 20
+
+
+def test_wire_size_and_round_trip(case):
+    mechanism, bits = case
+    reports = mechanism.randomize(held(mechanism, 37), randomness=SeededRandomness(1))
+    data = reports.to_bytes()
+    assert reports.bits_per_report == mechanism.bits_per_report == bits
+    assert len(data) == reports.header_bytes + (37 * bits + 7) // 8
+    again = Reports.from_bytes(data)
+    assert all(torch.equal(a.values, b.values) for a, b in zip(again.fields, reports.fields, strict=True))
+    if summable(mechanism):
+        assert torch.equal(mechanism.sum(again), mechanism.sum(reports))
+
+
+def test_order_does_not_matter_and_chunks_add_up(case):
+    mechanism, _ = case
+    if not summable(mechanism):
+        pytest.skip("as many counts as categories")
+    reports = mechanism.randomize(held(mechanism, 50), randomness=SeededRandomness(1))
+    total = mechanism.sum(reports)
+    assert total.shape == (mechanism.dim,)
+    shuffled = reports.permute(SeededRandomness(2).permutation(50))
+    torch.testing.assert_close(mechanism.sum(shuffled), total)
+    torch.testing.assert_close(
+        mechanism.sum(reports.narrow(0, 20)) + mechanism.sum(reports.narrow(20, 50)), total
+    )
+    torch.testing.assert_close(mechanism.aggregate(reports) * 50, total)
+
+
+def test_empty_batch(case):
+    mechanism, _ = case
+    reports = mechanism.randomize(torch.zeros(0, dtype=torch.int64))
+    assert len(Reports.from_bytes(reports.to_bytes())) == 0
+    assert mechanism.variance(torch.zeros(0, dtype=torch.int64)).shape == (0,)
+    if summable(mechanism):
+        assert torch.equal(mechanism.sum(reports), torch.zeros(mechanism.dim, dtype=torch.float64))
+    with pytest.raises(ValueError, match="no reports"):
+        mechanism.aggregate(reports)
+
+
+def test_seed_determines_reports_and_default_randomness_does_not(case):
+    mechanism, _ = case
+    x = held(mechanism, 200)
+
+    def sent(randomness):
+        return mechanism.randomize(x, randomness=randomness).to_bytes()
+
+    assert sent(SeededRandomness(1)) == sent(SeededRandomness(1))
+    assert sent(SeededRandomness(1)) != sent(SeededRandomness(2))
+    assert sent(None) != sent(None)
+
+
+def test_forged_reports_are_refused(case):
+    mechanism, _ = case
+    if not summable(mechanism):
+        pytest.skip("as many counts as categories")
+    reports = mechanism.randomize(held(mechanism, 5), randomness=SeededRandomness(1))
+    for place, field in enumerate(reports.fields):
+        worse = [
+            Field(torch.full_like(field.values.to(torch.int64), (1 << 62) - 1), 62),
+            Field(field.values.unsqueeze(1) if field.values.dim() == 1 else field.values[:, :-1], field.bits),
+            Field(field.values.double(), 64),
+        ]
+        for forged in worse:
+            fields = [*reports.fields]
+            fields[place] = forged
+            with pytest.raises(ValueError, match="a report"):
+                mechanism.sum(Reports(mechanism=mechanism.name, dim=mechanism.dim, fields=tuple(fields)))
+    for foreign in (
+        Reports(mechanism="another", dim=mechanism.dim, fields=reports.fields),
+        Reports(mechanism=mechanism.name, dim=mechanism.dim + 1, fields=reports.fields),
+        Reports(mechanism=mechanism.name, dim=mechanism.dim, fields=reports.fields * 2),
+    ):
+        with pytest.raises(ValueError, match="these are reports of"):
+            mechanism.sum(foreign)
+
+
+def test_sets_of_another_size_are_refused():
+    listed = get("subset-selection", local_epsilon=1.5, dim=5000, size=6)
+    flagged = get("subset-selection", local_epsilon=1.5, dim=300, size=80)
+    ranked = get("subset-selection", local_epsilon=1.5, dim=16, size=3)
+    bad = [
+        (listed, torch.tensor([[1, 2, 2, 3, 4, 5]], dtype=torch.int32)),
+        (listed, torch.tensor([[2, 1, 7, 8, 9, 10]], dtype=torch.int32)),
+        (flagged, torch.ones(1, 300, dtype=torch.uint8)),
+        (ranked, torch.tensor([560], dtype=torch.int32)),
+    ]
+    for mechanism, values in bad:
+        bits = mechanism.randomize(torch.tensor([0])).fields[0].bits
+        forged = Reports(mechanism=mechanism.name, dim=mechanism.dim, fields=(Field(values, bits),))
+        with pytest.raises(ValueError, match="forged"):
+            mechanism.sum(forged)
+
+
+def test_bad_categories_are_refused(case):
+    mechanism, _ = case
+    for x in (torch.tensor([0, mechanism.dim]), torch.tensor([-1]), torch.zeros(3), torch.zeros(2, 2).int()):
+        for call in (mechanism.randomize, mechanism.variance):
+            with pytest.raises(ValueError, match="categor"):
+                call(x)
+    with pytest.raises(TypeError, match="torch tensor"):
+        mechanism.randomize([0, 1])
+    reports = mechanism.randomize(torch.tensor([0]))
+    with pytest.raises(ValueError, match="category"):
+        mechanism.log_likelihood(reports, torch.tensor(mechanism.dim))
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in BITS}))
+def test_bad_parameters_are_refused(name):
+    for dim in (0, 1, -3, 2.0, True, 1 << 60):
+        with pytest.raises(ValueError, match=r"dim|categories"):
+            get(name, local_epsilon=1.0, dim=dim)
+    for epsilon in (0, -1.0, 1e-10, 501.0, math.nan, math.inf, "1", None, True):
+        with pytest.raises(ValueError, match="local_epsilon"):
+            get(name, local_epsilon=epsilon, dim=5)
+
+
+def test_bad_options_are_refused():
+    for size in (0, 4, 1.0, True, -1):
+        with pytest.raises(ValueError, match="size"):
+            get("subset-selection", local_epsilon=1.0, dim=7, size=size)
+    for buckets in (0, 1, 2.0, True, (1 << 31) + 1):
+        with pytest.raises(ValueError, match="buckets"):
+            get("local-hashing", local_epsilon=1.0, dim=7, buckets=buckets)
+    for bits in (0, -1.0, math.nan, "1", True):
+        with pytest.raises(ValueError, match="randomness_bits"):
+            get("limited-hadamard", local_epsilon=1.0, dim=7, randomness_bits=bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_every_integer_dtype_is_taken(case, dtype):
+    mechanism, _ = case
+    x = held(mechanism, 30) % 2
+    given = mechanism.randomize(x.to(dtype), randomness=SeededRandomness(1))
+    wanted = mechanism.randomize(x, randomness=SeededRandomness(1))
+    assert given.to_bytes() == wanted.to_bytes()
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5, 5.0])
+def test_error_of_many_clients_is_the_formula(case, epsilon):
+    mechanism, _ = case
+    if not summable(mechanism):
+        pytest.skip("as many counts as categories")
+    size = {"size": mechanism.size} if mechanism.name == "subset-selection" else {}
+    mechanism = get(mechanism.name, local_epsilon=epsilon, dim=min(mechanism.dim, 20_000), **size)
+    clients, rounds = 2000, 12
+    x = held(mechanism, clients)
+    truth = torch.bincount(x, minlength=mechanism.dim).double()
+    source = SeededRandomness(5)
+    errors = torch.stack([mechanism.randomize_sum(x, randomness=source) - truth for _ in range(rounds)])
+    realised = errors.square().sum(dim=1) / clients
+    spread = float(realised.std()) / rounds**0.5
+    assert float(realised.mean()) == pytest.approx(
+        mechanism.worst_variance, abs=0.02 * mechanism.worst_variance + 6 * spread
+    )
+    deviation = errors.mean(dim=0).abs().max() / errors.square().mean(dim=0).sqrt().mean()
+    assert float(deviation) * rounds**0.5 < 4 + math.sqrt(2 * math.log(mechanism.dim)) + 3
+
+
+@pytest.mark.parametrize(
+    ("things", "size"), [(2, 1), (5, 1), (7, 3), (12, 6), (60, 20), (10**9, 2), (8000, 5)]
+)
+def test_ranks_and_sets_are_one_to_one(things, size):
+    count = math.comb(things, size)
+    assert rank_bits(things, size) == (count - 1).bit_length()
+    if count <= 1000:
+        ranks = torch.arange(count)
+    else:
+        ranks = torch.cat([SeededRandomness(1).integers(count, 500), torch.tensor([0, count - 1])])
+    sets = unrank(ranks, things=things, size=size)
+    assert bool((sets[:, 1:] > sets[:, :-1]).all())
+    assert int(sets.min()) >= 0
+    assert int(sets.max()) < things
+    assert torch.equal(rank(sets, things=things), ranks)
+
+
+def test_large_families_have_no_rank():
+    assert rank_bits(70, 35) is None
+    assert rank_bits(1 << 53, 1 << 40) is None
+    assert rank_bits(1 << 53, 1) == 53
+
+
+@pytest.mark.parametrize(("things", "size"), [(6, 3), (7, 2), (5, 1), (2, 1)])
+def test_sets_through_an_anchor_are_uniform(things, size):
+    draws = 24_000
+    anchors = torch.arange(draws) % things
+    listed = elements_through(anchors, things=things, size=size, randomness=SeededRandomness(8))
+    flags = flags_through(anchors, things=things, size=size, randomness=SeededRandomness(9))
+    assert bool((flags.sum(dim=1) == size).all())
+    from_flags = flags.nonzero()[:, 1].reshape(draws, size)
+    for sets in (listed, from_flags):
+        assert bool((sets == anchors.unsqueeze(1)).any(dim=1).all())
+        for anchor in (0, things - 1):
+            counts = torch.bincount(rank(sets[anchors == anchor], things=things)).double()
+            counts = counts[counts > 0]
+            assert len(counts) == math.comb(things - 1, size - 1)
+            expected = float(counts.sum()) / len(counts)
+            statistic = float((counts - expected).square().sum()) / expected
+            assert statistic < len(counts) + 5 * math.sqrt(2 * len(counts))

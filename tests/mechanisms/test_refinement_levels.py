@@ -1,0 +1,236 @@
+"""Several privacy levels from one report, and keys that let a category be recovered."""
+
+import decimal
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from scipy import stats
+
+from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse, Reports
+from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy
+from shuffle_plugins.mechanisms.recoverable import key_reuse_entropy
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import SeededRandomness
+
+LADDERS = [(1.0, 0.9), (1.0, 0.01), (2.0, 1.5, 1.0, 0.2), (50.0, 1e-4), (44.0, 43.5, 1e-9), (0.7,)]
+
+
+def exponential(epsilon):
+    with decimal.localcontext(decimal.Context(prec=200)):
+        return Fraction(decimal.Decimal(epsilon).exp())
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+def test_every_level_keeps_to_its_epsilon_in_exact_arithmetic(ladder):
+    flips = MultilevelHadamard(local_epsilons=ladder, dim=5).flip_probabilities
+    for epsilon, flip in zip(ladder, flips, strict=True):
+        assert 1 < (1 - flip) / flip <= exponential(epsilon)
+        slack = flip - 1 / (exponential(epsilon) + 1)
+        assert 0 <= slack < Fraction(1, 1 << 62)
+
+
+@pytest.mark.parametrize("ladder", [(1.0, 0.9), (2.0, 1.5, 1.0, 0.2)])
+def test_every_level_is_drawn_by_the_law_of_its_mechanism(ladder):
+    levels = MultilevelHadamard(local_epsilons=ladder, dim=3)
+    draws = 40_000
+    made = levels.randomize(torch.full((draws,), 2), randomness=SeededRandomness(4))
+    for place, level in enumerate(levels.levels):
+        reports = levels.unlock(made.public, made.keys[:, place])
+        every = level.outcomes()
+        expected = level.log_likelihood(every, torch.tensor(2)).exp() * draws
+        where = reports.fields[0].values.long() * 2 + reports.fields[1].values.long()
+        seen = torch.bincount(where, minlength=len(every)).double()
+        statistic = float(((seen - expected).square() / expected).sum())
+        assert stats.chi2.sf(statistic, len(every) - 1) > 1e-4
+
+
+def test_noise_between_levels_owes_nothing_to_what_an_analyst_has():
+    """Given Y^j, the keys of the levels after it are independent of the category: a coalition learns Y^j."""
+    levels = MultilevelHadamard(local_epsilons=(2.0, 1.0, 0.3), dim=3)
+    draws = 60_000
+    tables = []
+    for category in (0, 2):
+        made = levels.randomize(torch.full((draws,), category), randomness=SeededRandomness(40 + category))
+        first = levels.unlock(made.public, made.keys[:, 0]).fields[1].values.long()
+        between = (made.keys[:, 0] ^ made.keys[:, 1]).long() * 2 + made.keys[:, 1].long()
+        table = torch.bincount(first * 4 + between, minlength=8).reshape(2, 4).double()
+        tables.append(table)
+        assert stats.chi2_contingency(table.numpy()).pvalue > 1e-4
+    noise = torch.stack([table.sum(dim=0) for table in tables])
+    assert stats.chi2_contingency(noise.numpy()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("ladder", "together", "apart"),
+    [
+        ((1.0, 0.9), 1.098, 1.707),
+        ((1.0, 0.5), 1.627, 1.796),
+        ((1.0, 0.01), 1.840, 1.840),
+        (tuple(2 - 0.1 * j for j in range(10)), 1.925, 6.692),
+    ],
+)
+def test_randomness_is_that_of_the_thesis(ladder, together, apart):
+    levels = MultilevelHadamard(local_epsilons=ladder, dim=4)
+    assert levels.randomness_bits == pytest.approx(together, abs=6e-4)
+    assert levels.separate_randomness_bits == pytest.approx(apart, abs=6e-4)
+    z = [1 / (math.exp(epsilon) + 1) for epsilon in ladder]
+    steps = [z[0], *((b - a) / (1 - 2 * a) for a, b in itertools.pairwise(z))]
+    assert levels.randomness_bits == pytest.approx(sum(map(binary_entropy, steps)), rel=1e-9)
+
+
+def test_every_level_is_unbiased_and_errs_by_its_variance():
+    levels = MultilevelHadamard(local_epsilons=(3.0, 1.0, 0.5), dim=6)
+    x = torch.arange(4000) % 4
+    truth = torch.bincount(x, minlength=6).double()
+    source = SeededRandomness(6)
+    rounds = [levels.randomize(x, randomness=source) for _ in range(150)]
+    for place, level in enumerate(levels.levels):
+        errors = torch.stack(
+            [level.sum(levels.unlock(made.public, made.keys[:, place])) - truth for made in rounds]
+        )
+        spread = errors.std(dim=0) / len(rounds) ** 0.5
+        assert float((errors.mean(dim=0).abs() / spread).max()) < 4.5
+        realised = float(errors.square().sum(dim=1).mean()) / len(x)
+        assert realised == pytest.approx(level.worst_variance, rel=0.25)
+
+
+def test_the_public_report_is_the_last_levels_and_goes_through_the_wire():
+    levels = MultilevelHadamard(local_epsilons=(1.0, 0.5), dim=1000)
+    made = levels.randomize(torch.arange(100), randomness=SeededRandomness(1))
+    assert made.public.bits_per_report == levels.levels[-1].bits_per_report == 11
+    assert not bool(made.keys[:, -1].any())
+    again = Reports.from_bytes(made.public.to_bytes())
+    assert torch.equal(levels.levels[-1].sum(again), levels.levels[-1].sum(made.public))
+    one = levels.unlock(again, made.keys[:, 0])
+    assert torch.equal(levels.unlock(one, made.keys[:, 0]).fields[1].values, made.public.fields[1].values)
+    nobody = levels.randomize(torch.zeros(0, dtype=torch.int64))
+    assert len(levels.unlock(nobody.public, nobody.keys[:, 0])) == 0
+
+
+def test_bad_levels_and_keys_are_refused():
+    for ladder in ((), (0.5, 1.0), (1.0, 1.0)):
+        with pytest.raises(ValueError, match="local_epsilons"):
+            MultilevelHadamard(local_epsilons=ladder, dim=4)
+    with pytest.raises(ValueError, match="local_epsilon"):
+        MultilevelHadamard(local_epsilons=(1.0, 0.0), dim=4)
+    with pytest.raises(ValueError, match="categories"):
+        MultilevelHadamard(local_epsilons=(1.0, 0.5), dim=1)
+    levels = MultilevelHadamard(local_epsilons=(1.0, 0.5), dim=4)
+    made = levels.randomize(torch.arange(4))
+    for key in (made.keys[:3, 0], torch.full((4,), 2, dtype=torch.uint8), made.keys):
+        with pytest.raises(ValueError, match=r"key|bits|whole number"):
+            levels.unlock(made.public, key)
+    field = Field(torch.zeros(4, dtype=torch.uint8), 1)
+    with pytest.raises(ValueError, match="no levels"):
+        levels.unlock(Reports(mechanism="k-rr", dim=4, fields=(field, field)), made.keys[:, 0])
+    with pytest.raises(ValueError, match="category"):
+        levels.randomize(torch.tensor([4]))
+
+
+@pytest.mark.parametrize(("categories", "saving"), [(2, 94.2), (4, 91.4), (10, 85.0)])
+def test_savings_of_the_thesis(categories, saving):
+    law = KeyLaw.shortest(local_epsilon=5.0, categories=categories)
+    assert round(100 * law.saving, 1) == saving
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-5, 2e-4, 0.3, 1.0, 3.0, 8.0, 50.0, 500.0])
+@pytest.mark.parametrize("categories", [2, 3, 7, 10, 100])
+def test_the_shortest_key_is_the_shortest(categories, epsilon):
+    law = KeyLaw.shortest(local_epsilon=epsilon, categories=categories)
+    entropies = [
+        KeyLaw(local_epsilon=epsilon, size=categories, heavy=s).entropy_bits for s in range(1, categories)
+    ]
+    assert law.entropy_bits == pytest.approx(min(entropies), rel=1e-12, abs=1e-300)
+    assert -1e-12 <= law.saving <= 1
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1.0, 5.0])
+def test_entropy_is_that_of_the_probabilities(epsilon):
+    for law in (
+        KeyLaw.shortest(local_epsilon=epsilon, categories=9),
+        KeyLaw.of_hadamard_response(local_epsilon=epsilon, categories=9),
+    ):
+        total = law.heavy * math.exp(epsilon) + law.size - law.heavy
+        chances = [math.exp(epsilon) / total] * law.heavy + [1 / total] * (law.size - law.heavy)
+        entropy = -sum(p * math.log2(p) for p in chances)
+        assert law.entropy_bits == pytest.approx(entropy, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "categories", "size", "heavy"),
+    [(0.5, 7, 8, 4), (0.5, 8, 16, 8), (1.0, 100, 2 * 64, 32), (3.0, 1000, 16 * 64, 32), (20.0, 10, 32, 1)],
+)
+def test_hadamard_response_as_a_recoverable_key(epsilon, categories, size, heavy):
+    """B = 2^(ceil(log2 min(e^ε, 2k)) - 1), b = 2^ceil(log2(k/B + 1)), K = B·b, s = b/2."""
+    law = KeyLaw.of_hadamard_response(local_epsilon=epsilon, categories=categories)
+    assert (law.size, law.heavy) == (size, heavy)
+    assert categories <= law.size <= 4 * categories
+    shortest = KeyLaw.shortest(local_epsilon=epsilon, categories=categories)
+    assert shortest.entropy_bits <= law.entropy_bits <= shortest.entropy_bits + 3
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-4, 1.5, 5.0, 50.0])
+@pytest.mark.parametrize("dim", [2, 3, 10, 1000])
+def test_published_reports_keep_to_local_epsilon_and_keys_recover(dim, epsilon):
+    mechanism = RecoverableResponse(local_epsilon=epsilon, dim=dim)
+    logs = mechanism.key_log_likelihood(torch.arange(dim))
+    assert float(logs.exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert 1 < mechanism._mixture.odds <= exponential(epsilon)
+    if epsilon < 40:
+        assert float(logs.max() - logs.min()) == pytest.approx(epsilon, rel=1e-6, abs=1e-14)
+        entropy = -float((logs.exp() * logs).sum()) / math.log(2)
+        assert entropy == pytest.approx(mechanism.key_law.entropy_bits, rel=1e-7)
+    x = torch.arange(500) % dim
+    keys = mechanism.draw_keys(len(x), randomness=SeededRandomness(2))
+    published = mechanism.hide(x, keys)
+    assert torch.equal(mechanism.recover(published, keys), x)
+    assert torch.equal(published, (x + keys) % dim)
+
+
+@pytest.mark.parametrize("epsilon", [0.4, 2.0])
+def test_keys_are_drawn_by_their_law(epsilon):
+    mechanism = RecoverableResponse(local_epsilon=epsilon, dim=7)
+    keys = mechanism.draw_keys(30_000, randomness=SeededRandomness(3))
+    expected = mechanism.key_log_likelihood(torch.arange(7)).exp() * len(keys)
+    seen = torch.bincount(keys, minlength=7)
+    assert stats.chi2.sf(float(((seen - expected).square() / expected).sum()), 6) > 1e-4
+
+
+def test_one_key_for_two_categories_gives_their_difference_away():
+    mechanism = RecoverableResponse(local_epsilon=0.1, dim=9)
+    key = mechanism.draw_keys(1).expand(2)
+    hidden = mechanism.hide(torch.tensor([2, 6]), key)
+    assert int(hidden[1] - hidden[0]) % 9 == 4
+
+
+def test_samples_need_keys_of_their_own():
+    one = KeyLaw.shortest(local_epsilon=2.0, categories=6).entropy_bits
+    assert key_reuse_entropy(local_epsilon=2.0, categories=6, samples=12) == pytest.approx(
+        12 * one, rel=1e-15
+    )
+    for samples in (0, -1, 1.0, True):
+        with pytest.raises(ValueError, match="samples"):
+            key_reuse_entropy(local_epsilon=2.0, categories=6, samples=samples)
+
+
+def test_bad_keys_are_refused():
+    mechanism = RecoverableResponse(local_epsilon=1.0, dim=5)
+    x, keys = torch.arange(5), mechanism.draw_keys(5)
+    for call in (mechanism.hide, mechanism.recover):
+        with pytest.raises(ValueError, match="key of its own"):
+            call(x, keys[:4])
+        for bad in (torch.full((5,), 5), torch.full((5,), -1), torch.zeros(5), torch.zeros(5, 1).long()):
+            with pytest.raises(ValueError, match=r"report|field|value"):
+                call(x, bad)
+            with pytest.raises(ValueError, match=r"report|field|value"):
+                call(bad, keys)
+    for dim in (0, 1, 2.0, True):
+        with pytest.raises(ValueError, match=r"dim|categories"):
+            RecoverableResponse(local_epsilon=1.0, dim=dim)
+    for heavy in (0, 5, 1.0):
+        with pytest.raises(ValueError, match="heavy"):
+            KeyLaw(local_epsilon=1.0, size=5, heavy=heavy)
+    assert len(mechanism.draw_keys(0)) == 0

@@ -1,0 +1,144 @@
+"""Hadamard response with little randomness: its two answers, its blanket, the thesis's bounds on its error."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from brute_force import hockey_stick, neighbours, shuffled_law
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.mechanisms import LimitedHadamard
+from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy, critical_randomness
+from shuffle_plugins.randomness import SeededRandomness
+
+LIMITS = [(1.0, 0.7), (1.0, 0.4), (1.0, 0.0114), (0.3, 0.9), (2.0, 0.2), (1e-4, 0.5), (3.0, 1e-4)]
+
+
+def chances(mechanism):
+    every = mechanism.outcomes()
+    return torch.stack([mechanism.log_likelihood(every, torch.tensor(c)).exp() for c in range(mechanism.dim)])
+
+
+@pytest.mark.parametrize(("epsilon", "bits"), LIMITS)
+def test_ones_spend_local_epsilon_and_zeros_less(epsilon, bits):
+    law = chances(LimitedHadamard(local_epsilon=epsilon, dim=6, randomness_bits=bits))
+    odds = (law.amax(dim=0) / law.amin(dim=0)).log()[2:].reshape(-1, 2)  # group 0 asks nothing
+    zeros, ones = odds[:, 0], odds[:, 1]
+    torch.testing.assert_close(ones, torch.full_like(ones, epsilon), rtol=1e-9, atol=0)
+    assert float(zeros.max()) < epsilon
+    q = float(law[:, 3].max()) * 8
+    expected = math.log((1 - q * math.exp(-epsilon)) / (1 - q))
+    assert float(zeros.max()) == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.parametrize(("epsilon", "bits"), LIMITS)
+def test_randomness_is_what_was_asked(epsilon, bits):
+    mechanism = LimitedHadamard(local_epsilon=epsilon, dim=6, randomness_bits=bits)
+    assert mechanism.randomness_bits == pytest.approx(bits, rel=1e-9)
+    assert mechanism.randomness_bits <= bits * (1 + 1e-15)
+    assert binary_entropy(mechanism.answer_probability) == pytest.approx(bits, rel=1e-9)
+    assert mechanism.answer_probability <= 0.5
+
+
+@pytest.mark.parametrize("bits", [None, 1.0, 0.85, 10.0])
+def test_enough_randomness_is_plain_hadamard_response(bits):
+    assert critical_randomness(1.0) == pytest.approx(0.8399, abs=5e-5)
+    mechanism = LimitedHadamard(local_epsilon=1.0, dim=10, randomness_bits=bits)
+    assert mechanism.answer_probability == pytest.approx(math.e / (math.e + 1), rel=1e-15)
+    assert mechanism.worst_variance == pytest.approx(10 / math.tanh(0.5) ** 2 - 1, rel=1e-12)
+    assert mechanism.blanket() == LimitedHadamard(local_epsilon=1.0, dim=10).blanket()
+    assert mechanism.randomness_bits == pytest.approx(critical_randomness(1.0), rel=1e-12)
+
+
+def test_entropy():
+    assert binary_entropy(0.5) == pytest.approx(1.0, rel=1e-15)
+    assert binary_entropy(0.0) == binary_entropy(1.0) == 0.0
+    assert binary_entropy(0.11) == pytest.approx(0.49992, abs=1e-5)
+    assert binary_entropy(1e-20) == pytest.approx(1e-20 * (20 * math.log2(10) + 1 / math.log(2)), rel=1e-12)
+    assert critical_randomness(0.8) == pytest.approx(0.893, abs=5e-4)  # the thesis's R = 0.9 is met at 0.8
+
+
+@pytest.mark.parametrize(("epsilon", "bits"), [*LIMITS, (1.0, 1.0), (2.0, 1.0)])
+@pytest.mark.parametrize("dim", [3, 1000])
+def test_error_is_within_theorem_7_3_2(epsilon, bits, dim):
+    mechanism = LimitedHadamard(local_epsilon=epsilon, dim=dim, randomness_bits=bits)
+    e, q = math.exp(epsilon), mechanism.answer_probability
+    assert mechanism.worst_variance <= 2 * dim * e**2 / (q**2 * (e - 1) ** 2)
+
+
+def test_the_printed_lower_bound_does_not_hold():
+    mechanism = LimitedHadamard(local_epsilon=1.0, dim=1000, randomness_bits=0.0114)
+    printed = 1000 * math.e / (16 * mechanism.answer_probability**2 * (math.e - 1) ** 2)
+    assert printed == pytest.approx(5.8e7, rel=0.05)
+    assert mechanism.worst_variance == pytest.approx(7.0e6, rel=0.05)
+
+
+@pytest.mark.parametrize(("epsilon", "bits"), [(1.0, 0.4), (2.0, 0.3), (0.3, 0.9)])
+def test_blanket_has_the_atoms_of_the_law(epsilon, bits):
+    mechanism = LimitedHadamard(local_epsilon=epsilon, dim=6, randomness_bits=bits)
+    own, law = mechanism.blanket(), chances(mechanism)
+    least = law.amin(dim=0).reshape(-1, 2).amin(dim=0).repeat(8)
+    weights = law / least
+    edge = own.edges[0][0]
+    for one in range(6):
+        for two in range(6):
+            if one == two:
+                continue
+
+            def mass(r, s, pair=(one, two)):
+                near = (weights[pair[0]] - r).abs() < 1e-9 * r
+                return float(least[near & ((weights[pair[1]] - s).abs() < 1e-9 * s)].sum())
+
+            e = math.exp(epsilon)
+            assert mass(e, 1) == pytest.approx(own.differing, rel=1e-9)
+            assert mass(edge, 1) == pytest.approx(own.edges[0][1], rel=1e-9)
+            both = mass(edge, edge)
+            spread = (edge - 1) / (e - 1)
+            assert mass(e, e) + spread * both == pytest.approx(own.high, rel=1e-9)
+            assert mass(1, 1) + (1 - spread) * both == pytest.approx(own.low, rel=1e-9)
+
+
+@pytest.mark.parametrize(("population", "cohort"), [(3, 3), (4, 2)])
+@pytest.mark.parametrize("bits", [0.6, 0.05])
+def test_no_dataset_exceeds_what_is_accounted(bits, population, cohort):
+    epsilon = 1.3
+    mechanism = LimitedHadamard(local_epsilon=epsilon, dim=3, randomness_bits=bits)
+    channel = chances(mechanism).numpy()
+    ratios = np.round(channel / channel.max(axis=0), 9)
+    groups = np.unique(ratios, axis=1, return_inverse=True)[1].ravel()
+    merged = np.stack([np.bincount(groups, weights=row) for row in channel])
+    accountant = ShuffleAccountant()
+    accountant.step(mechanism.shuffle_round(population=population, cohort=cohort))
+    for one, two in neighbours(3, population):
+        p, q = (shuffled_law(merged, data, cohort=cohort) for data in (one, two))
+        for level in np.linspace(0.0, epsilon, 5):
+            assert hockey_stick(p, q, level) <= accountant.delta(float(level)).upper + 1e-12
+
+
+def test_tiny_epsilon_with_little_randomness_has_a_blanket():
+    for epsilon in (1e-9, 1e-7, 1e-5):
+        own = LimitedHadamard(local_epsilon=epsilon, dim=4, randomness_bits=0.99999).blanket()
+        assert 0 < own.mass <= 1 + 1e-12
+        assert not own.exact
+
+
+def test_too_little_randomness_is_refused():
+    with pytest.raises(ValueError, match="give more"):
+        LimitedHadamard(local_epsilon=1.0, dim=4, randomness_bits=1e-18)
+
+
+def test_less_randomness_needs_more_clients():
+    x = (torch.arange(60_000) * 7 % 5) // 2
+    truth = torch.bincount(x, minlength=20).double() / len(x)
+    errors = []
+    for bits in (1.0, 0.7, 0.1):
+        mechanism = LimitedHadamard(local_epsilon=1.0, dim=20, randomness_bits=bits)
+        estimates = [
+            mechanism.aggregate(mechanism.randomize(x, randomness=SeededRandomness(seed)))
+            for seed in range(20)
+        ]
+        error = float(torch.stack([(f - truth).square().sum() for f in estimates]).mean())
+        assert error * len(x) == pytest.approx(mechanism.worst_variance, rel=0.35)
+        errors.append(error)
+    assert errors == sorted(errors)
