@@ -13,7 +13,6 @@ transformed in float32 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -72,7 +71,7 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
         kernels.transform_rows(x, out, size, size, size, None, size**-0.5 if normalized else 1.0)
     else:
         _check_floating(x)
-        _transform_into(out.detach().view(-1, size), x.detach().reshape(-1, size), None, normalized)
+        _transform_rows(x.detach().reshape(-1, size), None, normalized, out=out.detach().view(-1, size))
     return out
 
 
@@ -94,7 +93,7 @@ def padded_transform(x: Tensor, *, signs: Tensor | None = None, normalized: bool
     _check_signs(signs, dim)
     size = padded_dim(dim)
     out = torch.empty((math.prod(x.shape[:-1]), size), dtype=x.dtype, device=x.device)
-    _transform_into(out, x.detach().reshape(-1, dim), signs, normalized)
+    _transform_rows(x.detach().reshape(-1, dim), signs, normalized, out=out)
     return out.view(*x.shape[:-1], size)
 
 
@@ -135,7 +134,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
     for start in range(0, rows.num_rows, chunk):
         part = rows.narrow(start, start + chunk).dense()
         work = torch.empty((part.shape[0], size), dtype=out.dtype, device=out.device)
-        _transform_into(work, part.to(out.dtype), signs, normalized=False)
+        _transform_rows(part.to(out.dtype), signs, normalized=False, out=work)
         out[start : start + chunk] = work.gather(1, indices[start : start + chunk])
     return out
 
@@ -184,7 +183,7 @@ def _check_signs(signs: Tensor | None, dim: int) -> None:
         raise ValueError(f"signs must be int8 ({dim},), got {signs.dtype} {tuple(signs.shape)}")
 
 
-def _transform_into(out: Tensor, x: Tensor, signs: Tensor | None, normalized: bool) -> None:
+def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: Tensor) -> None:
     """Fill out (rows, size) with the transforms of x (rows, dim), which may be ``out`` itself."""
     size = out.shape[1]
     scale = size**-0.5 if normalized else 1.0
@@ -195,28 +194,23 @@ def _transform_into(out: Tensor, x: Tensor, signs: Tensor | None, normalized: bo
         rows = x if x.stride(1) == 1 else x.contiguous()
         kernels.transform_rows(rows, out, x.shape[1], rows.stride(0), size, signs, scale)
         return
+    triton = _triton_kernels() if out.is_cuda else None
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     chunk = _chunk_rows(size, out.device)
     for start in range(0, x.shape[0], chunk):
-        part = x[start : start + chunk].to(wide)
+        part = x[start : start + chunk]
+        if triton is not None:
+            out[start : start + chunk] = triton.transform_rows(part, size=size, signs=signs, scale=scale)
+            continue
         work = torch.zeros((part.shape[0], size), dtype=wide, device=out.device)
-        work[:, : part.shape[1]] = part if signs is None else part * signs
-        out[start : start + chunk] = _transformed(work, scale)
-
-
-def _transformed(work: Tensor, scale: float) -> Tensor:
-    """The transform of contiguous rows (rows, size) of 32 or 64 bits, which it may overwrite, times scale."""
-    kernels = _cpu_kernels()
-    if kernels is not None and kernels.handles(work, work.shape[1]):
-        size = work.shape[1]
-        kernels.transform_rows(work, work, size, size, size, None, scale)
-        return work
-    triton = _triton_transform() if work.is_cuda else None
-    if triton is not None:
-        done: Tensor = triton(work, normalized=scale != 1.0)
-        return done
-    butterflies_(work)
-    return work if scale == 1.0 else work.mul_(scale)
+        work[:, : part.shape[1]] = part if signs is None else part.to(wide) * signs
+        if kernels is not None and kernels.handles(work, size):
+            kernels.transform_rows(work, work, size, size, size, None, scale)
+        else:
+            butterflies_(work)
+            if normalized:
+                work *= scale
+        out[start : start + chunk] = work
 
 
 def butterflies_(work: Tensor) -> None:
@@ -256,11 +250,9 @@ def _cpu_kernels() -> ModuleType | None:
 
 
 @cache
-def _triton_transform() -> Callable[..., Tensor] | None:
-    """The GPU kernel, or None where triton is not installed; torch then does the same, slower."""
+def _triton_kernels() -> ModuleType | None:
+    """The GPU kernels, or None where triton is not installed; torch then does the same, slower."""
     try:
-        module = import_module("shuffle_plugins.compressors.kernels.hadamard")
+        return import_module("shuffle_plugins.compressors.kernels.triton_hadamard")
     except ImportError:
         return None
-    found: Callable[..., Tensor] = module.hadamard_triton
-    return found

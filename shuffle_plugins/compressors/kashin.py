@@ -50,8 +50,8 @@ class KashinFrame:
     Args:
         dim: d, length of a vector.
         seed: any whole number, public: clients and analyzer use the same.
-        level: K, above 1; by default (0) as above. Lower means less noise in a mechanism, more iterations, and at
-            last rows missed.
+        level: K, above 1; by default (0) as above. Lower means less noise in a mechanism, more
+            iterations, and at last rows missed.
         max_iterations: when to give up on a row.
 
     Raises:
