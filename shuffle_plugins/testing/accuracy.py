@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.testing.privacy import LARGEST_Z
+from shuffle_plugins.testing.privacy import LARGEST_Z, UNSEEN
 from shuffle_plugins.testing.setting import Broken, Measured, Setting, distinct, estimates, pick
 
 _FLOAT32 = 2e-6
@@ -16,9 +16,9 @@ _EXACT = 1e-4
 _TOLERANCE = 0.02
 _PARTS = 100
 _ONE_BY_ONE = 500
-_MOST_ONE_BY_ONE = 3000
+_MOST_ONE_BY_ONE = 2500
 _ENOUGH = 0.004
-_UNSEEN = 14.0  # an event of probability 14/n is missed by n draws once in a million times
+_SHARE = 20
 _SUMS, _SUMMED = 75, 12
 
 
@@ -33,7 +33,7 @@ def is_unbiased(setting: Setting) -> Measured:
     ]
     along = sum((error @ truth for error, truth in zip(errors, truths, strict=True)), torch.zeros(_PARTS))
     pooled = along.double() / sum(float(truth @ truth) for truth in truths)
-    unseen = _UNSEEN / setting.samples
+    unseen = UNSEEN / setting.samples
     z = max(worst_z(error, unseen=unseen) for error in [*errors, pooled.unsqueeze(1)])
     if not z <= LARGEST_Z:
         raise Broken(
@@ -83,16 +83,17 @@ def _mean_square(setting: Setting, record: Tensor, *, place: int) -> tuple[float
     allowed = _TOLERANCE * measured + LARGEST_Z * spread + _FLOAT32 * (measured + float(truth @ truth))
     other = setting.typical[(place + 1) % len(setting.typical)]
     loudest = max(float(squares.max()), float((setting.truth(other) - truth).square().sum()))
-    return measured, allowed + _UNSEEN / count * loudest, allowed
+    return measured, allowed + UNSEEN / count * loudest, allowed
 
 
 def _one_by_one(setting: Setting, reports: Reports, truth: Tensor) -> tuple[Tensor, Tensor]:
     """What single reports stand for, and how many clients sent each; no more of them than needed."""
     first, kind = distinct(reports)
-    if len(first) <= _MOST_ONE_BY_ONE:
+    most = min(_MOST_ONE_BY_ONE, len(reports) // _SHARE)
+    if len(first) <= most:
         return estimates(setting.mechanism, pick(reports, first)), torch.bincount(kind).double()
     values = torch.empty(0, setting.mechanism.dim, dtype=torch.float64)
-    for start in range(0, min(_MOST_ONE_BY_ONE, len(reports)), _ONE_BY_ONE):
+    for start in range(0, most, _ONE_BY_ONE):
         more = estimates(setting.mechanism, reports.narrow(start, start + _ONE_BY_ONE))
         values = torch.cat([values, more])
         squares = _without_noise(values, torch.ones(len(values), dtype=torch.float64), truth)
@@ -145,7 +146,7 @@ def _sums(setting: Setting, records: Tensor, *, salt: int) -> float:
     if any(total.shape != (mechanism.dim,) for total in drawn):
         raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")
     errors = torch.stack(drawn).double() - truth
-    z = worst_z(errors, unseen=_UNSEEN / _SUMS / _SUMMED)
+    z = worst_z(errors, unseen=UNSEEN / _SUMS / _SUMMED)
     if not z <= LARGEST_Z:
         raise Broken("the mean of randomize_sum is not the sum of the records", standard_errors=z)
     declared = float(_declared(setting, records).sum())
@@ -153,7 +154,7 @@ def _sums(setting: Setting, records: Tensor, *, salt: int) -> float:
     measured = float(squares.mean())
     above = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / _SUMS**0.5
     above += _FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + _rounding(mechanism)
-    below = above + _UNSEEN / _SUMS * max(float(squares.max()), float(truth @ truth))
+    below = above + UNSEEN / _SUMS * max(float(squares.max()), float(truth @ truth))
     off = measured - declared
     if off > above or (off < -below and not setting.variance_is_bound):
         raise Broken("randomize_sum has not the variance of a sum", measured=measured, declared=declared)

@@ -50,6 +50,8 @@ _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
 _MOST_VALUES = 1 << 21
 _LEAST_SAMPLES = 1000
+_TELLING = (0.02, 12.0)
+_FEWER = 5
 
 DEFAULT_DIMS = (1, 2, 7)
 DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)
@@ -90,7 +92,8 @@ def check_mechanism(
         local_epsilons: ε0 to try, in nats; likewise.
         radius: passed to factories that take one; None for their default.
         checks: names of the checks to run, of :data:`CHECKS`.
-        samples: reports per record in statistical checks; fewer in large dimensions.
+        samples: reports per record in statistical checks; fewer in large dimensions, and a fifth where ε0 is
+            so small or large that samples tell little.
         variance_is_bound: whether ``variance`` is documented as an upper bound rather than the value.
         records: for a domain smaller than the ball: gives records (records, dim) of it, float64, those that
             tell most first.
@@ -126,7 +129,7 @@ def check_mechanism(
             setting = Setting(
                 mechanism=found,
                 seed=seed,
-                samples=min(samples, max(_LEAST_SAMPLES, _MOST_VALUES // dim)),
+                samples=_enough(samples, dim=dim, local_epsilon=local_epsilon),
                 variance_is_bound=variance_is_bound,
                 records=records,
             )
@@ -157,6 +160,14 @@ def _builder(factory: str | Factory, *, radius: float | None) -> Factory:
     parameters = inspect.signature(factory).parameters
     takes = "radius" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return partial(factory, radius=radius) if takes and radius is not None else factory
+
+
+def _enough(samples: int, *, dim: int, local_epsilon: float) -> int:
+    """Fewer reports in large dimensions, and where ε0 is such that samples tell little."""
+    least, most = _TELLING
+    if not least <= local_epsilon <= most:
+        samples //= _FEWER
+    return max(_LEAST_SAMPLES, min(samples, _MOST_VALUES // dim))
 
 
 def _built(

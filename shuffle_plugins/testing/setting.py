@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -162,14 +162,6 @@ class Setting:
         )
 
     @cached_property
-    def drawn_log_law(self) -> Tensor:
-        """Log-likelihood of all of :attr:`drawn` (columns) for each of :attr:`extremes` (rows).
-
-        The rows of :attr:`typical` come last.
-        """
-        return self.log_law(Reports.concat(self.drawn), records=[*self.extremes, *self.typical])
-
-    @cached_property
     def tells_its_law(self) -> bool:
         """Whether the mechanism has a ``log_likelihood``."""
         record = self.extremes[0]
@@ -180,7 +172,7 @@ class Setting:
             return False
         return True
 
-    def log_law(self, reports: Reports, *, records: Sequence[Tensor] | None = None) -> Tensor:
+    def log_law(self, reports: Reports, *, records: Iterable[Tensor] | None = None) -> Tensor:
         """Log-likelihood of each report (columns) for each record (rows), :attr:`extremes` by default.
 
         Raises:
@@ -189,7 +181,7 @@ class Setting:
         """
         if not self.tells_its_law:
             raise NotApplicable("it does not tell its law (log_likelihood): only attacks speak of its ε0")
-        records = tuple(self.extremes) if records is None else records
+        records = self.extremes if records is None else records
         found = [self.mechanism.log_likelihood(reports, record) for record in records]
         if any(part.shape != (len(reports),) or part.dtype != torch.float64 for part in found):
             raise Broken(

@@ -43,25 +43,34 @@ class MechanismConformance:
             f"{type(self).__name__} must say how to build its mechanism: define build()"
         )
 
-    @pytest.fixture(scope="class")
-    def conformance_report(self) -> ConformanceReport:
-        """All checks, run once."""
-        return check_mechanism(
-            self.build,
-            dims=self.dims,
-            local_epsilons=self.local_epsilons,
-            samples=self.samples,
-            variance_is_bound=self.variance_is_bound,
-            records=type(self).records,
-            seed=self.seed,
-        )
-
     @pytest.mark.parametrize("check", CHECKS)
-    def test_conformance(self, check: str, conformance_report: ConformanceReport) -> None:
+    def test_conformance(self, check: str) -> None:
         """One check, in every setting; skipped if it applies in none."""
-        found = conformance_report.of(check)
+        found = _report(type(self)).of(check)
         failed = [str(result) for result in found if result.status is Status.FAILED]
         if failed:
             raise ConformanceError("\n".join(failed))
         if not any(result.status is Status.PASSED for result in found):
             pytest.skip("; ".join(dict.fromkeys(result.message for result in found)))
+
+
+_REPORTS: dict[type, ConformanceReport] = {}
+
+
+def _report(case: type[MechanismConformance]) -> ConformanceReport:
+    """All checks of a class, run once."""
+    if case not in _REPORTS:
+        _REPORTS[case] = _checked(case)
+    return _REPORTS[case]
+
+
+def _checked(case: type[MechanismConformance]) -> ConformanceReport:
+    return check_mechanism(
+        case().build,
+        dims=case.dims,
+        local_epsilons=case.local_epsilons,
+        samples=case.samples,
+        variance_is_bound=case.variance_is_bound,
+        records=case.records,
+        seed=case.seed,
+    )
