@@ -142,9 +142,9 @@ class LocalHashing(MixtureOracle):
         return found.remainder(self._buckets)
 
     def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=2)
-        coefficients = whole_numbers(reports.fields[0], below=self._buckets, width=self._digits)
-        return coefficients, whole_numbers(reports.fields[1], below=self._buckets)
+        self._own(reports, fields=1)
+        numbers = whole_numbers(reports.fields[0], below=self._buckets, width=self._digits + 1)
+        return numbers[:, :-1], numbers[:, -1]
 
     def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
         coefficients = randomness.integers(self._buckets, (len(x), self._digits), device=x.device)
@@ -153,6 +153,6 @@ class LocalHashing(MixtureOracle):
         return self._reports(coefficients, torch.where(truthful, self._hash(coefficients, x), uniform))
 
     def _reports(self, coefficients: Tensor, values: Tensor) -> Reports:
-        dtype = compact_dtype(self._bits)
-        fields = (Field(coefficients.to(dtype), self._bits), Field(values.to(dtype), self._bits))
-        return Reports(mechanism=self.name, dim=self.dim, fields=fields)
+        numbers = torch.cat([coefficients, values.unsqueeze(1)], dim=1)
+        field = Field(numbers.to(compact_dtype(self._bits)), self._bits)
+        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))

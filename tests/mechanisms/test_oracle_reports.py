@@ -24,6 +24,7 @@ BITS = [
     ("local-hashing", 1000, {"buckets": 5}, 33),
     ("local-hashing", 1 << 13, {"buckets": 2}, 14),
     ("local-hashing", 5, {"buckets": 1 << 31}, 4 * 31),
+    ("local-hashing", 2, {"buckets": 3}, 4),
     ("subset-selection", 16, {"size": 3}, 10),  # 560 sets
     ("subset-selection", 60, {"size": 20}, 52),
     ("subset-selection", 10**6, {"size": 2}, 39),
