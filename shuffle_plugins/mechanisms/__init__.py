@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.k_rr import KRandomizedResponse
     from shuffle_plugins.mechanisms.l1_hadamard import L1Hadamard
     from shuffle_plugins.mechanisms.l2_bit_planes import L2BitPlanes
+    from shuffle_plugins.mechanisms.l2_block import L2Block
     from shuffle_plugins.mechanisms.laplace import Laplace
     from shuffle_plugins.mechanisms.limited_hadamard import LimitedHadamard
     from shuffle_plugins.mechanisms.linf_bit_planes import LInfBitPlanes
@@ -59,6 +60,7 @@ _LAZY = {
     "PrivUnitG": "privunit_g",
     "ProjUnit": "projunit",
     "SQKR": "sqkr",
+    "L2Block": "l2_block",
     "Reports": "reports",
     "Rows": "rows",
     "KRandomizedResponse": "k_rr",
@@ -86,6 +88,7 @@ __all__ = [
     "KeyLaw",
     "L1Hadamard",
     "L2BitPlanes",
+    "L2Block",
     "LInfBitPlanes",
     "LInfBlock",
     "LInfCoordinate",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -12,18 +11,11 @@ from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.mechanisms.linf_block_parameters import best_block, block_count, report_bits
-from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.mechanisms.linf_block_parameters import best_block, report_bits
+from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.rows import Rows
-from shuffle_plugins.mechanisms.sign_patterns import (
-    pattern_likelihood,
-    pattern_signs,
-    round_to_patterns,
-    send_patterns,
-)
+from shuffle_plugins.mechanisms.sign_blocks import SignBlocks
 from shuffle_plugins.randomness import Randomness
-
-_MOST_OUTCOMES = 1 << 16
 
 
 class LInfBlock(LocalRandomizer):
@@ -83,33 +75,32 @@ class LInfBlock(LocalRandomizer):
             raise ValueError(f"block must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {block!r}")
         if max_bits is not None and report_bits(dim=dim, signs=block) > max_bits:
             raise ValueError(f"blocks of {block} take more than max_bits={max_bits} bits")
-        self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=block)
-        self._blocks = block_count(dim=dim, signs=block)
-        self._index_bits = (self._blocks - 1).bit_length()
+        cap = cap_parameters(local_epsilon=self.local_epsilon, signs=block)
+        self._blocks = SignBlocks(dim=dim, cap=cap)
 
     @property
     def block(self) -> int:
         """s, signs per report."""
-        return self._cap.signs
+        return self._blocks.cap.signs
 
     @property
     def agreements(self) -> int:
         """t, least agreements of a likely pattern."""
-        return self._cap.agreements
+        return self._blocks.cap.agreements
 
     @property
     def bits_per_report(self) -> int:
         """ceil(log2 ceil(d/s)) + s."""
-        return self._index_bits + self.block
+        return self._blocks.bits
 
     @property
     def report_value(self) -> float:
         """Absolute value that a sign stands for at its coordinate, B·r/g."""
-        return self._blocks * self.radius / self._cap.gain
+        return self._blocks.sign_value * self.radius
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·B·r²/g² - ‖x‖₂² of each row, (clients,), float64."""
-        second_moment = self.dim * self.report_value**2 / self._blocks
+        second_moment = self.dim * self.radius**2 * self._blocks.coordinate_second_moment
         return second_moment - self._rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
@@ -127,55 +118,30 @@ class LInfBlock(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a block that does not exist.
         """
-        blocks, patterns = self._parse(reports)
-        signs = pattern_signs(patterns, signs=self.block)
-        counts = torch.zeros(self._blocks, self.block, dtype=torch.int64, device=signs.device)
-        counts.index_add_(0, blocks, signs)
-        return (counts.flatten()[: self.dim].double() * self.report_value).to(torch.float32)
+        return (self._blocks.sum(*self._parse(reports)) * self.radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
         """Every pattern of every block, where they are at most 2**16."""
-        count = self._blocks << self.block
-        if count > _MOST_OUTCOMES:
-            return None
-        every = torch.arange(count)
-        return self._reports(every >> self.block, every & ((1 << self.block) - 1))
+        every = self._blocks.outcomes()
+        return None if every is None else self._blocks.reports(*every, mechanism=self.name, dim=self.dim)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        blocks, patterns = self._parse(reports)
-        values = self._values(Rows.of(x.detach().unsqueeze(0).expand(len(reports), -1)), blocks)
-        return pattern_likelihood(patterns, values, cap=self._cap).log() - math.log(self._blocks)
+        return self._blocks.log_likelihood(*self._parse(reports), x.detach().double() / self.radius)
 
     def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
         return rows.dense().clamp(-self.radius, self.radius)
 
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        blocks = randomness.integers(self._blocks, x.num_rows, device=x.device)
-        patterns = round_to_patterns(self._values(x, blocks), randomness=randomness)
-        return self._reports(blocks, send_patterns(patterns, cap=self._cap, randomness=randomness))
-
-    def _values(self, x: Rows, blocks: Tensor) -> Tensor:
-        columns = blocks.unsqueeze(1) * self.block + torch.arange(self.block, device=blocks.device)
+        blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
+        columns = self._blocks.columns(blocks)
         values = entries(x, columns.clamp(max=self.dim - 1)).double() / self.radius
-        return values.masked_fill_(columns >= self.dim, 0.0)
-
-    def _reports(self, blocks: Tensor, patterns: Tensor) -> Reports:
-        named = Field(blocks.to(compact_dtype(self._index_bits)), self._index_bits)
-        pattern = Field(patterns.to(compact_dtype(self.block)), self.block)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(named, pattern))
+        values.masked_fill_(columns >= self.dim, 0.0)
+        patterns = self._blocks.encode(values, randomness=randomness)
+        return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=2)
-        for part, bits in zip(reports.fields, (self._index_bits, self.block), strict=True):
-            if part.values.is_floating_point() or part.values.dim() != 1 or part.bits != bits:
-                raise ValueError(
-                    f"a report of {self.name} is a block of {self._index_bits} bits and {self.block} signs"
-                )
-        blocks, patterns = (part.values.to(torch.int64) for part in reports.fields)
-        if blocks.numel():
-            if not (int(blocks.min()) >= 0 and int(blocks.max()) < self._blocks):
-                raise ValueError(f"a report names a block outside [0, {self._blocks})")
-            if not (int(patterns.min()) >= 0 and int(patterns.max()) < 1 << self.block):
-                raise ValueError(f"a pattern has {self.block} signs")
+        self._own(reports, fields=self._blocks.fields)
+        blocks, patterns = self._blocks.parse(reports)
+        assert blocks is not None
         return blocks, patterns

@@ -47,6 +47,11 @@ _ENTRIES: dict[str, _Entry] = {
         "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
         f"{_PACKAGE}.coefficient_levels:l2_bit_planes_blanket",
     ),
+    "l2-block": _Entry(
+        f"{_PACKAGE}.l2_block:L2Block",
+        "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
+        f"{_PACKAGE}.sqkr_parameters:sqkr_blanket",
+    ),
     "linf-bit-planes": _Entry(
         f"{_PACKAGE}.linf_bit_planes:LInfBitPlanes",
         "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from shuffle_plugins.compressors.hadamard import hadamard_transform
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.mechanisms.rows import Rows
@@ -34,6 +36,9 @@ class Spreading(Protocol):
     @property
     def isometric(self) -> bool:
         """Whether ``reconstruct`` keeps all norms."""
+
+    def overlaps(self) -> Tensor:
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j."""
 
     def represent(self, x: Tensor) -> Tensor:
         """Coefficients (clients, size) of x (clients, dim)."""
@@ -65,6 +70,10 @@ class RotationSpreading:
     def isometric(self) -> bool:
         """If nothing is padded."""
         return self.rotation.dim == self.rotation.size
+
+    def overlaps(self) -> Tensor:
+        """Of columns cut to their first dim entries."""
+        return _overlaps(torch.arange(self.rotation.dim), size=self.size)
 
     def represent(self, x: Tensor) -> Tensor:
         """The rotated rows."""
@@ -100,6 +109,10 @@ class KashinSpreading:
         """Never."""
         return False
 
+    def overlaps(self) -> Tensor:
+        """Of columns of which the frame keeps some entries."""
+        return _overlaps(self.frame.positions, size=self.size)
+
     def represent(self, x: Tensor) -> Tensor:
         """Kashin coefficients."""
         return self.frame.represent(x)
@@ -111,6 +124,13 @@ class KashinSpreading:
     def entries(self, rows: Rows, indices: Tensor) -> Tensor:
         """Entries of representations that are made a few at a time and dropped."""
         return self.frame.coefficients(rows, indices).double()
+
+
+def _overlaps(kept: Tensor, *, size: int) -> Tensor:
+    """Of columns of a Hadamard matrix over sqrt(size): H_pi H_pj = H_p(i XOR j), summed over kept rows p."""
+    indicator = torch.zeros(size, dtype=torch.float64)
+    indicator[kept] = 1
+    return hadamard_transform(indicator) / size
 
 
 def spreading(
