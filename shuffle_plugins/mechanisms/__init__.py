@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.sqkr import SQKR
     from shuffle_plugins.mechanisms.subset_selection import SubsetSelection
     from shuffle_plugins.mechanisms.unary_encoding import OptimalUnaryEncoding, Rappor
+    from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean
 
 _LAZY = {
     "LocalRandomizer": "base",
@@ -61,6 +62,8 @@ _LAZY = {
     "ProjUnit": "projunit",
     "SQKR": "sqkr",
     "L2Block": "l2_block",
+    "UserLevelMean": "user_level",
+    "UserLevelEstimate": "user_level",
     "Reports": "reports",
     "Rows": "rows",
     "KRandomizedResponse": "k_rr",
@@ -110,6 +113,8 @@ __all__ = [
     "Rows",
     "SampledBits",
     "SubsetSelection",
+    "UserLevelEstimate",
+    "UserLevelMean",
     "available",
     "blanket",
     "get",

@@ -1,0 +1,346 @@
+r"""Mean estimation under user-level privacy: a client's whole history of samples counts as one datum.
+
+Each of n clients holds m samples of an unknown law on :math:`\mathbb{R}^d`, and reports about their mean y_i.
+Its own m samples already tell the client where the others' means lie, up to σ/√m; once everybody knows the
+neighbourhood, noise need hide no more than that. Two stages (Girgis's thesis, Section 3.7, after Levy et al.
+2021), for vectors as its Remark 3.7.4 indicates:
+
+1. **Range.** All y_i are rotated by the public :class:`~shuffle_plugins.compressors.rotation.Rotation`, into
+   P coordinates of similar size. Every coordinate's interval is cut into K bins of width 2τ, with
+
+   .. math:: τ = σ \sqrt{2 \ln(4nP/γ)/m},
+
+   so that with probability 1 - γ/2 every coordinate of every y_i is within τ of its expectation. A client
+   reports on one coordinate, the clients being dealt out evenly: a random row j of the Hadamard matrix and
+   the sign :math:`H_{jν}` of the bin ν of its value, flipped with probability 1/(e^ε + 1) (Algorithm 3.7.1).
+   The bin with the highest estimated count is the coordinate's (Algorithm 3.7.2).
+2. **Mean.** With c the centres of these bins, every w_i = U y_i lies in the box c ± 3τ. Clients send y_i -
+   Uᵀc by any registered mechanism for vectors, with the radius that the first stage has left.
+
+**Budget.** The thesis prescribes no split over coordinates. Here nobody reports on more than one, so no
+budget is divided by d; what is divided is the clients, n₁/P of them to a coordinate. Likewise for the stages:
+by default a share of the clients takes the first and the others the second, each with one report of ε0, as
+halving ε0 costs four times the variance where ε0 is small. The thesis's way, both stages for everybody at
+ε0/2, is :attr:`Split.BUDGET`. Either way a client spends ε0 for all its samples.
+
+**Failure.** All w_ij of one coordinate lie in two neighbouring bins, and one of them holds half. Another bin
+is chosen only if its score is higher; scores of one client differ by 0 or ±2/g, g = tanh(ε/2), by 1/2 or more
+on average, so by Hoeffding's inequality that has probability at most :math:`e^{-n_j g^2/32}` (the thesis has
+200 for 32). In all: :math:`γ + P K e^{-n_j g^2/32}`. A failure costs accuracy, never privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import check_local_epsilon
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.parameters import check_radius
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.mechanisms.signs import random_signs, sign_values
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+RANGE_REPORTS = "user-level-range"
+_MOST_BINS = 1 << 20
+
+
+class Split(StrEnum):
+    """What the two stages share.
+
+    ``CLIENTS``: each client takes part in one stage, with the whole of ε0. ``BUDGET``: in both, with ε0/2.
+    """
+
+    CLIENTS = "clients"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserLevelMean:
+    """A plan for the two stages.
+
+    Attributes:
+        local_epsilon: ε0 that a client spends in all, in nats, in [1e-9, 500].
+        dim: d, length of a sample.
+        clients: n.
+        samples: m, samples per client.
+        radius: of the l2 ball in which samples lie.
+        sigma: σ; samples of a client are independent and σ²-sub-Gaussian in every direction.
+        failure: γ, probability that the clients' means are not as concentrated as is assumed. Half goes to τ,
+            a quarter to the extent of rotated coordinates, a quarter to the residual radius.
+        mechanism: name of the registered mechanism of the second stage, for vectors in a norm ball.
+        split: what the stages share.
+        range_share: share of the clients in the first stage, under ``Split.CLIENTS``.
+        seed: of the public rotation.
+
+    Raises:
+        ValueError: if a field is out of range, or there are fewer clients than coordinates to range.
+    """
+
+    local_epsilon: float
+    dim: int
+    clients: int
+    samples: int
+    radius: float
+    sigma: float
+    failure: float = 0.01
+    mechanism: str = "privunit"
+    split: Split = Split.CLIENTS
+    range_share: float = 0.25
+    seed: int = 0
+    rotation: Rotation = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_local_epsilon(self.local_epsilon)
+        check_radius(self.radius)
+        check_radius(self.sigma)
+        for name in ("clients", "samples"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+        for name in ("failure", "range_share"):
+            value = getattr(self, name)
+            if not (isinstance(value, float) and 0 < value < 1):
+                raise ValueError(f"{name} must be a number in (0, 1), got {value!r}")
+        object.__setattr__(self, "split", Split(self.split))
+        object.__setattr__(self, "rotation", Rotation(dim=self.dim, seed=self.seed))
+        if self.bins > _MOST_BINS:
+            raise ValueError(
+                f"{self.bins} bins per coordinate are too many: sigma={self.sigma} is too small for a radius "
+                f"of {self.radius}"
+            )
+        if self.bins > 1 and self.clients_per_coordinate < 1:
+            raise ValueError(
+                f"{self.range_clients} clients cannot range {self.rotation.size} coordinates: raise clients "
+                "or range_share, or lower the dimension"
+            )
+        if self.mean_clients < 1:
+            raise ValueError(f"of {self.clients} clients none is left for the second stage")
+
+    @property
+    def spread(self) -> float:
+        """τ, how far a coordinate of a client's rotated mean lies from its expectation at most."""
+        tests = 4 * self.clients * self.rotation.size / self.failure
+        return self.sigma * math.sqrt(2 * math.log(tests) / self.samples)
+
+    @property
+    def extent(self) -> float:
+        """Largest coordinate of a rotated mean, exceeded by some client's with probability γ/4 at most."""
+        size = self.rotation.size
+        tests = 8 * self.clients * size / self.failure
+        return self.radius * min(1.0, math.sqrt(2 * math.log(tests) / size))
+
+    @property
+    def bins(self) -> int:
+        """K, bins per coordinate, a power of two; 1 if a first stage would not help, which leaves it out."""
+        needed = padded_dim(max(1, math.ceil(self.extent / self.spread)))
+        return needed if self._ranged_radius < self.radius else 1
+
+    @property
+    def range_clients(self) -> int:
+        """n₁, clients of the first stage."""
+        if self.bins == 1:
+            return 0
+        return self.clients if self.split is Split.BUDGET else int(self.clients * self.range_share)
+
+    @property
+    def mean_clients(self) -> int:
+        """Clients of the second stage."""
+        return self.clients if self.split is Split.BUDGET else self.clients - self.range_clients
+
+    @property
+    def clients_per_coordinate(self) -> int:
+        """The fewest clients that report on any one coordinate in the first stage."""
+        return self.range_clients // self.rotation.size
+
+    @property
+    def stage_epsilon(self) -> float:
+        """ε of one report in either stage."""
+        both = self.split is Split.BUDGET and self.bins > 1
+        return self.local_epsilon / 2 if both else self.local_epsilon
+
+    @property
+    def failure_probability(self) -> float:
+        """A bound on the probability that some client's mean is not in the box that is found, at most 1."""
+        if self.bins == 1:
+            return self.failure
+        gain = math.tanh(self.stage_epsilon / 2)
+        wrong = math.exp(-self.clients_per_coordinate * gain * gain / 32)
+        return min(1.0, self.failure + self.rotation.size * self.bins * wrong)
+
+    @property
+    def residual_radius(self) -> float:
+        r"""How far, in l2 norm, a client's mean lies from the centre that is found.
+
+        The box gives 3τ√P. The centre is within 2τ√P of the expectation, and a mean of m samples within
+        :math:`σ\sqrt{(d + 2\sqrt{dt} + 2t)/m}`, t = ln(4n/γ), of it (Hsu, Kakade, Zhang 2012); the smaller of
+        the two counts. Without a first stage it is the samples' own radius.
+        """
+        return self.radius if self.bins == 1 else self._ranged_radius
+
+    @property
+    def _ranged_radius(self) -> float:
+        t = math.log(4 * self.clients / self.failure)
+        within = self.sigma * math.sqrt((self.dim + 2 * math.sqrt(self.dim * t) + 2 * t) / self.samples)
+        root = math.sqrt(self.rotation.size)
+        return min(3 * self.spread * root, 2 * self.spread * root + within)
+
+    def mean_mechanism(self) -> LocalRandomizer:
+        """The mechanism of the second stage: of rotated residuals for an l-infinity ball, else of residuals.
+
+        Raises:
+            ValueError: if the mechanism is unknown, or not one of vectors.
+        """
+        built = registry.get(self.mechanism, local_epsilon=self.stage_epsilon, dim=self.dim)
+        if not isinstance(built, LocalRandomizer):
+            raise ValueError(f"{self.mechanism!r} does not take vectors in a norm ball")
+        if built.local_delta > 0:
+            raise ValueError(f"{self.mechanism!r} is not ε-LDP without a δ: the plan's ε0 would not be exact")
+        dim, radius = self.dim, self.residual_radius
+        if built.norm is Norm.LINF:
+            dim, radius = self.rotation.size, self.extent if self.bins == 1 else 3 * self.spread
+        elif built.norm is Norm.L1:
+            radius *= math.sqrt(dim)
+        return cast(
+            LocalRandomizer,
+            registry.get(self.mechanism, local_epsilon=self.stage_epsilon, dim=dim, radius=radius),
+        )
+
+    @property
+    def mean_variance(self) -> float:
+        """A bound on E‖estimate - mean of the second stage's y_i‖² where nothing fails."""
+        return self.mean_mechanism().worst_variance / self.mean_clients
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class UserLevelEstimate:
+    """What the two stages found, and what they cost.
+
+    Attributes:
+        mean: the estimate, (dim,) float64.
+        centre: Uᵀc of the first stage, (dim,) float64; zero if it was left out.
+        local_epsilon: ε that the most burdened client spent, for all its samples.
+        range_reports: what the server received in the first stage, if there was one.
+        mean_reports: what it received in the second.
+        failure_probability: a bound on the probability that clients' means were cut.
+    """
+
+    mean: Tensor
+    centre: Tensor
+    local_epsilon: float
+    range_reports: Reports | None
+    mean_reports: Reports
+    failure_probability: float
+
+
+def range_reports(values: Tensor, *, plan: UserLevelMean, randomness: Randomness) -> Reports:
+    """First stage, at the clients: coordinate, Hadamard row and randomised sign of each client.
+
+    Client i speaks of coordinate i mod P.
+
+    Args:
+        values: (clients,), of each client's rotated mean that one coordinate.
+        plan: the plan.
+        randomness: source of rows and signs.
+    """
+    count, device = values.shape[0], values.device
+    bins, size = plan.bins, plan.rotation.size
+    place = ((values.double() / plan.spread + bins) / 2).floor().clamp_(0, bins - 1).to(torch.int64)
+    rows = randomness.integers(bins, count, device=device)
+    entries = hadamard_signs(rows, place).double()
+    thresholds = SignThresholds.of(plan.stage_epsilon)
+    signs = random_signs(entries, thresholds=thresholds, randomness=randomness)
+    coordinates = torch.arange(count, device=device) % size
+    coordinate_bits, row_bits = (size - 1).bit_length(), (bins - 1).bit_length()
+    fields = (
+        Field(coordinates.to(compact_dtype(coordinate_bits)), coordinate_bits),
+        Field(rows.to(compact_dtype(row_bits)), row_bits),
+        Field(signs, 1),
+    )
+    return Reports(mechanism=RANGE_REPORTS, dim=size, fields=fields)
+
+
+def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:
+    """First stage, at the server: the centre of each coordinate's fullest bin, (P,) float64.
+
+    Raises:
+        ValueError: if the reports are not those of :func:`range_reports` for this plan.
+    """
+    bins, size = plan.bins, plan.rotation.size
+    if reports.mechanism != RANGE_REPORTS or reports.dim != size or len(reports.fields) != 3:
+        raise ValueError(f"these are not reports on the range of {size} coordinates")
+    coordinates, rows = (part.values for part in reports.fields[:2])
+    for values, limit in ((coordinates, size), (rows, bins)):
+        if values.is_floating_point() or values.dim() != 1:
+            raise ValueError("a report names a coordinate and a row by whole numbers")
+        if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
+            raise ValueError(f"a report names a coordinate or row outside [0, {limit})")
+    signs = sign_values(reports.fields[2]).double()
+    cells = coordinates.to(torch.int64) * bins + rows.to(torch.int64)
+    counts = torch.zeros(size * bins, dtype=torch.float64, device=signs.device).index_add_(0, cells, signs)
+    fullest = hadamard_transform(counts.view(size, bins)).argmax(dim=1)
+    return (2 * fullest + 1 - bins).double() * plan.spread
+
+
+def estimate_mean(
+    samples: Tensor, *, plan: UserLevelMean, randomness: Randomness | None = None
+) -> UserLevelEstimate:
+    """Both stages, for a host that simulates all clients.
+
+    The order of the clients is shuffled in secret before they are dealt out to stages and coordinates.
+
+    Args:
+        samples: (clients, samples, dim) floating point. Samples outside the plan's ball cost no privacy, but
+            may be cut.
+        plan: the plan.
+        randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+
+    Raises:
+        ValueError: if the samples are not of the plan's shape, not floating point, or not finite.
+    """
+    if tuple(samples.shape) != (plan.clients, plan.samples, plan.dim) or not samples.is_floating_point():
+        raise ValueError(
+            f"the plan is for samples of shape {(plan.clients, plan.samples, plan.dim)}, got "
+            f"{samples.dtype} of shape {tuple(samples.shape)}"
+        )
+    source = randomness or SecureRandomness()
+    means = samples.detach().mean(dim=1, dtype=torch.float64)
+    if not bool(means.isfinite().all()):
+        raise ValueError("samples have NaN or infinite entries; nothing was released")
+    means = means[source.permutation(plan.clients, device=means.device)]
+    rotation, size = plan.rotation, plan.rotation.size
+    centre = torch.zeros(size, dtype=torch.float64, device=means.device)
+    first = None
+    if plan.bins > 1:
+        count = plan.range_clients
+        coordinates = torch.arange(count, device=means.device) % size
+        values = rotation.coefficients(means[:count], coordinates.unsqueeze(1)).squeeze(1)
+        first = range_reports(values, plan=plan, randomness=source)
+        centre = find_centre(first, plan=plan)
+    mechanism = plan.mean_mechanism()
+    rest = means[plan.clients - plan.mean_clients :]
+    if mechanism.norm is Norm.LINF:
+        boxed = (rotation.apply(rest) - centre).clamp_(-mechanism.radius, mechanism.radius)
+        second = mechanism.randomize(boxed, randomness=source, clip=True)
+        found = rotation.inverse(centre + mechanism.aggregate(second).double())
+    else:
+        second = mechanism.randomize(rest - rotation.inverse(centre), randomness=source, clip=True)
+        found = rotation.inverse(centre) + mechanism.aggregate(second).double()
+    both = plan.split is Split.BUDGET and plan.bins > 1
+    return UserLevelEstimate(
+        mean=found,
+        centre=rotation.inverse(centre),
+        local_epsilon=plan.stage_epsilon * (2 if both else 1),
+        range_reports=first,
+        mean_reports=second,
+        failure_probability=plan.failure_probability,
+    )
