@@ -8,9 +8,9 @@ every report costs ε0, and the rounds compose as always. The limits:
   the vector dense again and randomise that. The indices of :func:`random_k` carry no data and may be sent.
 - A memory belongs to one client and stays there. It may depend on the client's data and on what was
   published, never on what only the client's own shuffled reports hold: the next report would then tell which
-  of the last was whose, and shuffled rounds would no longer compose. :func:`with_error_feedback` remembers what
-  the compressor left out before anything is randomised, so top-k keeps to this. Random-k does only while its
-  indices stay on the client too, or are public anyway.
+  of the last was whose, and shuffled rounds would no longer compose. :func:`with_error_feedback` remembers
+  what the compressor left out before anything is randomised, so top-k keeps to this. Random-k does only
+  while its indices stay on the client too, or are public anyway.
 - A memory carries data from round to round: once a client has been in, its later reports depend on that
   data, so accounting is for the client, over all rounds it takes part in.
 - A memory of the server, made from published sums, is post-processing and free.
