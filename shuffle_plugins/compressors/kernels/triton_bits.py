@@ -17,32 +17,23 @@ _COUNTED_ROWS = 512
 
 
 @triton.jit
-def pack_flat(bits):
-    """Words of a flat tile of int32 bits, 32 to a word."""
-    words: tl.constexpr = bits.numel // 32
-    return tl.sum(tl.reshape(bits, (words, 32)) << tl.arange(0, 32)[None, :], axis=1)
+def _pack_kernel(bits, packed, words, columns, width, WORDS: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    place = tl.arange(0, 32)[None, :]
+    column = (word % width)[:, None] * 32 + place
+    inside = (word < words)[:, None] & (column < columns)
+    loaded = tl.load(bits + (word // width)[:, None] * columns + column, mask=inside, other=0)
+    tl.store(packed + word, tl.sum((loaded.to(tl.int32) & 1) << place, axis=1), mask=word < words)
 
 
 @triton.jit
-def _pack_kernel(bits, packed, columns, width, WORDS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * WORDS
-    column = first * 32 + tl.arange(0, WORDS * 32)
-    loaded = tl.load(bits + row * columns + column, mask=column < columns, other=0).to(tl.int32) & 1
-    word = first + tl.arange(0, WORDS)
-    tl.store(packed + row * width + word, pack_flat(loaded), mask=word < width)
-
-
-@triton.jit
-def _unpack_kernel(packed, bits, columns, width, WORDS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * WORDS
-    word = first + tl.arange(0, WORDS)
-    words = tl.load(packed + row * width + word, mask=word < width, other=0)
-    unpacked = (words[:, None] >> tl.arange(0, 32)[None, :]) & 1
-    column = first * 32 + tl.arange(0, WORDS * 32)
-    flat = tl.reshape(unpacked, (WORDS * 32,)).to(tl.uint8)
-    tl.store(bits + row * columns + column, flat, mask=column < columns)
+def _unpack_kernel(packed, bits, words, columns, width, WORDS: tl.constexpr):
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    place = tl.arange(0, 32)[None, :]
+    column = (word % width)[:, None] * 32 + place
+    inside = (word < words)[:, None] & (column < columns)
+    unpacked = (tl.load(packed + word, mask=word < words, other=0)[:, None] >> place) & 1
+    tl.store(bits + (word // width)[:, None] * columns + column, unpacked.to(tl.uint8), mask=inside)
 
 
 @triton.jit
@@ -66,8 +57,8 @@ def pack_signs_triton(bits: Tensor) -> Tensor:
     packed = torch.empty((rows, width), dtype=torch.int32, device=bits.device)
     if packed.numel():
         with on_device(bits.device):
-            _pack_kernel[(rows, triton.cdiv(width, _WORDS))](
-                bits.contiguous().view(torch.uint8), packed, columns, width, WORDS=_WORDS
+            _pack_kernel[(triton.cdiv(packed.numel(), _WORDS),)](
+                bits.contiguous().view(torch.uint8), packed, packed.numel(), columns, width, WORDS=_WORDS
             )
     return packed
 
@@ -78,8 +69,8 @@ def unpack_signs_triton(packed: Tensor, *, columns: int) -> Tensor:
     bits = torch.empty((rows, columns), dtype=torch.uint8, device=packed.device)
     if bits.numel():
         with on_device(packed.device):
-            _unpack_kernel[(rows, triton.cdiv(width, _WORDS))](
-                packed.contiguous(), bits, columns, width, WORDS=_WORDS
+            _unpack_kernel[(triton.cdiv(packed.numel(), _WORDS),)](
+                packed.contiguous(), bits, packed.numel(), columns, width, WORDS=_WORDS
             )
     return bits
 

@@ -19,7 +19,7 @@ LARGEST_TILE = 1 << 15
 _TILE = 1 << 12
 _LONGEST_COLUMN = 1 << 7
 _VALUES_PER_WARP = 1 << 10
-_MOST_WARPS = 16
+_MOST_WARPS = 32
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from shuffle_plugins.compressors.hadamard import padded_dim
 from shuffle_plugins.compressors.kernels.bits import WORD_BITS, packed_width
 from shuffle_plugins.compressors.kernels.draws import MARGIN, SignRule
-from shuffle_plugins.compressors.kernels.triton_bits import pack_flat
 from shuffle_plugins.compressors.kernels.triton_hadamard import (
     LARGEST_TILE,
     butterflies,
@@ -29,7 +28,7 @@ from shuffle_plugins.mechanisms.rows import Rows
 
 _ROUND = tl.constexpr(2.0**52)
 _SCRATCH_VALUES = 1 << 23
-_GATHERED = 1024
+_GATHERED = 4096
 
 
 @triton.jit
@@ -44,31 +43,44 @@ def _threshold(value, low):
 
 
 @triton.jit
-def _draw_signs(
+def _coin(pairs, place):
+    """Coin ``place`` of a block of which ``pairs`` are the sixteen words, as int32."""
+    word = tl.sum(tl.where(tl.arange(0, 16)[None, :] == place // 2, pairs, 0))
+    return ((word >> (16 * (place % 2))) << 16) >> 16
+
+
+@triton.jit
+def _draw(
     values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN: tl.constexpr
 ):
-    """One bit, as int32, for each of a flat tile of values in [-1, 1]; 32 of them share a block of coins."""
+    """A packed word for each 32 of a flat tile of values in [-1, 1]; they share a block of coins."""
     blocks: tl.constexpr = values.numel // 32
-    block = first_block + tl.arange(0, blocks)
-    words = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, block)
-    pairs = interleave(*words).to(tl.int32, bitcast=True)
-    coins = tl.reshape(tl.join((pairs << 16) >> 16, pairs >> 16), values.shape)
-    excess = values * gain - coins.to(tl.float32)
-    plus = (excess >= 0.5).to(tl.int32)
-    near = tl.abs(excess - 0.5) < 0.5 + MARGIN
-    index = tl.arange(0, values.numel)
-    left = tl.sum(near.to(tl.int32), axis=0)
+    block = tl.arange(0, blocks)
+    place = tl.arange(0, 32)[None, :]
+    stream = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, first_block + block)
+    pairs = interleave(*stream).to(tl.int32, bitcast=True)
+    coins = tl.reshape(tl.join((pairs << 16) >> 16, pairs >> 16), (blocks, 32))
+    excess = tl.reshape(values, (blocks, 32)) * gain - coins.to(tl.float32)
+    plus = tl.sum((excess >= 0.5).to(tl.int32) << place, axis=1)
+    near = tl.sum((tl.abs(excess - 0.5) < 0.5 + MARGIN).to(tl.int32) << place, axis=1)
+    left = tl.sum(((near[:, None] >> place) & 1).to(tl.int32))
+    flat = tl.arange(0, values.numel)
     while left > 0:
-        chosen = tl.min(tl.where(near, index, values.numel), axis=0)
-        here = index == chosen
-        value = tl.sum(tl.where(here, values, 0.0), axis=0)
-        coin = tl.sum(tl.where(here, coins, 0), axis=0)
-        draw = first_block * 32 + chosen + tl.zeros((1,), tl.int64)
-        refinement = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, s0, s1, draw)
-        word = (refinement[1].to(tl.int64) << 32) | refinement[0].to(tl.int64)
-        drawn = tl.sum(((coin + 32768).to(tl.int64) << 46) | (word & ((1 << 46) - 1)), axis=0)
-        plus = tl.where(here, (drawn < _threshold(value, low)).to(tl.int32), plus)
-        near = near & (index != chosen)
+        chosen_block = tl.min(tl.where(near != 0, block, blocks), axis=0)
+        here = block == chosen_block
+        word = tl.sum(tl.where(here, near, 0), axis=0)
+        chosen = tl.min(tl.where(((word >> tl.arange(0, 32)) & 1) != 0, tl.arange(0, 32), 32), axis=0)
+        value = tl.sum(tl.where(flat == chosen_block * 32 + chosen, values, 0.0), axis=0)
+        only = first_block + chosen_block + tl.zeros((1,), tl.int64)
+        again = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, only)
+        coin = _coin(interleave(*again).to(tl.int32, bitcast=True), chosen)
+        refinement = chacha_blocks(k0, k1, k2, k3, k4, k5, k6, k7, s0, s1, only * 32 + chosen)
+        lower = ((refinement[1].to(tl.int64) << 32) | refinement[0].to(tl.int64)) & ((1 << 46) - 1)
+        drawn = tl.sum(((coin + 32768).to(tl.int64) << 46) | lower, axis=0)
+        sign = (drawn < _threshold(value, low)).to(tl.int32)
+        cleared = plus & ~(tl.full(plus.shape, 1, tl.int32) << chosen)
+        plus = tl.where(here, cleared | (sign << chosen), plus)
+        near = tl.where(here, near & ~(tl.full(near.shape, 1, tl.int32) << chosen), near)
         left -= 1
     return plus
 
@@ -113,8 +125,9 @@ def _encode_kernel(
     values = tl.where(values == values, values, 0.0)
     values = tl.minimum(tl.maximum(values, -1.0), 1.0)
     first_block = (first_row + start) * (WIDTH // 32)
-    bits = _draw_signs(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
-    words = pack_flat(tl.where(column < SIZE, bits, 0))
+    words = _draw(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
+    if SIZE < 32:
+        words = words & ((1 << SIZE) - 1)
     index = tl.arange(0, ROWS * WIDTH // 32)
     tl.store(packed + start * (WIDTH // 32) + index, words, mask=start + index // (WIDTH // 32) < rows)
 
@@ -153,8 +166,9 @@ def _gather_kernel(
     values = tl.where(values == values, values, 0.0)
     values = tl.minimum(tl.maximum(values, -1.0), 1.0)
     first_block = start // 32
-    bits = _draw_signs(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
-    tl.store(out + draw, bits.to(tl.uint8), mask=inside)
+    words = _draw(values, first_block, gain, low, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, s0, s1, MARGIN)
+    bits = (words[:, None] >> tl.arange(0, 32)[None, :]) & 1
+    tl.store(out + draw, tl.reshape(bits, (DRAWS,)).to(tl.uint8), mask=inside)
 
 
 def encode_signs_triton(

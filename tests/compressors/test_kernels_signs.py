@@ -1,0 +1,270 @@
+"""The torch paths under the compressors' kernels, against the law written out draw by draw."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_dim
+from shuffle_plugins.compressors.kernels import (
+    decode_signs,
+    encode_signs,
+    gather_signs,
+    pack_signs,
+    signs,
+    unpack_signs,
+)
+from shuffle_plugins.compressors.kernels.draws import SignRule
+from shuffle_plugins.keystream import Keystream
+from shuffle_plugins.mechanisms.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.mechanisms.signs import random_signs
+from shuffle_plugins.randomness import Randomness, SeededRandomness
+
+EPSILONS = [1e-4, 1.5, 50.0]
+
+
+def batch(clients, dim, *, seed=0):
+    return SeededRandomness(seed).normal((clients, dim))
+
+
+def diagonal(dim):
+    return SeededRandomness(7).integers(2, dim).mul_(2).sub_(1).to(torch.int8)
+
+
+class GivenDraws(Randomness):
+    """A source of 62-bit draws, whose thresholds can be asked for."""
+
+    def __init__(self, draws):
+        self.draws = draws
+
+    def words(self, count, *, device="cpu"):
+        assert count == self.draws.numel()
+        return self.draws.clone()
+
+    def bernoulli(self, thresholds):
+        self.thresholds = thresholds
+        return super().bernoulli(thresholds)
+
+
+def whole_draws(keystream, indices):
+    """The 62-bit draws of a keystream, all bits of each."""
+    coins = keystream.coins(0, int(indices.max()) + 1).to(torch.int64)[indices] + (1 << 15)
+    return (coins << 46) | (keystream.refinements(indices) & ((1 << 46) - 1))
+
+
+def expected_signs(values, indices, low, keystream):
+    source = GivenDraws(whole_draws(keystream, indices))
+    return random_signs(values, thresholds=SignThresholds(low=low), randomness=source)
+
+
+@pytest.mark.parametrize("local_epsilon", EPSILONS)
+@pytest.mark.parametrize("dim", [1, 2, 8, 64, 1000])
+def test_encoded_signs_are_random_signs_of_the_rotated_row(dim, local_epsilon):
+    low = SignThresholds.of(local_epsilon).low
+    x, keystream, scale = batch(3, dim), SeededRandomness(1).keystream(), 0.8
+    packed = encode_signs(x, signs=diagonal(dim), scale=scale, low_threshold=low, draw=keystream)
+    size = padded_dim(dim)
+    padded = torch.nn.functional.pad(x * diagonal(dim), (0, size - dim))
+    values = (hadamard_transform(padded) * (1 / (math.sqrt(size) * scale))).clamp(-1, 1)
+    indices = torch.arange(3)[:, None] * max(size, 32) + torch.arange(size)
+    expected = expected_signs(values.flatten(), indices.flatten(), low, keystream)
+    assert torch.equal(unpack_signs(packed, columns=size), expected.view(3, size))
+    assert packed.shape == (3, -(-size // 32))
+    if size < 32:
+        assert bool((packed >> size == 0).all())
+
+
+@pytest.mark.parametrize("local_epsilon", EPSILONS)
+def test_gathered_signs_are_random_signs_of_the_coordinates(local_epsilon):
+    low = SignThresholds.of(local_epsilon).low
+    x, keystream = batch(70, 9), SeededRandomness(1).keystream()
+    indices = SeededRandomness(2).integers(9, (70, 3))
+    drawn = gather_signs(x, indices, scale=1.7, low_threshold=low, draw=keystream)
+    values = (x.gather(1, indices) * (1 / 1.7)).clamp(-1, 1).flatten()
+    assert torch.equal(drawn.flatten(), expected_signs(values, torch.arange(210), low, keystream))
+
+
+class NearMisses:
+    """Coins next to where they decide, so that nearly every draw needs its lower bits."""
+
+    def __init__(self, values, rule):
+        self.coin = (values * rule.gain).floor().to(torch.int64)
+        self.coin += SeededRandomness(4).integers(4, values.numel()) - 2
+        self.coin.clamp_(-(1 << 15), (1 << 15) - 1)
+        thresholds = rule.thresholds(values)
+        self.lower = (thresholds + SeededRandomness(5).integers(3, values.numel()) - 1) & ((1 << 46) - 1)
+
+    def coins(self, start, count, *, device):
+        return self.coin.to(torch.int16)
+
+    def refinements(self, indices):
+        return self.lower[indices]
+
+    @property
+    def draws(self):
+        return (self.coin + (1 << 15) << 46) | self.lower
+
+
+@pytest.mark.parametrize("local_epsilon", EPSILONS)
+def test_draws_next_to_their_threshold_are_decided_by_integers(local_epsilon):
+    rule = SignRule(low=SignThresholds.of(local_epsilon).low)
+    values = torch.cat([batch(1, 20_000)[0].clamp(-1, 1), torch.tensor([0.0, 1.0, -1.0, 1e-30, -1e-30])])
+    near = NearMisses(values, rule)
+    source = GivenDraws(near.draws)
+    expected = random_signs(values, thresholds=SignThresholds(low=rule.low), randomness=source).bool()
+    assert torch.equal(rule.thresholds(values), source.thresholds)
+    assert torch.equal(rule.draw(values, draw=near), expected)
+    on_the_edge = (near.draws - source.thresholds).abs() <= 1
+    assert int(on_the_edge.sum()) > 3_000
+
+
+@pytest.mark.parametrize("local_epsilon", EPSILONS)
+def test_no_threshold_leaves_what_the_privacy_parameter_allows(local_epsilon):
+    low = SignThresholds.of(local_epsilon).low
+    rule = SignRule(low=low)
+    thresholds = rule.thresholds(torch.cat([torch.linspace(-1, 1, 10_001), torch.tensor([-1.0, 1.0])]))
+    assert int(thresholds.min()) == low
+    assert int(thresholds.max()) == (1 << 62) - low
+
+
+def test_signs_are_unbiased():
+    dim, clients, scale = 24, 4_000, 1.1
+    low = SignThresholds.of(1.5).low
+    x = batch(1, dim).expand(clients, dim) / 4
+    keystream = SeededRandomness(3).keystream()
+    packed = encode_signs(x, signs=diagonal(dim), scale=scale, low_threshold=low, draw=keystream)
+    mean = (2 * decode_signs(packed, columns=32) - clients).double() / clients
+    mean *= scale / SignThresholds(low=low).gain
+    rotated = hadamard_transform(torch.nn.functional.pad(x[0] * diagonal(dim), (0, 8)), normalized=True)
+    assert float(rotated.abs().max()) < scale
+    deviation = scale / SignThresholds(low=low).gain / clients**0.5
+    assert float((mean - rotated).abs().max()) < 5 * deviation
+
+
+def test_chunks_and_blocks_of_columns_change_nothing(monkeypatch):
+    x, low = batch(40, 100), 1 << 58
+    indices = SeededRandomness(2).integers(100, (40, 5))
+
+    def run(given):
+        keystream = SeededRandomness(1).keystream()
+        encoded = encode_signs(given, signs=diagonal(100), scale=0.9, low_threshold=low, draw=keystream)
+        gathered = gather_signs(given, indices, scale=0.9, low_threshold=low, draw=keystream)
+        return encoded, gathered
+
+    whole = run(x)
+    monkeypatch.setattr(signs, "CHUNK_VALUES", 300)
+    for part in (x, Rows([x[:, :1], x[:, 1:60], x[:, 60:]]), x.T.contiguous().T):
+        assert all(torch.equal(a, b) for a, b in zip(run(part), whole, strict=True))
+
+
+def test_no_more_than_a_chunk_is_drawn_at_a_time(monkeypatch):
+    asked = []
+    coins = Keystream.coins
+
+    def recorded(self, start, count, *, device="cpu"):
+        asked.append(count)
+        return coins(self, start, count, device=device)
+
+    monkeypatch.setattr(Keystream, "coins", recorded)
+    keystream = SeededRandomness(1).keystream()
+    encode_signs(torch.zeros(3_000, 500), signs=None, scale=1.0, low_threshold=1 << 60, draw=keystream)
+    gather_signs(
+        torch.zeros(300_000, 1),
+        torch.zeros(300_000, 2, dtype=torch.int64),
+        scale=1.0,
+        low_threshold=1 << 60,
+        draw=keystream,
+    )
+    assert sum(asked) == 3_000 * 512 + 600_000
+    assert max(asked) <= signs.CHUNK_VALUES
+
+
+def test_a_sum_that_is_not_a_number_counts_as_zero():
+    broken = torch.full((1, 64), 3e38)
+    broken[0, ::2] = -3e38
+    broken[0, 0] = math.inf
+    keystream, low = SeededRandomness(1).keystream(), SignThresholds.of(20.0).low
+    packed = encode_signs(broken, signs=None, scale=1.0, low_threshold=low, draw=keystream)
+    values = hadamard_transform(broken)
+    assert bool(values.isnan().any())
+    values = (values * (1 / 8)).nan_to_num(nan=0.0).clamp(-1, 1)[0]
+    expected = expected_signs(values, torch.arange(64), low, keystream)
+    assert torch.equal(unpack_signs(packed, columns=64)[0], expected)
+
+
+def test_empty_batches_have_no_signs():
+    keystream = SeededRandomness(1).keystream()
+    packed = encode_signs(torch.zeros(0, 5), signs=None, scale=1.0, low_threshold=1, draw=keystream)
+    assert packed.shape == (0, 1)
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    drawn = gather_signs(torch.zeros(0, 5), none, scale=1.0, low_threshold=1, draw=keystream)
+    assert drawn.shape == (0, 2)
+    assert decode_signs(packed, columns=8).tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("columns", [1, 31, 32, 33, 100, 2_000])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 1_500])
+def test_bits_are_packed_and_counted_without_loss(rows, columns):
+    bits = SeededRandomness(1).integers(2, (rows, columns)).to(torch.uint8)
+    packed = pack_signs(bits)
+    assert packed.shape == (rows, -(-columns // 32))
+    assert packed.dtype == torch.int32
+    assert torch.equal(unpack_signs(packed, columns=columns), bits)
+    assert torch.equal(pack_signs(bits.bool()), packed)
+    assert torch.equal(decode_signs(packed, columns=columns), bits.sum(dim=0, dtype=torch.int64))
+
+
+def test_a_column_is_a_bit_of_a_word():
+    bits = torch.zeros(1, 64, dtype=torch.uint8)
+    bits[0, [0, 5, 63]] = 1
+    assert pack_signs(bits).tolist() == [[33, -(1 << 31)]]
+
+
+@pytest.mark.parametrize("low", [0, -1, (1 << 61) + 1, 0.5, True])
+def test_a_threshold_is_checked(low):
+    with pytest.raises(ValueError, match="low_threshold"):
+        encode_signs(
+            batch(1, 4), signs=None, scale=1.0, low_threshold=low, draw=SeededRandomness(1).keystream()
+        )
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan, True, "1"])
+def test_a_scale_is_checked(scale):
+    with pytest.raises(ValueError, match="scale"):
+        encode_signs(
+            batch(1, 4), signs=None, scale=scale, low_threshold=1, draw=SeededRandomness(1).keystream()
+        )
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        (torch.zeros(2, 1, dtype=torch.int64), "indices must be"),
+        (torch.zeros(3, dtype=torch.int64), "indices must be"),
+        (torch.zeros(3, 1), "indices must be"),
+        (torch.full((3, 1), 4), "outside"),
+        (torch.full((3, 1), -1), "outside"),
+    ],
+)
+def test_indices_are_checked(indices, message):
+    keystream = SeededRandomness(1).keystream()
+    with pytest.raises(ValueError, match=message):
+        gather_signs(batch(3, 4), indices, scale=1.0, low_threshold=1, draw=keystream)
+
+
+def test_shapes_are_checked():
+    keystream = SeededRandomness(1).keystream()
+    with pytest.raises(ValueError, match="signs must be"):
+        encode_signs(batch(1, 4), signs=diagonal(5), scale=1.0, low_threshold=1, draw=keystream)
+    with pytest.raises(ValueError, match="bits are"):
+        pack_signs(torch.zeros(3, 3))
+    for packed in (
+        torch.zeros(3, 2, dtype=torch.int32),
+        torch.zeros(3, 1),
+        torch.zeros(3, dtype=torch.int32),
+    ):
+        with pytest.raises(ValueError, match="packed"):
+            decode_signs(packed, columns=32)
+        with pytest.raises(ValueError, match="packed"):
+            unpack_signs(packed, columns=32)
