@@ -144,7 +144,7 @@ _ENTRIES: dict[str, _Entry] = {
     ),
     "subset-selection": _Entry(
         f"{_PACKAGE}.subset_selection:SubsetSelection",
-        "subset selection of a category, the least error; log2 of the number of sets per report",
+        "subset selection of a category, the least error; at most dim bits per report",
         f"{_PACKAGE}.oracle_blankets:subset_blanket",
     ),
 }

@@ -20,7 +20,7 @@ from shuffle_plugins.randomness import Randomness
 
 
 class SubsetSelection(MixtureOracle):
-    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of all oracles, in more bits.
+    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
 
     A report is a set of s categories; those with the true one have odds e^ε0 over the rest. With probability
     :math:`γ = (e-1)s/(K + (e-1)s)` it is uniform among those with x, else uniform among all: that is a
