@@ -14,7 +14,7 @@ from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.discrete_sampling import discrete_laplace
 from shuffle_plugins.mechanisms.grid_noise import GridNoise, check_bits
 from shuffle_plugins.mechanisms.laplace_grid import DEFAULT_BITS, LaplaceGrid, grid_blanket, laplace_grid
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.mechanisms.reports import Reports, compact_dtype
 from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
 
@@ -87,7 +87,8 @@ class DiscreteLaplace(GridNoise):
         """Every code, in one dimension and with at most 16 bits."""
         if self.dim > 1 or self._bits > _MOST_OUTCOME_BITS:
             return None
-        return self._reports(torch.arange(2 * self.limit + 1, dtype=torch.int32).unsqueeze(1))
+        codes = torch.arange(2 * self.limit + 1, dtype=compact_dtype(self._bits))
+        return self._reports(codes.unsqueeze(1))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, (reports,) float64, had its client held x (dim,); exact."""
@@ -111,5 +112,5 @@ class DiscreteLaplace(GridNoise):
         """Log-probability of a multiple when the noise is added to ``centre`` and cut at ±limit."""
         rate = 1 / float(self._grid.scale)
         distance = (multiples - centre).abs().mul_(-rate)
-        at_end = -math.log1p(math.exp(-rate))
-        return torch.where(multiples.abs() == self.limit, at_end, math.log(math.tanh(rate / 2))) + distance
+        at_end, inside = -math.log1p(math.exp(-rate)), math.log(math.tanh(rate / 2))
+        return distance.add_((multiples.abs() == self.limit).double(), alpha=at_end - inside).add_(inside)

@@ -64,9 +64,9 @@ class GridNoise(LocalRandomizer):
         field = reports.fields[0]
         if field.values.is_floating_point() or field.bits != self.bits:
             raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
-        codes = field.values.reshape(len(reports), -1)
-        if codes.shape[1] != self.dim:
+        if field.width != self.dim:
             raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
+        codes = field.values.reshape(len(reports), self.dim)
         if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
         return codes.to(torch.int64).sub_(self.limit)
