@@ -159,7 +159,7 @@ def _floor_of_logarithm(word: int, *, scale: Fraction, randomness: Randomness) -
     digits = _DIGITS
     while True:
         with decimal.localcontext(_context(digits)):
-            factor, slack = _decimal(scale), decimal.Decimal(10) ** -10
+            factor, slack = _decimal(scale), decimal.Decimal(10) ** -(digits // 3 + 30)
             least = -factor * (decimal.Decimal(word + 1) / (1 << digits)).ln() - slack
             if word:
                 most = -factor * (decimal.Decimal(word) / (1 << digits)).ln() + slack
