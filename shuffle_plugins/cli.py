@@ -562,9 +562,6 @@ def mechanisms_command(
     ] = None,
 ) -> None:
     """The randomizers by name; with --dim and --local-epsilon also their error, bits and speed."""
-    from shuffle_plugins.choosing import choices
-
-    _check_picture(plot)
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     if dim is None or local_epsilon is None:
@@ -572,6 +569,9 @@ def mechanisms_command(
             raise typer.BadParameter("--norm and --plot need --dim and --local-epsilon")
         entries = [{"name": name, "summary": registry.summary(name)} for name in registry.available()]
         return _print_json(entries) if as_json else _print(catalogue_table(entries))
+    from shuffle_plugins.choosing import choices
+
+    _check_picture(plot)
     found, refused = choices(
         local_epsilon=local_epsilon,
         dim=dim,
