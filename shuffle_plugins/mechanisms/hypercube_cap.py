@@ -56,7 +56,6 @@ class CapParameters:
         return self.cap_threshold / _WHOLE
 
 
-@lru_cache(maxsize=4096)
 def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
     """The cap of largest gain for patterns of that many signs.
 
@@ -66,6 +65,11 @@ def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
     check_local_epsilon(local_epsilon)
     if type(signs) is not int or not 1 <= signs <= MAX_SIGNS:
         raise ValueError(f"a pattern has between 1 and {MAX_SIGNS} signs, got {signs!r}")
+    return _best_cap(local_epsilon, signs)
+
+
+@lru_cache(maxsize=4096)
+def _best_cap(local_epsilon: float, signs: int) -> CapParameters:
     above_one = excess_odds(local_epsilon)
     caps = (_cap(signs, agreements, above_one) for agreements in range(signs // 2 + 1, signs + 1))
     return max(caps, key=lambda cap: cap.gain)

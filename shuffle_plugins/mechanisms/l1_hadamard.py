@@ -190,8 +190,8 @@ class L1Hadamard(LocalRandomizer):
         if not self.shufflable:
             return self._public_indices(len(reports), signs.device), signs
         named = reports.fields[0].values
-        if named.dim() != 1 or named.is_floating_point():
-            raise ValueError(f"a report of {self.name} names one coefficient by a whole number")
+        if named.dim() != 1 or named.is_floating_point() or reports.fields[0].bits != self._index_bits:
+            raise ValueError(f"a report of {self.name} names one coefficient in {self._index_bits} bits")
         indices = named.to(torch.int64)
         if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self._size):
             raise ValueError(f"a report names a coefficient outside [0, {self._size})")

@@ -38,8 +38,9 @@ class L2Block(SpreadRandomizer):
               + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big).
 
     The last term, from pairs of neighbours, is zero for an isometry and small for the frames used, whose
-    columns are nearly orthogonal. So this is the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less: a report
-    takes ceil(log2 B) + k bits, 17 for ε0 = 4 and 13,706 numbers. k is the best for ε0 by default, up to 20.
+    columns are nearly orthogonal. So this is the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less: a
+    report takes ceil(log2 B) + k bits, 17 for ε0 = 4 and 13,706 numbers. k is the best for ε0 by default, up
+    to 20.
 
     With ``public_seed`` the client at each position of the round is told its block, and a report is the
     pattern alone, k bits. The analyzer must then know whose report it is: reports cannot be shuffled, each

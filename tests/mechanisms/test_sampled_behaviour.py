@@ -1,0 +1,278 @@
+"""Sampled mechanisms as they are used: public indices, clipping and its bias, options, forged reports."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.mechanisms.coefficient_levels import balanced_level, sound_level
+from shuffle_plugins.mechanisms.coordinate_blocks import entries
+from shuffle_plugins.mechanisms.public_indices import public_indices
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import SeededRandomness
+
+PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
+ALL = [
+    ("sampled-bits", {"samples": 3}),
+    ("linf-bit-planes", {"levels": 3, "samples": 2}),
+    ("linf-block", {"block": 3}),
+    ("l1-hadamard", {}),
+    ("l2-bit-planes", {"levels": 2, "samples": 2}),
+    ("sqkr", {"signs": 3}),
+    ("l2-block", {"signs": 3}),
+]
+
+
+class CountedRandomness(SeededRandomness):
+    """Seeded randomness that counts the words it gave."""
+
+    given = 0
+
+    def words(self, count, **where):
+        self.given += count
+        return super().words(count, **where)
+
+
+@pytest.mark.parametrize(("name", "options"), PUBLIC)
+def test_public_indices_shorten_reports_which_cannot_be_shuffled(name, options):
+    private = get(name, local_epsilon=4.0, dim=50, **options)
+    public = get(name, local_epsilon=4.0, dim=50, public_seed=9, **options)
+    assert public.bits_per_report == options.get("signs", 1) < private.bits_per_report
+    reports = public.randomize(torch.zeros(10, 50), randomness=SeededRandomness(1))
+    assert len(reports.to_bytes()) == reports.header_bytes + (10 * public.bits_per_report + 7) // 8
+    assert private.shufflable
+    assert not public.shufflable
+    assert public.outcomes() is None
+    with pytest.raises(ValueError, match="cannot be shuffled"):
+        public.shuffle_round(population=1000, cohort=100)
+    private.shuffle_round(population=1000, cohort=100)
+
+
+@pytest.mark.parametrize(("name", "options"), PUBLIC)
+def test_public_estimates_are_unbiased_over_the_seed_and_have_the_same_error(name, options):
+    x = torch.zeros(1, 6, dtype=torch.float64)
+    x[0, 1], x[0, 4] = 0.6, -0.3
+    errors = []
+    for seed in range(300):
+        mechanism = get(name, local_epsilon=4.0, dim=6, public_seed=seed, **options)
+        reports = mechanism.randomize(x.repeat(40, 1), randomness=SeededRandomness(seed))
+        errors.append(mechanism.aggregate(reports) - x[0])
+    errors = torch.stack(errors).double()
+    spread = errors.std(dim=0) / math.sqrt(300)
+    assert float((errors.mean(dim=0).abs() / spread).max()) < 4
+    expected = float(mechanism.variance(x)) / 40
+    assert float(errors.square().sum(dim=1).mean()) == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize(("name", "options"), PUBLIC)
+def test_public_rounds_can_be_cut_by_position(name, options):
+    def at(position):
+        return get(name, local_epsilon=4.0, dim=9, public_seed=2, position=position, **options)
+
+    x = torch.linspace(-0.1, 0.1, 9).repeat(30, 1)
+    source = SeededRandomness(3)
+    first, second = at(0).randomize(x[:12], randomness=source), at(12).randomize(x[12:], randomness=source)
+    whole = at(0).sum(Reports.concat([first, second]))
+    torch.testing.assert_close(whole, at(0).sum(first) + at(12).sum(second), rtol=1e-5, atol=1e-4)
+    assert not torch.equal(at(0).sum(second), at(12).sum(second))
+
+
+def test_public_indices_are_uniform_and_belong_to_positions():
+    highs = torch.tensor([5, 8])
+    drawn = public_indices("test", seed=1, position=0, clients=4000, highs=highs, device=torch.device("cpu"))
+    for column, high in enumerate(highs.tolist()):
+        counts = torch.bincount(drawn[:, column], minlength=high).double()
+        expected = 4000 / high
+        assert float(((counts - expected) ** 2 / expected).sum()) < high + 6 * math.sqrt(2 * high)
+    later = public_indices("test", seed=1, position=70, clients=10, highs=highs, device=torch.device("cpu"))
+    assert torch.equal(later, drawn[70:80])
+
+
+def test_options_that_do_not_fit_are_refused():
+    for name, options, match in [
+        ("l1-hadamard", {"p": 2.0}, "p must be"),
+        ("l1-hadamard", {"p": 0.5}, "p must be"),
+        ("l1-hadamard", {"position": 3}, "only with public_seed"),
+        ("l1-hadamard", {"public_seed": 1.5}, "public_seed"),
+        ("l1-hadamard", {"public_seed": 1, "position": -1}, "position"),
+        ("sampled-bits", {"samples": 0}, "samples"),
+        ("sampled-bits", {"samples": 11}, "samples"),
+        ("linf-bit-planes", {"levels": 0}, "levels"),
+        ("linf-bit-planes", {"levels": 33}, "levels"),
+        ("linf-bit-planes", {"constants": "printed"}, "printed"),
+        ("linf-block", {"block": 11}, "block"),
+        ("linf-block", {"max_bits": 4}, "at least 5 bits"),
+        ("linf-block", {"block": 4, "max_bits": 5}, "max_bits=5"),
+        ("l2-bit-planes", {"oversized": "drop"}, "drop"),
+        ("l2-bit-planes", {"failure": 0.0}, "failure"),
+        ("l2-bit-planes", {"clients": 0}, "clients"),
+        ("l2-bit-planes", {"level": -1.0}, "level"),
+        ("l2-bit-planes", {"seed": "a"}, "seed"),
+        ("sqkr", {"signs": 11}, "signs"),
+        ("sqkr", {"frame": "dft"}, "dft"),
+        ("sqkr", {"position": 2}, "only with public_seed"),
+        ("l2-block", {"max_bits": 3}, "at least 6 bits"),
+        ("l2-block", {"signs": 8, "max_bits": 6}, "max_bits=6"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            get(name, local_epsilon=3.0, dim=10, **options)
+
+
+def test_lp_balls_lie_in_the_l1_ball_that_is_used_and_not_in_the_printed_one():
+    p, dim = 1.5, 64
+    mechanism = get("l1-hadamard", local_epsilon=1.0, dim=dim, radius=2.0, p=p)
+    assert mechanism.domain == "l1.5"
+    flat = torch.full((1, dim), 2.0 * dim ** (-1 / p), dtype=torch.float64)
+    assert float(flat.norm(p=1)) == pytest.approx(2.0 * dim ** (1 - 1 / p))
+    assert float(flat.norm(p=1)) > 2.0
+    mechanism.randomize(flat)
+    with pytest.raises(ValueError, match="outside the ball"):
+        mechanism.randomize(1.001 * flat)
+    torch.testing.assert_close(mechanism.clip(5 * flat), flat, rtol=1e-9, atol=0)
+    laws = [mechanism.log_likelihood(mechanism.outcomes(), sign * flat[0]) for sign in (1, -1)]
+    assert float((laws[0] - laws[1]).max()) == pytest.approx(1.0, rel=1e-9)
+    gain = math.tanh(0.5)
+    assert mechanism.worst_variance == pytest.approx(dim * (2.0 * dim ** (1 / 3) / gain) ** 2, rel=1e-9)
+
+
+def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
+    assert sound_level(size=32, clients=10_000, failure=1e-6) == math.sqrt(32)
+    level = sound_level(size=16_384, clients=10_000, failure=1e-6)
+    assert 2 * 16_384 * 10_000 * math.exp(-(level**2) / 2) == pytest.approx(1e-6, rel=1e-9)
+    x = torch.randn(2000, 500, generator=torch.Generator().manual_seed(1))
+    x /= x.norm(dim=1, keepdim=True)
+    mechanism = get("l2-bit-planes", local_epsilon=2.0, dim=500)
+    assert mechanism.level < math.sqrt(512)
+    assert float(mechanism.clipping_bias(x.double()).norm(dim=1).max()) < 1e-12
+    spike = torch.zeros(1, 500, dtype=torch.float64)
+    spike[0, 77] = 1.0
+    assert float(mechanism.clipping_bias(spike).norm()) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["l2-bit-planes", "sqkr", "l2-block"])
+def test_a_vector_made_for_the_rotation_is_clipped_and_the_bias_told(name):
+    rotation = {"local_epsilon": 3.0, "dim": 256, "frame": "rotation"}
+    clipping, bound = get(name, **rotation), get(name, oversized="bound", **rotation)
+    made = clipping._spreading.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
+    expected = 1 - clipping.level / 16
+    assert float(clipping.clipping_bias(made).norm()) == pytest.approx(expected, rel=1e-9)
+    assert float(clipping.variance(made)) <= clipping.worst_variance
+    assert bound.level == 16
+    kashin = get(name, local_epsilon=3.0, dim=256, frame="kashin")
+    for unbiased in (bound, kashin):
+        assert float(unbiased.clipping_bias(made).norm()) < 1e-9
+    assert kashin.worst_variance < bound.worst_variance / 10
+
+
+def test_the_balanced_level_is_the_best_for_normal_entries():
+    def objective(level, noise, clients):
+        beyond = math.erfc(level / math.sqrt(2)) / 2
+        density = math.exp(-level * level / 2) / math.sqrt(2 * math.pi)
+        return level**2 * noise / clients + 2 * ((1 + level**2) * beyond - level * density)
+
+    for noise, clients in [(10.0, 1000), (500.0, 1000), (500.0, 10**6)]:
+        level = balanced_level(size=1 << 20, clients=clients, noise=noise)
+        best = objective(level, noise, clients)
+        assert all(best <= objective(level * factor, noise, clients) for factor in (0.9, 0.99, 1.01, 1.1))
+    assert balanced_level(size=4, clients=10**12, noise=1.0) == 2.0
+
+
+def test_a_kashin_level_may_be_given():
+    loose = get("l2-block", local_epsilon=2.0, dim=100, level=3.0)
+    tight = get("l2-block", local_epsilon=2.0, dim=100)
+    assert loose.level == 3.0
+    assert loose.worst_variance / tight.worst_variance == pytest.approx((3 / tight.level) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_few_random_words_and_no_dense_ones(name, options):
+    mechanism = get(name, local_epsilon=3.0, dim=2000, **options)
+    source = CountedRandomness(1)
+    mechanism.randomize(torch.zeros(50, 2000), randomness=source)
+    assert source.given <= 50 * 2 * 6 + 50 * 3
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_blocks_of_columns_give_the_same_reports(name, options):
+    mechanism = get(name, local_epsilon=3.0, dim=11, **options)
+    x = 0.2 * torch.randn(40, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = mechanism.randomize(x, randomness=SeededRandomness(4), clip=True)
+    cut = Rows([x[:, :3], x[:, 3:4], x[:, 4:]])
+    assert mechanism.randomize(cut, randomness=SeededRandomness(4), clip=True).to_bytes() == whole.to_bytes()
+
+
+def test_entries_are_gathered_across_blocks():
+    x = torch.randn(6, 9)
+    columns = torch.randint(0, 9, (6, 2, 4), generator=torch.Generator().manual_seed(2))
+    expected = x.gather(1, columns.flatten(1)).view(6, 2, 4)
+    assert torch.equal(entries(Rows(x), columns), expected)
+    assert torch.equal(entries(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]), columns), expected)
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_forged_reports_are_refused(name, options):
+    mechanism = get(name, local_epsilon=3.0, dim=11, **options)
+    reports = mechanism.randomize(torch.zeros(4, 11), randomness=SeededRandomness(1))
+    places, signs = reports.fields
+    beyond = torch.full_like(places.values, (1 << places.bits) - 1)
+    forged = [
+        (Field(places.values.float(), 32), signs),
+        (places, Field(signs.values.float(), 32)),
+        (Field(places.values, places.bits + 1), signs),
+        (places, Field(signs.values, signs.bits + 1)),
+        (Field(places.values.unsqueeze(1).repeat(1, 5, 1).flatten(1)[:, :5], places.bits), signs)
+        if places.values.dim() > 1
+        else (Field(places.values.unsqueeze(1).repeat(1, 5), places.bits), signs),
+    ]
+    exists = name in ("l1-hadamard", "l2-bit-planes", "linf-block")
+    if not exists:
+        forged.append((Field(beyond, places.bits), signs))
+    for fields in forged:
+        with pytest.raises(ValueError, match=r"report|sign|pattern|block|place|coordinate|coefficient"):
+            mechanism.sum(Reports(mechanism=name, dim=11, fields=fields))
+    places.values[:] = torch.iinfo(places.values.dtype).max
+    with pytest.raises(ValueError, match="outside"):
+        mechanism.sum(reports)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "options", "bits"),
+    [
+        ("sampled-bits", 13_706, {"samples": 1}, 15),
+        ("sampled-bits", 13_706, {"samples": 4}, 4 * 13),
+        ("sampled-bits", 5, {"samples": 5}, 5),
+        ("linf-bit-planes", 300, {"levels": 4, "samples": 200}, 4 * 200 * 2),
+        ("l1-hadamard", 13_706, {}, 15),
+        ("l1-hadamard", 13_706, {"public_seed": 1}, 1),
+        ("linf-block", 13_706, {}, 15),
+        ("linf-block", 100_000, {}, 18),
+        ("linf-block", 100, {}, 9),
+        ("l2-bit-planes", 13_706, {"samples": 2, "levels": 1}, 2 * 14),
+        ("sqkr", 13_706, {"signs": 4}, 4 * 14),
+        ("l2-block", 13_706, {"signs": 4}, 17),
+        ("l2-block", 13_706, {"signs": 4, "frame": "rotation"}, 16),
+        ("l2-block", 13_706, {"signs": 4, "public_seed": 1}, 4),
+    ],
+)
+def test_bits_per_report(name, dim, options, bits):
+    mechanism = get(name, local_epsilon=4.0, dim=dim, **options)
+    assert mechanism.bits_per_report == bits
+    reports = mechanism.randomize(torch.zeros(3, dim))
+    assert len(reports.to_bytes()) == reports.header_bytes + (3 * bits + 7) // 8
+
+
+@pytest.mark.parametrize("name", ["sampled-bits", "linf-bit-planes", "linf-block"])
+def test_linf_mechanisms_clip_each_coordinate(name):
+    clipped = get(name, local_epsilon=1.0, dim=3, radius=1.0).clip(torch.tensor([[0.1, -5.0, 0.2]]))
+    torch.testing.assert_close(clipped, torch.tensor([[0.1, -1.0, 0.2]]))
+
+
+def test_one_level_is_sampled_bits():
+    options = {"local_epsilon": 3.0, "dim": 20, "samples": 2}
+    planes, bits = get("linf-bit-planes", levels=1, **options), get("sampled-bits", **options)
+    x = torch.linspace(-1, 1, 20).repeat(30, 1)
+    reports = [m.randomize(x, randomness=SeededRandomness(6)) for m in (planes, bits)]
+    for one, other in zip(*(r.fields for r in reports), strict=True):
+        assert torch.equal(one.values, other.values)
+    assert planes.worst_variance == bits.worst_variance

@@ -1,0 +1,229 @@
+"""Error of sampled mechanisms: printed values, best parameters, what theory forbids."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import blanket, get
+from shuffle_plugins.mechanisms.bit_planes_parameters import best_plan, budgets, plane_weights
+from shuffle_plugins.mechanisms.coordinate_blocks import CoordinateBlocks
+from shuffle_plugins.mechanisms.hypercube_cap import cap_parameters
+from shuffle_plugins.randomness import SeededRandomness
+
+FIGURE = {1.0: (1.25, 2.06, 2.90), 4.0: (0.313, 0.188, 0.196), 8.0: (0.266, 0.094, 0.061, 0.060)}
+"""Figure 3.2a of the thesis: one number in [-1/2, 1/2], s = 1, worst error for m = 1, 2, …"""
+
+
+@pytest.mark.parametrize("epsilon", FIGURE)
+def test_figure_3_2a(epsilon):
+    for levels, printed in enumerate(FIGURE[epsilon], start=1):
+        options = {"local_epsilon": epsilon, "dim": 1, "radius": 0.5, "levels": levels}
+        thesis = get("linf-bit-planes", constants="thesis", **options)
+        assert thesis.worst_variance == pytest.approx(printed, abs=0.0055)
+        shares = math.fsum(4 ** (-k / 3) for k in [*range(1, levels), levels - 1])
+        assert thesis.worst_variance == pytest.approx(shares**3 / epsilon**2 + 4.0**-levels, rel=1e-9)
+        assert get("linf-bit-planes", **options).worst_variance < thesis.worst_variance
+
+
+@pytest.mark.parametrize(("dim", "samples"), [(12, 1), (12, 3), (12, 12)])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+def test_theorem_3_3_1(dim, samples, epsilon):
+    """Bits b as x = b - 1/2: the worst error is the printed bound, and that of given bits the exact one."""
+    mechanism = get(
+        "sampled-bits", local_epsilon=epsilon, dim=dim, radius=0.5, samples=samples, constants="thesis"
+    )
+    printed = dim**2 * (1 / samples - 1 / dim + samples / epsilon**2)
+    noise = dim**2 / samples * samples**2 / epsilon**2
+    worst = printed if samples < dim else noise + dim / 4 - dim / 4
+    bits = (torch.arange(dim) % 3 == 0).double()
+    given = noise + (dim / samples - 1) * float(bits.sum())
+    assert float(mechanism.variance((bits - 0.5).unsqueeze(0))) == pytest.approx(given, rel=1e-9)
+    ones = torch.full((1, dim), 0.5, dtype=torch.float64)
+    assert float(mechanism.variance(ones)) == pytest.approx(worst, rel=1e-9)
+    assert mechanism.worst_variance >= worst * (1 - 1e-12)
+    exact = get("sampled-bits", local_epsilon=epsilon, dim=dim, radius=0.5, samples=samples)
+    assert exact.worst_variance < mechanism.worst_variance
+
+
+@pytest.mark.parametrize("constants", ["exact", "thesis"])
+def test_worst_variance_is_attained(constants):
+    values = torch.linspace(-1, 1, 33, dtype=torch.float64)
+    for dim, levels, samples in itertools.product((1, 2, 3), (1, 2, 3), (1, 2)):
+        if samples > dim:
+            continue
+        mechanism = get(
+            "linf-bit-planes",
+            local_epsilon=2.0,
+            dim=dim,
+            levels=levels,
+            samples=samples,
+            constants=constants,
+        )
+        every = torch.cartesian_prod(*[values] * dim).reshape(-1, dim)
+        assert float(mechanism.variance(every).max()) == pytest.approx(mechanism.worst_variance, rel=1e-9)
+
+
+@pytest.mark.parametrize("constants", ["exact", "thesis"])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0, 9.0, 30.0])
+@pytest.mark.parametrize("dim", [1, 3, 40, 13_706])
+def test_the_default_plan_is_the_best(epsilon, dim, constants):
+    options = {"local_epsilon": epsilon, "dim": dim, "constants": constants}
+    best = get("linf-bit-planes", **options)
+    for levels, samples in itertools.product(range(1, 9), (1, 2, 3, 4, 6, 9, 14, 20)):
+        if samples > dim or epsilon / samples < 1e-3:
+            continue
+        other = get("linf-bit-planes", levels=levels, samples=samples, **options)
+        assert best.worst_variance <= other.worst_variance * (1 + 1e-6)
+    given = best_plan(local_epsilon=epsilon, dim=dim, levels=1, constants=best.constants)
+    assert get("sampled-bits", **options).plan == given
+
+
+def test_budgets_fill_up_evenly():
+    """At the optimum a little more budget does the same for all levels; small budgets are as printed."""
+    for levels, epsilon in itertools.product((2, 4, 7), (0.1, 3.0, 20.0)):
+        spent = budgets(levels, per_place=epsilon)
+        assert float(spent.sum()) == pytest.approx(epsilon, rel=1e-12)
+        slopes = np.array(plane_weights(levels)) ** 2 * np.cosh(spent / 2) / np.sinh(spent / 2) ** 3
+        assert slopes == pytest.approx(np.full(levels, slopes[0]), rel=1e-6)
+    weights = np.array(plane_weights(3)) ** (2 / 3)
+    assert budgets(3, per_place=1e-3) == pytest.approx(1e-3 * weights / weights.sum(), rel=1e-4)
+
+
+def test_blocks_are_even_and_cover_every_coordinate():
+    for dim, count in [(1, 1), (7, 3), (8, 4), (13, 5), (10, 10)]:
+        blocks = CoordinateBlocks(dim=dim, count=count)
+        lengths = blocks.lengths()
+        assert int(lengths.sum()) == dim
+        assert int(lengths.max()) - int(lengths.min()) <= 1
+        assert int(lengths.square().sum()) == blocks.square_lengths
+        assert blocks.square_lengths <= dim * math.ceil(dim / count)
+        assert torch.equal(blocks.lengths_by_coordinate(), lengths.repeat_interleave(lengths))
+        places = blocks.draw(4000, repeats=2, randomness=SeededRandomness(1), device=torch.device("cpu"))
+        columns = places + blocks.starts()
+        counts = torch.bincount(columns.flatten(), minlength=dim).double()
+        expected = 8000 / blocks.lengths_by_coordinate().double()
+        assert float(((counts - expected).abs() / expected.sqrt()).max()) < 5
+
+
+CROSSING = math.log((3 - math.sqrt(2)) / (math.sqrt(2) - 1))
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.3, 1.0, 1.34, 1.3424, 1.345, 1.5, 2.0, 3.0, 5.0, 8.0, 20.0])
+def test_blocks_beat_one_coordinate_above_the_crossing_and_never_lose(epsilon):
+    one = get("linf-coordinate", local_epsilon=epsilon, dim=13_706)
+    best = get("linf-block", local_epsilon=epsilon, dim=13_706)
+    assert one.bits_per_report == 15
+    assert best.bits_per_report <= 15
+    if epsilon > CROSSING:
+        assert best.worst_variance < one.worst_variance
+        assert best.block == 2
+    else:
+        assert best.worst_variance == pytest.approx(one.worst_variance, rel=1e-6)
+        assert best.block == 1
+
+
+def test_gains_of_blocks_at_13706():
+    def ratio(epsilon, **options):
+        one = get("linf-coordinate", local_epsilon=epsilon, dim=13_706)
+        block = get("linf-block", local_epsilon=epsilon, dim=13_706, **options)
+        assert block.bits_per_report <= options.get("max_bits", 15)
+        return block.worst_variance / one.worst_variance
+
+    assert ratio(2.0) == pytest.approx(0.767, abs=1e-3)
+    assert ratio(8.0) == pytest.approx(0.5007, abs=1e-3)
+    assert ratio(8.0, max_bits=24) < 0.15
+
+
+@pytest.mark.parametrize("dim", [2, 4])
+@pytest.mark.parametrize("epsilon", [0.1, 0.7, 1.3, 1.4, 3.0, 6.0])
+def test_what_theory_forbids(dim, epsilon):
+    """The bound d²/G² by all sets of corners: met below the crossing; above, blocks come close."""
+    corners = np.array(list(itertools.product([-1.0, 1.0], repeat=dim)))
+    e = math.exp(epsilon)
+    largest = 0.0
+    sets = np.arange(1 << len(corners))
+    for part in np.array_split(sets, max(1, len(sets) >> 12)):
+        inside = (part[:, None] >> np.arange(len(corners))) & 1
+        means = np.linalg.norm(inside @ corners, axis=1) / len(corners)
+        largest = max(largest, float(((e - 1) * means / (1 + (e - 1) * inside.mean(axis=1))).max()))
+    bound = dim**2 / largest**2
+    second_moments = {}
+    for block in (s for s in (1, 2, 4) if s <= dim):
+        mechanism = get("linf-block", local_epsilon=epsilon, dim=dim, block=block)
+        second_moments[block] = mechanism.worst_variance
+        assert second_moments[block] >= bound * (1 - 1e-9)
+    best = min(second_moments.values())
+    assert best == pytest.approx(bound, rel=1e-9 if dim == 2 else 0.1)
+    if epsilon < CROSSING:
+        assert second_moments[1] == best == pytest.approx(bound, rel=1e-9)
+
+
+def test_the_caps_blanket_is_that_of_the_enumerated_channel():
+    for epsilon, block in [(0.5, 1), (2.0, 2), (3.0, 3), (4.0, 4)]:
+        mechanism = get("linf-block", local_epsilon=epsilon, dim=12, block=block)
+        own, reports = mechanism.blanket(), mechanism.outcomes()
+        vectors = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=block)), dtype=torch.float64)
+        laws = torch.stack([mechanism.log_likelihood(reports, v.repeat(12 // block)) for v in vectors]).exp()
+        least = laws.amin(dim=0)
+        weights = laws[[0, -1]] / least
+        differing = (weights[0] > 1 + 1e-6) & (weights[1] < 1 + 1e-6)
+        neither = (weights < 1 + 1e-6).all(dim=0)
+        assert float(least[differing].sum()) == pytest.approx(own.differing, rel=1e-6)
+        assert float(least[neither].sum()) == pytest.approx(own.low, rel=1e-6, abs=1e-12)
+        assert own.exact
+        third = laws[1] / least
+        free = differing & (third < 1 + 1e-6)
+        assert own.outside <= float(least[free].sum()) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 40])
+@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 4.0, 50.0, 500.0])
+@pytest.mark.parametrize(
+    "name",
+    ["sampled-bits", "linf-bit-planes", "linf-block", "l1-hadamard", "l2-bit-planes", "sqkr", "l2-block"],
+)
+def test_blanket_by_name_is_the_mechanisms_own(name, epsilon, dim):
+    own = get(name, local_epsilon=epsilon, dim=dim).blanket()
+    assert blanket(name, local_epsilon=epsilon, dim=dim) == own
+    assert own.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sampled-bits", {}),
+        ("linf-bit-planes", {"levels": 3, "samples": 4}),
+        ("linf-bit-planes", {"levels": 2, "samples": 4, "constants": "thesis"}),
+        ("linf-block", {"max_bits": 20}),
+        ("l1-hadamard", {}),
+        ("l2-bit-planes", {}),
+        ("l2-bit-planes", {"frame": "kashin"}),
+        ("sqkr", {}),
+        ("l2-block", {}),
+    ],
+)
+def test_the_error_of_a_mean_is_the_formula(name, options):
+    dim, clients, rounds = 300, 64, 400
+    mechanism = get(name, local_epsilon=6.0, dim=dim, radius=2.0, **options)
+    x = torch.randn(clients, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    x = mechanism.clip(2 * x / (1 if mechanism.norm == "linf" else math.sqrt(dim)))
+    source = SeededRandomness(8)
+    errors = torch.stack(
+        [
+            (mechanism.aggregate(mechanism.randomize(x, randomness=source)) - x.mean(dim=0)).square().sum()
+            for _ in range(rounds)
+        ]
+    ).double()
+    expected = float(mechanism.variance(x).sum()) / clients**2
+    error = float(errors.std()) / math.sqrt(rounds) / expected
+    assert error < 0.012
+    assert float(errors.mean()) == pytest.approx(expected, rel=0.02 + 3 * error)
+
+
+def test_cap_parameters_refuse_what_cannot_be():
+    for signs in (0, 21, 1.0, True):
+        with pytest.raises(ValueError, match="between 1 and 20 signs"):
+            cap_parameters(local_epsilon=1.0, signs=signs)

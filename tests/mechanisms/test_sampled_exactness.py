@@ -1,0 +1,221 @@
+"""Sampled mechanisms in exact arithmetic: ε0 to the last bit, whole channels enumerated."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import get
+from shuffle_plugins.mechanisms.bit_planes import BitPlanes, plane_value
+from shuffle_plugins.mechanisms.bit_planes_parameters import SampledPlan, budgets, plane_weights
+from shuffle_plugins.mechanisms.hypercube_cap import cap_parameters
+from shuffle_plugins.mechanisms.sign_budgets import Constants, split_budget
+from shuffle_plugins.randomness import SeededRandomness
+
+WHOLE = 1 << 62
+EPSILONS = [1e-4, 1.5, 8.0, 50.0]
+
+
+def exponential_below(epsilon):
+    """A fraction below e^epsilon and close to it: the Taylor series, whose terms are all positive."""
+    x = Fraction(epsilon)
+    term = total = Fraction(1)
+    for n in range(1, 60 + 8 * math.ceil(epsilon)):
+        term = Fraction(math.floor(term * x / n * 2**400), 2**400)
+        total += term
+    return total
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(("levels", "samples"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1), (1, 20)])
+@pytest.mark.parametrize("constants", list(Constants))
+def test_the_signs_of_a_report_cost_epsilon_together_and_no_more(epsilon, levels, samples, constants):
+    planes = BitPlanes(
+        local_epsilon=epsilon,
+        dim=100,
+        plan=SampledPlan(levels=levels, samples=samples),
+        constants=constants,
+    )
+    odds = math.prod(Fraction(WHOLE - t.low, t.low) ** samples for t in planes.thresholds)
+    limit = exponential_below(epsilon)
+    assert odds <= limit
+    spent = budgets(levels, per_place=epsilon / samples, constants=constants)
+    for threshold, budget in zip(planes.thresholds, spent, strict=True):
+        printed = budget / math.sqrt(budget**2 + 4)
+        wanted = math.tanh(budget / 2) if constants is Constants.EXACT else printed
+        assert threshold.gain == pytest.approx(wanted, rel=1e-9)
+    if constants is Constants.EXACT and epsilon / (samples * levels) < 20 and levels < 5:
+        assert odds >= limit * (1 - Fraction(1, 10**9))
+
+
+def test_a_budget_too_small_to_split_is_refused():
+    with pytest.raises(ValueError, match="send fewer"):
+        split_budget(1e-9, shares=[1.0], repeats=2)
+    with pytest.raises(ValueError, match="send fewer"):
+        get("sampled-bits", local_epsilon=1e-9, dim=5, samples=2)
+    assert get("linf-bit-planes", local_epsilon=1e-9, dim=5).plan == SampledPlan(levels=1, samples=1)
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-4, 1.5, 8.0, 50.0, 500.0])
+@pytest.mark.parametrize("signs", [1, 2, 3, 5, 8, 20])
+def test_a_cap_keeps_epsilon_and_has_its_gain(epsilon, signs):
+    cap = cap_parameters(local_epsilon=epsilon, signs=signs)
+    near = Fraction(cap.cap_threshold, WHOLE)
+    everywhere = (1 - near) / 2**signs
+    odds = (everywhere + near / cap.patterns) / everywhere
+    limit = exponential_below(epsilon)
+    assert odds <= limit
+    if epsilon < 20:
+        assert odds - 1 >= (limit - 1) * (1 - Fraction(1, 10**8))
+    agreements = [bin(pattern).count("1") for pattern in range(1 << min(signs, 12))]
+    if signs <= 12:
+        inside = [a for a in agreements if a >= cap.agreements]
+        assert len(inside) == cap.patterns
+        mean = near * Fraction(sum(2 * a - signs for a in inside), signs * len(inside))
+        assert cap.gain == pytest.approx(float(mean), rel=1e-12)
+    if 1 < signs <= 12:
+        pairs = near * Fraction(
+            sum((2 * a - signs) ** 2 - signs for a in inside), signs * (signs - 1) * len(inside)
+        )
+        assert cap.pair_moment == pytest.approx(float(pairs), rel=1e-12, abs=1e-15)
+
+
+def test_the_agreements_of_a_cap_are_the_best():
+    for epsilon, signs in itertools.product([0.1, 1.0, 3.0, 6.0], [2, 3, 4, 7, 12]):
+        e = math.exp(epsilon)
+        gains = []
+        for least in range(1, signs + 1):
+            weights = [math.comb(signs, a) * (e if a >= least else 1) for a in range(signs + 1)]
+            mean = sum(w * (2 * a - signs) for a, w in enumerate(weights)) / signs
+            gains.append(mean / sum(weights))
+        cap = cap_parameters(local_epsilon=epsilon, signs=signs)
+        assert cap.gain == pytest.approx(max(gains), rel=1e-9)
+
+
+CHANNELS = [
+    ("sampled-bits", 5, {"samples": 2}),
+    ("sampled-bits", 5, {"samples": 2, "constants": "thesis"}),
+    ("sampled-bits", 3, {"samples": 3}),
+    ("linf-bit-planes", 1, {"levels": 4}),
+    ("linf-bit-planes", 3, {"levels": 2, "samples": 2}),
+    ("linf-bit-planes", 3, {"levels": 2, "samples": 2, "constants": "thesis"}),
+    ("linf-block", 5, {"block": 1}),
+    ("linf-block", 5, {"block": 2}),
+    ("linf-block", 7, {"block": 4}),
+    ("linf-block", 3, {"block": 3}),
+    ("l1-hadamard", 1, {}),
+    ("l1-hadamard", 5, {}),
+    ("l1-hadamard", 4, {"p": 1.5}),
+    ("l2-bit-planes", 1, {"levels": 3, "samples": 1}),
+    ("l2-bit-planes", 3, {"levels": 2, "samples": 2}),
+    ("l2-bit-planes", 3, {"levels": 2, "samples": 2, "constants": "thesis"}),
+    ("l2-bit-planes", 3, {"levels": 1, "samples": 2, "frame": "kashin"}),
+    ("l2-bit-planes", 200, {"oversized": "balance", "levels": 1, "samples": 1, "clients": 30_000}),
+    ("sqkr", 1, {}),
+    ("sqkr", 3, {"signs": 2}),
+    ("sqkr", 5, {"signs": 3, "frame": "rotation"}),
+    ("sqkr", 4, {"signs": 4, "frame": "rotation"}),
+    ("l2-block", 1, {}),
+    ("l2-block", 5, {"signs": 3}),
+    ("l2-block", 6, {"signs": 2, "frame": "rotation"}),
+    ("l2-block", 100, {"signs": 2, "frame": "rotation", "oversized": "balance", "clients": 30_000}),
+]
+
+
+def name_of(channel):
+    name, dim, options = channel
+    return "-".join([name, str(dim), *(str(value) for value in options.values())])
+
+
+def records(mechanism):
+    """Vectors of the ball: one inside, zero, flat ones and opposite corners of several directions."""
+    generator = torch.Generator().manual_seed(7)
+    inside = torch.randn(mechanism.dim, generator=generator, dtype=torch.float64)
+    first = torch.zeros(mechanism.dim, dtype=torch.float64)
+    first[0] = 1
+    directions = torch.stack([inside.sign(), torch.ones_like(inside), inside, first])
+    outer = mechanism.clip(1e3 * mechanism.radius * torch.cat([directions, -directions]))
+    some = torch.stack([0.6 * mechanism.clip(inside.unsqueeze(0))[0], torch.zeros_like(inside)])
+    return torch.cat([outer, some])
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 50.0])
+@pytest.mark.parametrize("channel", CHANNELS, ids=name_of)
+def test_enumerated_channel(channel, epsilon):
+    name, dim, options = channel
+    mechanism = get(name, local_epsilon=epsilon, dim=dim, radius=0.5, **options)
+    reports = mechanism.outcomes()
+    assert reports.bits_per_report == mechanism.bits_per_report
+    values = torch.stack([mechanism.sum(reports.narrow(i, i + 1)) for i in range(len(reports))]).double()
+    vectors = records(mechanism)
+    laws = torch.stack([mechanism.log_likelihood(reports, x) for x in vectors])
+    bias = mechanism.clipping_bias(vectors) if hasattr(mechanism, "clipping_bias") else torch.zeros(1)
+    assert float((laws.amax(dim=0) - laws.amin(dim=0)).max()) <= epsilon * (1 + 1e-9)
+    for x, law, formula, off in zip(
+        vectors, laws.exp(), mechanism.variance(vectors), bias.expand_as(vectors), strict=True
+    ):
+        assert float(law.sum()) == pytest.approx(1, abs=1e-9)
+        mean = (law.unsqueeze(1) * values).sum(dim=0)
+        scale = float(values.abs().max())
+        torch.testing.assert_close(mean, x + off, rtol=0, atol=1e-7 * max(1.0, scale))
+        squared = float((law * (values - x).square().sum(dim=1)).sum())
+        assert squared == pytest.approx(float(formula), rel=1e-4, abs=1e-9)
+        assert float(formula) <= mechanism.worst_variance * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "options"),
+    [
+        ("sampled-bits", 5, {"samples": 2}),
+        ("linf-bit-planes", 3, {"levels": 2, "samples": 2}),
+        ("linf-block", 6, {"block": 3}),
+        ("linf-block", 7, {"block": 4}),
+        ("l1-hadamard", 5, {}),
+        ("l1-hadamard", 8, {"p": 1.7}),
+    ],
+)
+def test_two_records_spend_all_of_epsilon(name, dim, options):
+    mechanism = get(name, local_epsilon=1.5, dim=dim, radius=0.5, **options)
+    reports, vectors = mechanism.outcomes(), records(mechanism)
+    laws = torch.stack([mechanism.log_likelihood(reports, x) for x in vectors])
+    assert float((laws.amax(dim=0) - laws.amin(dim=0)).max()) == pytest.approx(1.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("channel", [c for c in CHANNELS if c[1] < 6], ids=name_of)
+def test_the_sampler_draws_the_enumerated_law(channel):
+    name, dim, options = channel
+    mechanism = get(name, local_epsilon=1.5, dim=dim, radius=0.5, **options)
+    x = records(mechanism)[-2]
+    law = mechanism.log_likelihood(mechanism.outcomes(), x).exp()
+    drawn = mechanism.randomize(x.repeat(40_000, 1), randomness=SeededRandomness(5))
+
+    def codes(reports):
+        code = torch.zeros(len(reports), dtype=torch.int64)
+        for field in reports.fields:
+            for column in field.values.reshape(len(reports), -1).unbind(dim=1):
+                code = (code << field.bits) + column
+        return code
+
+    known = codes(mechanism.outcomes())
+    assert len(known.unique()) == len(known)
+    order = known.argsort()
+    at = torch.searchsorted(known[order], codes(drawn))
+    assert torch.equal(known[order][at], codes(drawn))
+    counts = torch.bincount(at, minlength=len(known)).double()
+    expected = 40_000 * law[order]
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    freedom = len(known) - 1
+    assert statistic < freedom + 6 * math.sqrt(2 * freedom)
+
+
+def test_planes_add_up_and_the_ends_stay_in_range():
+    x = torch.cat([torch.linspace(-1, 1, 4097, dtype=torch.float64), torch.tensor([-1.0, 1.0, 1.0000001])])
+    for levels in (1, 2, 3, 8, 30):
+        planes = [plane_value(x, level=k, levels=levels) for k in range(levels)]
+        total = sum(w * plane for w, plane in zip(plane_weights(levels), planes, strict=True))
+        torch.testing.assert_close(total, x.clamp(-1, 1), rtol=0, atol=1e-15)
+        assert all(bool((plane.abs() == 1).all()) for plane in planes[:-1])
+        assert float(planes[-1].abs().max()) <= 1
+        assert all(float(plane[-2]) == 1 for plane in planes)
