@@ -244,7 +244,7 @@ def plot_choices(*, panels: Mapping[str, Sequence[Choice]], path: Path) -> None:
         axis.set(
             xscale="log", yscale="log", title=title, xlabel="bits per report", ylabel="mean squared error"
         )
-        axis.margins(x=0.18, y=0.12)
+        axis.margins(x=0.3, y=0.12)
         axis.grid(True, which="major", alpha=0.3)
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
