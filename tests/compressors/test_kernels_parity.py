@@ -16,7 +16,7 @@ if importlib.util.find_spec("triton") is None:
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a GPU or Triton's interpreter", allow_module_level=True)
 
-from shuffle_plugins.compressors.hadamard import hadamard_transform
+from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_transform
 from shuffle_plugins.compressors.kernels import triton_signs
 from shuffle_plugins.compressors.kernels.bits import (
     decode_signs_torch,
@@ -30,7 +30,7 @@ from shuffle_plugins.compressors.kernels.triton_bits import (
     pack_signs_triton,
     unpack_signs_triton,
 )
-from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton
+from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton, transform_rows
 from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton, gather_signs_triton
 from shuffle_plugins.keystream import Keystream
 from shuffle_plugins.keystream.devices import runs_kernels
@@ -86,8 +86,18 @@ def test_transform_in_three_passes(monkeypatch):
 
 def test_transform_of_strided_and_stacked_rows():
     x = batch(24, 16)
-    for given in (x.T.contiguous().T, x[::2], x.view(2, 3, 4, 16), x[:0], x[0]):
+    for given in (x.T.contiguous().T, x[::2], x.view(2, 3, 4, 16), x[:0], x[0], x[None, :0]):
         assert torch.equal(hadamard_triton(given.to(DEVICE)).cpu(), hadamard_transform(given))
+
+
+def test_transform_in_place_with_padding_and_signs():
+    x = batch(5, 11).to(DEVICE)
+    expected = padded_transform(x.cpu(), signs=diagonal(11), normalized=True)
+    out = torch.empty(5, 16, device=DEVICE)
+    assert transform_rows(x, size=16, signs=diagonal(11).to(DEVICE), scale=0.25, out=out) is out
+    assert torch.equal(out.cpu(), expected)
+    transform_rows(out, size=16, out=out)
+    assert torch.equal(out.cpu(), hadamard_transform(expected))
 
 
 def test_transform_refuses_what_it_cannot_do():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,14 +63,21 @@ class SignRule:
             first: a multiple of 4.
         """
         coins = draw.coins(first, values.numel(), device=values.device)
-        excess = (values * self.gain).sub_(coins)
-        near = (excess - 0.5).abs_() < 0.5 + MARGIN
-        plus = excess >= 0.5
-        undecided = near.nonzero().squeeze(1)
-        upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
-        lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
-        plus[undecided] = upper + lower < self.thresholds(values[undecided])
+        excess = (values * self.gain).sub_(coins).sub_(0.5)
+        plus = excess >= 0
+        undecided = _indices(excess.abs_() < 0.5 + MARGIN)
+        if undecided.numel():
+            upper = coins[undecided].to(torch.int64).add_(1 << (COIN_BITS - 1)) << _LOWER_BITS
+            lower = draw.refinements(undecided + first) & ((1 << _LOWER_BITS) - 1)
+            plus[undecided] = upper + lower < self.thresholds(values[undecided])
         return plus
+
+
+def _indices(flags: Tensor) -> Tensor:
+    """Where a vector of flags is set; numpy looks eight flags at a time, torch at each."""
+    if flags.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flags.numpy()))
+    return flags.nonzero().squeeze(1)
 
 
 def check_scale(scale: float) -> float:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_dim
+from shuffle_plugins.compressors.hadamard import padded_dim, padded_transform
 from shuffle_plugins.compressors.kernels.bits import WORD_BITS, pack_signs_torch, packed_width
 from shuffle_plugins.compressors.kernels.draws import SignRule, check_scale
 from shuffle_plugins.keystream import Keystream
 from shuffle_plugins.keystream.devices import runs_kernels
 from shuffle_plugins.mechanisms.rows import Rows
 
-CHUNK_VALUES = 1 << 18
+CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""
 
 
@@ -31,14 +31,14 @@ def encode_signs(
     sign stands for :math:`\pm scale / (1 - 2\,low/2^{62})`, unbiased where nothing is clamped. All
     coordinates are sent: ε0 of a row is ``size`` times that of a sign.
 
-    The input is read once and bits are written; beyond them the torch path holds about 2**18 values, and so
+    The input is read once and bits are written; beyond them the torch path holds about 2**17 values, and so
     does the GPU, but for rows longer than 2**15. Both return the same bits: v is computed in float32,
     butterflies from the largest distance to the smallest, then one multiplication by 1/(√size · scale)
     rounded to float32; a sum that is NaN (it cannot be, of rows in a ball) counts as 0.
 
     Args:
         x: (clients, dim); 64-bit rows are rounded to float32.
-        signs: (dim,) +1 and -1; None for no rotation of signs.
+        signs: (dim,) int8, +1 and -1; None for +1 everywhere.
         scale: what becomes ±1; positive.
         low_threshold: ``low``, in [1, 2**61].
         draw: from :meth:`~shuffle_plugins.randomness.Randomness.keystream`, for this call alone: coordinate j
@@ -51,8 +51,8 @@ def encode_signs(
         ValueError: if an argument is out of range or shapes disagree.
     """
     rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), check_scale(scale)
-    if signs is not None and signs.shape != (rows.dim,):
-        raise ValueError(f"signs must be ({rows.dim},), got {tuple(signs.shape)}")
+    if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
+        raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
         from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton
 
@@ -99,12 +99,10 @@ def encode_signs_torch(
     size = padded_dim(rows.dim)
     width = WORD_BITS * packed_width(size)
     packed = torch.empty((rows.num_rows, width // WORD_BITS), dtype=torch.int32, device=rows.device)
-    signs = None if signs is None else signs.to(rows.device, torch.float32)
     chunk = max(1, CHUNK_VALUES // width)
     for start in range(0, rows.num_rows, chunk):
         part = rows.narrow(start, start + chunk).dense().to(torch.float32)
-        part = part if signs is None else part * signs
-        rotated = hadamard_transform(pad(part, (0, size - rows.dim)))
+        rotated = padded_transform(part, signs=signs)
         values = pad(_unit_values(rotated, rotation_factor(size, scale)), (0, width - size))
         bits = rule.draw(values.view(-1), draw=draw, first=start * width).view(values.shape)
         bits[:, size:] = False

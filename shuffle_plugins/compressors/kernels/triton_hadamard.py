@@ -112,12 +112,15 @@ def hadamard_triton(x: Tensor, *, normalized: bool = False) -> Tensor:
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    rows = x.reshape(-1, size)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     scale = size**-0.5 if normalized else 1.0
-    return transform_rows(rows, size=size, scale=scale).to(x.dtype).reshape(x.shape)
+    transform_rows(x.reshape(-1, size), size=size, scale=scale, out=out.view(-1, size))
+    return out
 
 
-def transform_rows(x: Tensor, *, size: int, signs: Tensor | None = None, scale: float = 1.0) -> Tensor:
+def transform_rows(
+    x: Tensor, *, size: int, signs: Tensor | None = None, scale: float = 1.0, out: Tensor | None = None
+) -> Tensor:
     """``scale`` · H · (signs · row) of each zero-padded row, (rows, size).
 
     Args:
@@ -125,18 +128,17 @@ def transform_rows(x: Tensor, *, size: int, signs: Tensor | None = None, scale: 
         size: a power of two.
         signs: (columns,) +1 and -1; none by default.
         scale: the factor, applied last.
-
-    Returns:
-        In the dtype of x, or where that has 16 bits and more than one pass is needed, float32.
+        out: where to write, contiguous (rows, size); may be x itself. By default a new tensor of x's dtype.
     """
+    if out is None:
+        out = torch.empty((x.shape[0], size), dtype=x.dtype, device=x.device)
     x = x if x.stride(1) == 1 else x.contiguous()
     if size <= LARGEST_TILE:
-        out = torch.empty((x.shape[0], size), dtype=x.dtype, device=x.device)
         _transform_whole(x, out, signs=signs, scale=scale)
-        return out
-    blocks = high_butterflies(x, size=size, signs=signs)
-    _transform_whole(blocks, blocks, signs=None, scale=scale)
-    return blocks.view(-1, size)
+    else:
+        blocks = high_butterflies(x, size=size, signs=signs)
+        _transform_whole(blocks, out.view(blocks.shape), signs=None, scale=scale)
+    return out
 
 
 def high_butterflies(x: Tensor, *, size: int, signs: Tensor | None) -> Tensor:
