@@ -27,7 +27,7 @@ class DiscreteLaplace(GridNoise):
     ε0 holds for the whole l1 ball and the rounding in it, exactly: see
     :mod:`shuffle_plugins.mechanisms.laplace_grid`. Noise is drawn from its exact law
     (:mod:`shuffle_plugins.mechanisms.discrete_sampling`), rounding from thresholds out of 2**62. Fewer bits
-    mean a coarser grid: the noise's variance is about :math:`e^{1/T}` times that of the Laplace mechanism,
+    mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace mechanism,
     2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a coordinate
     is cut there with probability below e^-28, a bias below 1e-12 of the noise's scale, which is not removed.
 

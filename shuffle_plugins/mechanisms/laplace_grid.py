@@ -3,15 +3,18 @@ r"""The grid and the noise of the discrete Laplace mechanism, and its blanket. T
 A row x of the l1 ball is divided by the step h and rounded, coordinate by coordinate, to the multiple below
 or above, without bias; noise with P[k] ∝ :math:`e^{-|k|/T}` is added.
 
-**ε0 with rounding.** For a code y, the probability :math:`P_x(y)` of one coordinate, as a function of x/h, is
-:math:`P(y - k)` at whole k and linear in between. Between neighbours it grows or falls by the factor
-:math:`e^{1/T}`, so the slope of its logarithm is largest at the lower end: at most :math:`e^{1/T} - 1`.
-Coordinates are independent, hence
+**ε0 with rounding.** For a code y, the probability :math:`P_x(y)` of one coordinate, as a function of
+z = x/h, is :math:`P(y - z)` at whole z and linear in between; neighbours differ by the factor
+:math:`e^{1/T}`. Away from 0 and towards y, |z| = k + f steps gain
+:math:`k/T + \ln(1 + f(e^{1/T} - 1)) \le |z|(e^{1/T} - 1)` of logarithm; away from y they lose
+:math:`k/T - \ln(1 - f(1 - e^{-1/T})) \le |z|/T`, by convexity in f. Coordinates are independent, so two rows
+of the ball differ by
 
-.. math:: |\log P_x(y) - \log P_{x'}(y)| \le (e^{1/T} - 1)\,‖x - x'‖_1/h \le (e^{1/T} - 1)\,2r/h,
+.. math:: |\log P_x(y) - \log P_{x'}(y)| \le (e^{1/T} - 1 + 1/T)\,r/h
 
-in any dimension: rounding costs :math:`e^{1/T} - 1` instead of 1/T, and the step is chosen for it. Rounding
-the rows first and bounding the distance of the rounded rows would cost up to 2·dim steps more.
+in any dimension, and the step is chosen to make that ε0. It is attained in the limit, by one row spread over
+many coordinates and one on an axis. The noise alone, without rounding, would spend 2r/(hT). Rounding the rows
+first and bounding the distance of the rounded rows would cost up to 2·dim steps more.
 
 In one dimension linear pieces have their extremes at whole multiples, so with r = q·h the ratio is exactly
 :math:`e^{2q/T}`; rounding costs nothing, and the blanket is the discrete Laplace one. Where x is not a
@@ -80,7 +83,8 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
         scale = Fraction(math.ceil(Fraction(2 * whole) / Fraction(local_epsilon) * grain)) / grain
         return LaplaceGrid(scale=scale, radius_in_steps=float(whole), whole_radius=whole)
     scale = Fraction(wanted).limit_denominator(1 << 20)
-    radius = local_epsilon / (2 * math.expm1(1 / float(scale))) * (1 - _MARGIN)
+    rate = 1 / float(scale)
+    radius = local_epsilon / (math.expm1(rate) + rate) * (1 - _MARGIN)
     return LaplaceGrid(scale=scale, radius_in_steps=radius, whole_radius=None)
 
 

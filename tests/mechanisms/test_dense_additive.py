@@ -1,0 +1,313 @@
+"""Laplace and Gaussian noise on grids: what is spent, to the last digit, and what is paid for the grid."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, special, stats
+
+from shuffle_plugins.accounting.additive_noise import discrete_laplace_blanket, gaussian_blanket
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
+from shuffle_plugins.mechanisms.gaussian_calibration import gaussian_delta, noise_ratio
+from shuffle_plugins.mechanisms.gaussian_grid import rounded_distance
+from shuffle_plugins.mechanisms.laplace_grid import laplace_grid
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import SeededRandomness
+
+NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]
+EPSILONS = [1e-4, 1.5, 50.0]
+
+
+def on_a_line(mechanism, points):
+    """Log-probabilities of all outcomes of a scalar mechanism (outcomes, points)."""
+    outcomes = mechanism.outcomes()
+    xs = torch.linspace(-1, 1, points, dtype=torch.float64) * mechanism.radius
+    return torch.stack([mechanism.log_likelihood(outcomes, x.reshape(1)) for x in xs], dim=1), xs
+
+
+def codes(mechanism, values):
+    """Reports of given multiples of the step (reports, dim)."""
+    return mechanism._reports((values + mechanism.limit).to(torch.int32))
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("bits", [8, 12])
+def test_scalar_laplace_spends_epsilon_exactly(epsilon, bits):
+    mechanism = get("discrete-laplace", local_epsilon=epsilon, dim=1, radius=0.7, bits=bits)
+    law, xs = on_a_line(mechanism, 97)
+    torch.testing.assert_close(law.exp().sum(dim=0), torch.ones(97, dtype=torch.float64))
+    spent = float((law.amax(dim=1) - law.amin(dim=1)).max())
+    assert spent <= epsilon * (1 + 1e-12)
+    rate = 1 / float(mechanism.grid.scale)
+    whole = mechanism.grid.whole_radius is not None
+    assert spent >= epsilon * (1 - 1e-6) * (1 if whole else rate / math.expm1(rate))
+    values = torch.stack([mechanism.sum(mechanism.outcomes().narrow(i, i + 1)) for i in range(len(law))])
+    means = values.double().T @ law.exp()
+    assert float((means - xs).abs().max()) < 1e-6 * float(values.abs().max())
+    variances = values.double().square().T @ law.exp() - means.square()
+    torch.testing.assert_close(
+        variances.squeeze(0), mechanism.variance(xs.unsqueeze(1)), rtol=1e-5, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_vector_laplace_never_exceeds_epsilon(epsilon):
+    """Reports of the plane whose two outermost rows of codes on either side stand for all beyond them."""
+    mechanism = get("discrete-laplace", local_epsilon=epsilon, dim=2, radius=0.7, bits=8)
+    line = torch.arange(-mechanism.limit, mechanism.limit + 1, 3)
+    outcomes = codes(mechanism, torch.cartesian_prod(line, line))
+    angles = torch.linspace(0, 2 * math.pi, 33, dtype=torch.float64)
+    around = torch.stack([angles.cos(), angles.sin()], dim=1)
+    around *= mechanism.radius / around.abs().sum(dim=1, keepdim=True)
+    vertices = mechanism.radius * torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1.0]], dtype=torch.float64)
+    rows = torch.cat([around, vertices, around / 3])
+    law = torch.stack([mechanism.log_likelihood(outcomes, row) for row in rows])
+    spent = float((law.amax(dim=0) - law.amin(dim=0)).max())
+    assert spent <= epsilon
+    rate = 1 / float(mechanism.grid.scale)
+    assert spent >= 0.95 * epsilon * 2 * rate / (math.expm1(rate) + rate)
+
+
+def test_rounding_spends_more_than_the_noise_alone_and_no_more_than_is_accounted():
+    """The worst case of the proof: one row spread over many coordinates, the other on an axis."""
+    dim = 2000
+    mechanism = get("discrete-laplace", local_epsilon=4.0, dim=dim, radius=1.0, bits=8)
+    spread = torch.full((dim,), 1 / (dim - 1), dtype=torch.float64)
+    axis = torch.zeros(dim, dtype=torch.float64)
+    spread[0], axis[0] = 0, -1
+    report = codes(mechanism, torch.full((1, dim), 40))
+    spent = float(mechanism.log_likelihood(report, spread) - mechanism.log_likelihood(report, axis))
+    noise_alone = 2 * mechanism.grid.radius_in_steps / float(mechanism.grid.scale)
+    assert noise_alone * 1.05 < spent <= 4.0
+    assert spent > 0.99 * 4.0
+
+
+@pytest.mark.parametrize("name", ["laplace", "discrete-laplace"])
+@pytest.mark.parametrize("dim", [1, 5])
+def test_rows_outside_by_rounding_spend_no_more(name, dim):
+    mechanism = get(name, local_epsilon=3.0, dim=dim, radius=0.5)
+    row = torch.zeros(dim, dtype=torch.float64)
+    row[0] = 0.5 * (1 + 9e-6)
+    reports = mechanism.randomize(torch.stack([row, -row]).float().repeat(500, 1))
+    spent = mechanism.log_likelihood(reports, row) - mechanism.log_likelihood(reports, -row)
+    assert float(spent.abs().max()) <= 3.0 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(("name", "overhead"), [("laplace", 1.001), ("discrete-laplace", 1.03)])
+def test_the_grid_costs_little(name, overhead, epsilon):
+    mechanism = get(name, local_epsilon=epsilon, dim=13, radius=2.0)
+    textbook = 13 * 2 * (2 * 2.0 / epsilon) ** 2
+    assert mechanism.worst_variance <= overhead * textbook
+    assert mechanism.worst_variance >= 0.999 * textbook
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dim", [1, 6])
+def test_noise_has_the_stated_variance(name, dim, epsilon):
+    mechanism = get(name, local_epsilon=epsilon, dim=dim, radius=0.5)
+    row = mechanism.clip(torch.linspace(-1, 1, dim, dtype=torch.float64).unsqueeze(0) + 0.3)
+    clients = 120_000 // dim
+    reports = mechanism.randomize(row.expand(clients, dim), randomness=SeededRandomness(1))
+    errors = mechanism._multiples(reports).double() * mechanism.step - row
+    assert float(errors.square().sum(dim=1).mean()) == pytest.approx(
+        float(mechanism.variance(row)), rel=0.025
+    )
+    standard = errors.mean(dim=0) / errors.std(dim=0) * clients**0.5
+    assert float(standard.abs().max()) < 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_codes_leave_room_for_the_noise(name):
+    for epsilon in (1e-9, 1e-4, 1.5, 50.0, 500.0):
+        for dim in (1, 5, 1000):
+            mechanism = get(name, local_epsilon=epsilon, dim=dim)
+            room = (mechanism.limit - mechanism.radius / mechanism.step) * mechanism.step
+            noise = (mechanism.worst_variance / dim) ** 0.5
+            assert room >= (19 if "laplace" in name else 9.4) * noise * 0.99
+            assert mechanism.bits_per_report == mechanism.bits * dim
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forged_reports_are_refused(name):
+    mechanism = get(name, local_epsilon=1.5, dim=3)
+    good = mechanism.randomize(torch.zeros(4, 3), randomness=SeededRandomness(1))
+    values = good.fields[0].values
+    largest = torch.full_like(values, (1 << mechanism.bits) - 1)
+    forged = [
+        Field(largest, mechanism.bits),
+        Field(values, mechanism.bits + 1),
+        Field(values[:, :2], mechanism.bits),
+        Field(values.float(), 32),
+    ]
+    for field in forged:
+        with pytest.raises(ValueError, match="code"):
+            mechanism.sum(Reports(mechanism=name, dim=3, fields=(field,)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_more_than_the_grid_leaves_a_client(name):
+    """Equal codes for nearby rows: a report depends on the row through whole numbers only."""
+    mechanism = get(name, local_epsilon=1.5, dim=40)
+    reports = mechanism.randomize(torch.rand(50, 40) / 50, randomness=SeededRandomness(1))
+    values = reports.fields[0].values
+    assert not values.is_floating_point()
+    assert int(values.max()) <= 2 * mechanism.limit
+
+
+def test_laplace_blankets():
+    assert blanket("discrete-laplace", local_epsilon=2.0, dim=1) == discrete_laplace_blanket(
+        local_epsilon=2.0, steps=2 * laplace_grid(local_epsilon=2.0, dim=1, bits=12).whole_radius
+    )
+    for epsilon, dim in ((2.0, 2), (1e-9, 1), (200.0, 1)):
+        own = get("laplace", local_epsilon=epsilon, dim=dim).blanket()
+        assert own == Blanket.generic(epsilon, exact=False)
+        assert own == blanket("laplace", local_epsilon=epsilon, dim=dim)
+    few = get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8).blanket()
+    law, _ = on_a_line(get("discrete-laplace", local_epsilon=2.0, dim=1, bits=8), 2)
+    weights = law - law.amin(dim=1, keepdim=True)
+    least = law.amin(dim=1).exp()
+    assert float(least.sum()) == pytest.approx(few.mass, rel=1e-9)
+    at_top = least[(weights[:, 1] - 2.0).abs() < 1e-6].sum()
+    assert float(at_top) == pytest.approx(few.differing, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-6), (1.0, 1e-5), (4.0, 1e-2), (50.0, 1e-9)])
+def test_analytic_calibration(epsilon, delta):
+    ratio = noise_ratio(local_epsilon=epsilon, local_delta=delta)
+    assert gaussian_delta(ratio, epsilon=epsilon) == pytest.approx(delta, rel=1e-5)
+    assert gaussian_delta(ratio, epsilon=epsilon) <= delta
+    edge = epsilon * ratio + 0.5 / ratio  # where the log-ratio of densities at distance one is ε
+
+    def loss(z):
+        return stats.norm.pdf(z) * -math.expm1(epsilon - (z / ratio - 0.5 / ratio**2 + 1 / ratio**2))
+
+    start = epsilon * ratio - 0.5 / ratio
+    measured = integrate.quad(loss, start, start + 12, epsabs=0, limit=200)[0]
+    assert edge > start
+    assert measured == pytest.approx(delta, rel=1e-3)
+
+
+def hockey_stick(first, second, epsilon):
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("bits", [8, 10])
+def test_rounded_gaussian_spends_delta(epsilon, bits):
+    """Exact probabilities of the codes: δ at ε0 between the ends, with and without the grid."""
+    mechanism = get("gaussian", local_epsilon=epsilon, dim=1, radius=0.5, local_delta=1e-3, bits=bits)
+    cuts = (np.arange(-mechanism.limit, mechanism.limit) + 0.5) * mechanism.step
+
+    def law(x):
+        below = special.ndtr(np.append(np.append(-np.inf, (cuts - x) / mechanism.sigma), np.inf))
+        return np.diff(below)
+
+    spent = hockey_stick(law(0.5), law(-0.5), epsilon)
+    assert spent <= 1e-3
+    assert spent >= (0.9 if bits == 10 else 0.75) * 1e-3
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("bits", [7, 10])
+def test_discrete_gaussian_spends_at_most_delta(epsilon, bits):
+    """In one and in two dimensions by enumeration, for rows on the grid and between."""
+    for dim in (1, 2) if bits == 7 else (1,):
+        mechanism = get(
+            "discrete-gaussian", local_epsilon=epsilon, dim=dim, radius=0.5, local_delta=1e-2, bits=bits
+        )
+        sigma = mechanism.grid.sigma
+        support = np.arange(-14 * sigma, 14 * sigma + 1)
+        noise = np.exp(-(support**2) / (2 * sigma**2))
+        noise /= noise.sum()
+
+        def law(x, *, noise=noise, step=mechanism.step):
+            scaled = x / step
+            up = scaled - math.floor(scaled)
+            return np.roll((1 - up) * noise + up * np.roll(noise, 1), math.floor(scaled))
+
+        for direction in ([1.0, 0.0], [0.6, 0.8], [0.97, math.sqrt(1 - 0.97**2)])[: 3 if dim == 2 else 1]:
+            for length in (0.5, 0.5 - mechanism.step / 2):
+                ends = [sign * length * np.array(direction[:dim]) for sign in (1, -1)]
+                parts = [[law(x) for x in end] for end in ends]
+                joint = [np.outer(*p).ravel() if dim == 2 else p[0] for p in parts]
+                assert hockey_stick(joint[0], joint[1], epsilon) <= 1e-2
+
+
+def test_exact_bits_are_nearly_as_good_as_the_continuous_gaussian():
+    for epsilon in (0.5, 2.0, 50.0):
+        for dim in (1, 30, 3000):
+            discrete = get("discrete-gaussian", local_epsilon=epsilon, dim=dim)
+            continuous = get("gaussian", local_epsilon=epsilon, dim=dim)
+            assert discrete.worst_variance <= 1.02 * continuous.worst_variance
+            assert discrete.worst_variance >= continuous.worst_variance * 0.99
+            assert discrete.bits <= 20
+
+
+@pytest.mark.parametrize("dim", [1, 9, 300])
+@pytest.mark.parametrize("radius", [0.3, 4.0, 60.0])
+def test_rounded_rows_are_seldom_farther_apart_than_assumed(dim, radius):
+    generator = torch.Generator().manual_seed(1)
+    row = torch.randn(dim, generator=generator, dtype=torch.float64)
+    row *= radius / row.norm()
+    uniform = torch.rand(4000, dim, generator=generator, dtype=torch.float64)
+    apart = ((row + uniform).floor() - (uniform - row).floor()).norm(dim=1)
+    for miss in (0.3, 1e-3):
+        limit = rounded_distance(radius, dim=dim, miss=miss)
+        assert float((apart > limit).double().mean()) <= miss
+        assert limit <= 2 * radius + math.sqrt(dim)
+    assert float(apart.max()) <= 2 * radius + math.sqrt(dim)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian"])
+def test_rounds_of_approximate_mechanisms(name):
+    vectors = get(name, local_epsilon=2.0, dim=5, local_delta=1e-9)
+    assert vectors.local_delta == 1e-9
+    with pytest.raises(ValueError, match="shuffle_round"):
+        vectors.blanket()
+    accounted = vectors.shuffle_round(population=1000, cohort=100)
+    assert (accounted.local_epsilon, accounted.local_delta, accounted.blanket) == (2.0, 1e-9, None)
+    number = get(name, local_epsilon=2.0, dim=1, local_delta=1e-9, radius=3.0)
+    accounted = number.shuffle_round(population=1000, cohort=100)
+    assert accounted.local_delta == 0
+    assert accounted.blanket == number.blanket()
+    if name == "gaussian":
+        law = gaussian_blanket(sigma=number.sigma, radius=3.0)
+        assert number.blanket().mass == pytest.approx(law.mass, rel=1e-9)
+    loud = get(name, local_epsilon=500.0, dim=1)
+    assert loud.shuffle_round(population=1000, cohort=100).local_delta == 1e-6
+    assert "local_delta=1e-09" in repr(vectors)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "discrete-gaussian"])
+@pytest.mark.parametrize("delta", [0, -1.0, 0.5, math.nan, True, "1"])
+def test_bad_local_delta_is_refused(name, delta):
+    with pytest.raises(ValueError, match="local_delta"):
+        get(name, local_epsilon=1.0, dim=3, local_delta=delta)
+
+
+@pytest.mark.parametrize("name", ["discrete-laplace", "gaussian", "discrete-gaussian"])
+@pytest.mark.parametrize("bits", [0, 5, 41, 8.0, True])
+def test_bad_bits_are_refused(name, bits):
+    with pytest.raises(ValueError, match="bits"):
+        get(name, local_epsilon=1.0, dim=3, bits=bits)
+
+
+def test_a_grid_too_coarse_for_the_noise_is_refused():
+    with pytest.raises(ValueError, match="allow more bits"):
+        get("discrete-gaussian", local_epsilon=0.1, dim=1000, bits=8)
+    with pytest.raises(ValueError, match="raise local_epsilon"):
+        get("discrete-gaussian", local_epsilon=1e-9, dim=10**9, local_delta=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extreme_rows_are_clipped_to_the_ball(name):
+    mechanism = get(name, local_epsilon=50.0, dim=3, radius=1e-6)
+    rows = torch.tensor([[3e38, -3e38, 3e38], [1e-40, 0, 0]], dtype=torch.float64)
+    scaled = mechanism._scaled(Rows(rows)) * mechanism.step
+    order = 1 if "laplace" in name else 2
+    assert float(torch.linalg.vector_norm(scaled[0], ord=order)) == pytest.approx(1e-6)
+    assert bool(mechanism.sum(mechanism.randomize(rows, clip=True)).isfinite().all())
