@@ -21,7 +21,6 @@ from shuffle_plugins.mechanisms.rows import Rows
 
 _CHUNK = 1 << 16
 _MARGIN = 1e-3
-_LEAST_LEVEL = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +41,13 @@ class KashinFrame:
     ``max_iterations`` is scaled down into it: it represents s·x with s = level / (level reached) < 1, and is
     the only one that :meth:`reconstruct` does not give back up to rounding.
 
-    **Level.** No frame does better than 1. A row along a column of U needs about √(π/2)/√(1 - d/N), the most
-    that is known to be needed here; the default is a quarter above: 2.22 where N = 2d, 1.81 where N = 4d.
-    All rows tried reach it (dense, sparse, heavy-tailed, along columns and sums of columns of U), dense ones
-    in 4 to 8 iterations. The theory's constants for random frames are larger by an order of magnitude.
+    **Level.** No frame does better than 1, and √d is enough for every row. A row along a column of U needs
+    about √(π/2)/√(1 - d/N); the default is a quarter above, and at most √d: 2.22 where N = 2d, 1.81 where
+    N = 4d. Rows chosen before the seed reach it, dense ones in 4 to 8 iterations, and so do one-hot rows and
+    rows along columns of U. The theory's constants for random frames are larger by an order of magnitude, and
+    for this one there is none for all rows at once: 2**k entries of equal size in positions that make up an
+    affine subspace of the indices need √(2**k), with the right signs. From 8 entries on that passes the
+    default; such rows are rare unless they are made from the seed, or d is below a hundred or so.
 
     Args:
         dim: d, length of a vector.
@@ -73,9 +75,10 @@ class KashinFrame:
         size = 2 * padded_dim(self.dim)
         if self.level == 0.0:
             hardest = math.sqrt(math.pi / 2 / (1 - self.dim / size))
-            object.__setattr__(self, "level", 1.25 * hardest)
-        if not _LEAST_LEVEL < self.level < math.inf:
-            raise ValueError(f"level must be finite and above {_LEAST_LEVEL:g}, got {self.level!r}")
+            always = math.sqrt(self.dim) / (1 - _MARGIN)
+            object.__setattr__(self, "level", min(1.25 * hardest, always))
+        if not 1 < self.level < math.inf:
+            raise ValueError(f"level must be finite and above 1, got {self.level!r}")
         iterations = self.max_iterations
         if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
             raise ValueError(f"max_iterations must be a whole number, one or more, got {iterations!r}")

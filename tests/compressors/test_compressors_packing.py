@@ -1,0 +1,141 @@
+import hashlib
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.compressors.packing import (
+    compact_dtype,
+    pack_bits,
+    pack_records,
+    pack_rows,
+    unpack_bits,
+    unpack_records,
+    unpack_rows,
+)
+from shuffle_plugins.mechanisms.reports import Field, Reports
+
+WIRE = ["20355253c1a5660c", "20b7fa39d670f346", "3fc924b962c83287", "f9dfa6316b39b48e"]
+"""SHA-256 of reports that the first version of the library wrote."""
+
+
+def values(bits, *shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed + bits).integers(0, 1 << bits, size=shape))
+
+
+def as_text(row, bits):
+    return "".join(f"{int(value):0{bits}b}" for value in row) if bits else ""
+
+
+def to_bytes(text):
+    text = text + "0" * (-len(text) % 8)
+    return bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8))
+
+
+@pytest.mark.parametrize("bits", range(63))
+def test_every_width_is_the_binary_text(bits):
+    for count in (0, 1, 2, 7, 8, 9, 100):
+        given = values(bits, count)
+        packed = pack_bits(given, bits)
+        assert packed.dtype == torch.uint8
+        assert packed.numpy().tobytes() == to_bytes(as_text(given, bits))
+        back = unpack_bits(packed, bits, count)
+        assert back.dtype == compact_dtype(bits)
+        assert torch.equal(back.long(), given)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 5, 8, 11, 31, 32, 62])
+def test_rows_take_whole_bytes_of_their_own(bits):
+    for width in (1, 3, 8, 21):
+        given = values(bits, 6, width)
+        packed = pack_rows(given, bits)
+        assert packed.numpy().tobytes() == b"".join(to_bytes(as_text(row, bits)) for row in given)
+        packed[:, -1] |= (1 << (-width * bits % 8)) - 1
+        assert torch.equal(unpack_rows(packed, bits, width).long(), given)
+
+
+def test_long_rows_are_packed_in_parts():
+    for bits in (3, 13):
+        given = values(bits, 2, 8 * (1 << 18) + 5)
+        packed = pack_rows(given, bits)
+        assert torch.equal(unpack_rows(packed, bits, given.shape[1]).long(), given)
+        at = 8 * (1 << 17)
+        assert (
+            packed[1, at // 8 * bits :][:9].numpy().tobytes()
+            == to_bytes(as_text(given[1, at : at + 60], bits))[:9]
+        )
+
+
+def test_records_are_the_binary_text():
+    source = np.random.default_rng(5)
+    for _ in range(150):
+        records = int(source.integers(0, 20))
+        layout = [
+            (int(source.integers(0, 63)), int(source.integers(1, 12))) for _ in range(source.integers(1, 4))
+        ]
+        fields = [(torch.from_numpy(source.integers(0, 1 << b, size=(records, w))), b) for b, w in layout]
+        packed = pack_records(fields)
+        text = "".join(as_text(part[i], bits) for i in range(records) for part, bits in fields)
+        assert packed.numpy().tobytes() == to_bytes(text)
+        back = unpack_records(packed, layout, records)
+        assert all(torch.equal(a.long(), b) for a, (b, _) in zip(back, fields, strict=True))
+
+
+def test_any_integer_dtype_is_packed():
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        given = torch.tensor([5, 0, 7, 1], dtype=dtype)
+        assert pack_bits(given, 3).tolist() == [0b10100011, 0b10010000]
+
+
+@pytest.mark.parametrize(
+    ("given", "bits", "message"),
+    [
+        (torch.tensor([4]), 2, "does not fit"),
+        (torch.tensor([-1]), 2, "does not fit"),
+        (torch.tensor([1]), 0, "does not fit"),
+        (torch.tensor([1]), 63, "0 to 62"),
+        (torch.tensor([1]), True, "0 to 62"),
+        (torch.tensor([1.0]), 2, "only integers"),
+        (torch.tensor([True]), 2, "only integers"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(given, bits, message):
+    with pytest.raises(ValueError, match=message):
+        pack_bits(given, bits)
+
+
+def test_other_lengths_are_refused():
+    data = pack_bits(values(5, 9), 5)
+    for wrong, bits, count in ((data[:-1], 5, 9), (data, 5, 20), (data.int(), 5, 9)):
+        with pytest.raises(ValueError, match="take uint8"):
+            unpack_bits(wrong, bits, count)
+    with pytest.raises(ValueError, match="number of values"):
+        unpack_bits(data, 5, -1)
+
+
+def test_the_wire_form_of_reports_did_not_change():
+    def field(bits, *shape):
+        steps = torch.arange(int(np.prod(shape)), dtype=torch.int64) * 2654435761 + 12345
+        return Field((steps & ((1 << bits) - 1)).reshape(shape), bits)
+
+    digests = []
+    for fields in (
+        [field(1, 1001)],
+        [field(14, 77), field(1, 77)],
+        [field(10, 33, 5), Field(torch.arange(66.0).reshape(33, 2), 32), field(62, 33), field(3, 33, 9)],
+        [field(8, 16, 3)],
+    ):
+        sent = Reports(mechanism="m", dim=9, fields=tuple(fields))
+        digests.append(hashlib.sha256(sent.to_bytes()).hexdigest()[:16])
+    assert digests == WIRE
+
+
+def test_a_large_batch_of_signs_packs_in_well_under_a_second():
+    signs = torch.zeros((10_000, 13_706), dtype=torch.uint8)
+    signs[::7, ::3] = 1
+    start = time.process_time()
+    packed = pack_records([(signs, 1)])
+    assert time.process_time() - start < 1
+    assert packed.numel() == 10_000 * 13_706 // 8
+    assert torch.equal(unpack_records(packed, [(1, 13_706)], 10_000)[0], signs)

@@ -1,0 +1,110 @@
+import hashlib
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.compressors.hadamard import hadamard_signs
+from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
+from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.mechanisms.rows import Rows
+
+DIMS = (1, 2, 3, 16, 100, 1000)
+
+
+def batch(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_is_the_matrix_it_says(dim):
+    rotation = Rotation(dim=dim, seed=3)
+    index = torch.arange(rotation.size)
+    matrix = hadamard_signs(index[:, None], index[:dim]).double() * rotation.signs / math.sqrt(rotation.size)
+    x = batch(4, dim)
+    torch.testing.assert_close(rotation.apply(x), x @ matrix.T, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(matrix.T @ matrix, torch.eye(dim, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", DIMS)
+def test_keeps_lengths_and_is_undone(dim, dtype):
+    rotation = Rotation(dim=dim, seed=-5)
+    x = batch(6, dim).to(dtype)
+    turned = rotation.apply(x)
+    assert turned.shape == (6, rotation.size)
+    assert turned.dtype == dtype
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+    torch.testing.assert_close(turned.norm(dim=1), x.norm(dim=1), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(rotation.inverse(turned), x, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(rotation.inverse(turned[2]), x[2], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_coefficients_are_entries_of_apply(dtype):
+    rotation = Rotation(dim=100, seed=1)
+    x = batch(5, 100).to(dtype)
+    indices = torch.randint(rotation.size, (5, 4), generator=torch.Generator().manual_seed(1))
+    wide = rotation.apply(x.double() if dtype == torch.float64 else x.float())
+    assert torch.equal(rotation.coefficients(x, indices), wide.gather(1, indices))
+    assert torch.equal(rotation.coefficients(Rows([x[:, :33], x[:, 33:]]), indices), wide.gather(1, indices))
+
+
+def test_spreads_as_hoeffding_says():
+    dim, size, level = 900, 1024, 4.0
+    x = torch.zeros(3, dim, dtype=torch.float64)
+    x[0, 7] = 1
+    x[1] = dim**-0.5
+    x[2] = batch(dim) ** 5
+    x[2] /= x[2].norm()
+    largest = torch.stack([Rotation(dim=dim, seed=seed).apply(x).abs().amax(dim=1) for seed in range(300)])
+    bound = 2 * size * math.exp(-(level**2) / 2)
+    assert bound < 0.7
+    assert float((largest > level / math.sqrt(size)).double().mean(dim=0).max()) <= bound
+    assert float((x.abs().amax(dim=1)[[0, 2]]).min()) > 2 * level / math.sqrt(size)
+
+
+def test_is_determined_by_its_seed_on_every_machine():
+    assert Rotation(dim=20, seed=8) == Rotation(dim=20, seed=8)
+    assert hash(Rotation(dim=20, seed=8)) == hash(Rotation(dim=20, seed=8))
+    assert Rotation(dim=20, seed=8) != Rotation(dim=20, seed=9)
+    assert not torch.equal(Rotation(dim=64, seed=8).signs, Rotation(dim=64, seed=9).signs)
+    data = hashlib.shake_256(b"shuffle_plugins public rotation 8").digest(3)
+    expected = 1 - 2 * np.unpackbits(np.frombuffer(data, dtype=np.uint8))[:20].astype(np.int8)
+    assert Rotation(dim=20, seed=8).signs.tolist() == expected.tolist()
+
+
+def test_public_bits_differ_by_purpose_and_are_fair():
+    assert public_bytes("a", seed=1, count=8) != public_bytes("b", seed=1, count=8)
+    assert public_bytes("a", seed=1, count=8) == public_bytes("a", seed=1, count=16)[:8]
+    signs = public_signs("a", seed=1, count=100_000).double()
+    assert signs.abs().eq(1).all()
+    assert abs(float(signs.mean())) < 4 / math.sqrt(100_000)
+    assert public_signs("a", seed=1, count=0).shape == (0,)
+    for seed in (1.0, True, None):
+        with pytest.raises(ValueError, match="public seed"):
+            public_bytes("a", seed=seed, count=1)
+
+
+def test_nobody():
+    rotation = Rotation(dim=5, seed=0)
+    assert rotation.apply(torch.zeros(0, 5)).shape == (0, 8)
+    assert rotation.inverse(torch.zeros(0, 8)).shape == (0, 5)
+
+
+def test_bad_arguments_are_refused():
+    rotation = Rotation(dim=5, seed=0)
+    for wrong in (torch.zeros(2, 4), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match="length 5"):
+            rotation.apply(wrong)
+        with pytest.raises(ValueError, match="length 8"):
+            rotation.inverse(wrong)
+    with pytest.raises(ValueError, match="length 5"):
+        rotation.coefficients(torch.zeros(1, 8), torch.zeros(1, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="floating point"):
+        rotation.apply(torch.zeros(2, 5, dtype=torch.int64))
+    with pytest.raises(ValueError, match="dim must be"):
+        Rotation(dim=0, seed=0)
+    with pytest.raises(ValueError, match="public seed"):
+        Rotation(dim=5, seed=0.5)
