@@ -1,6 +1,8 @@
 """Sampled mechanisms as they are used: public indices, clipping and its bias, options, forged reports."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -276,3 +278,22 @@ def test_one_level_is_sampled_bits():
     for one, other in zip(*(r.fields for r in reports), strict=True):
         assert torch.equal(one.values, other.values)
     assert planes.worst_variance == bits.worst_variance
+
+
+def test_blankets_do_not_import_torch():
+    names = [
+        "sampled-bits",
+        "linf-bit-planes",
+        "linf-block",
+        "l1-hadamard",
+        "l2-bit-planes",
+        "sqkr",
+        "l2-block",
+    ]
+    program = (
+        "import sys, shuffle_plugins.mechanisms as m\n"
+        f"for name in {names!r}:\n"
+        "    m.blanket(name, local_epsilon=3.0, dim=1000)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
