@@ -9,7 +9,9 @@ from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.randomness import Randomness
 
 
-def stratified_indices(dim: int, count: int, clients: int, *, randomness: Randomness) -> Tensor:
+def stratified_indices(
+    dim: int, count: int, clients: int, *, randomness: Randomness, device: torch.device | str = "cpu"
+) -> Tensor:
     """One uniform index in each of ``count`` equal blocks, (clients, count) int64.
 
     A block has b = ceil(dim / count) coordinates, block k being [k·b, (k+1)·b); the padded range [0, count·b)
@@ -21,6 +23,7 @@ def stratified_indices(dim: int, count: int, clients: int, *, randomness: Random
         count: indices per client, in [1, dim].
         clients: number of clients.
         randomness: source of the indices.
+        device: where the indices are wanted.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -28,8 +31,8 @@ def stratified_indices(dim: int, count: int, clients: int, *, randomness: Random
     block = block_length(dim, count)
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 0:
         raise ValueError(f"the number of clients is a whole number, zero or more, got {clients!r}")
-    drawn = randomness.integers(block, (clients, count))
-    return drawn.add_(torch.arange(count, dtype=torch.int64).mul_(block))
+    drawn = randomness.integers(block, (clients, count), device=device)
+    return drawn.add_(torch.arange(count, device=device).mul_(block))
 
 
 def block_length(dim: int, count: int) -> int:

@@ -87,7 +87,7 @@ def random_k(x: Tensor, count: int, *, randomness: Randomness, scaled: bool = Tr
     """
     dim = _check_batch(x)
     block = block_length(dim, count)
-    indices = stratified_indices(dim, count, x.shape[0], randomness=randomness).to(x.device)
+    indices = stratified_indices(dim, count, x.shape[0], randomness=randomness, device=x.device)
     values = x.gather(1, indices.clamp(max=dim - 1)) * (indices < dim)
     return SparseRows(indices=indices, values=values * block if scaled else values, dim=dim)
 
