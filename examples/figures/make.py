@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from paper_figures import clones, subsampled, thesis
+from paper_figures import clones, mean_estimation, subsampled, thesis
 from paper_figures.data import FigureData, save_json
 from paper_figures.headlines import HEADLINES, compute, save_rows, table
 from paper_figures.style import draw
@@ -25,6 +25,7 @@ FIGURES: dict[str, Callable[[], FigureData]] = {
     "clones-2": clones.figure_2,
     "clones-3": clones.figure_3,
     "clones-4": clones.figure_4,
+    "thesis-3.2": mean_estimation.figure_3_2,
     "thesis-5.2": thesis.figure_5_2,
     "thesis-5.3": thesis.figure_5_3,
     "thesis-5.4": thesis.figure_5_4,

@@ -3,7 +3,7 @@
 In (b) and (c) every message of a report goes to a shuffler of its own: m·s shuffles of n reports, one for
 each sign, which are composed. The thesis does not print the number of levels of (c), nor its clipping radius;
 the radius here is one that no coordinate of any client exceeds, but for once in 100 rotations (sub-Gaussian
-bound, β = 0.01).
+bound, β = 0.01). Beside it stand Kashin representations in 1,024 coefficients (its Remark 3.6.1).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrat
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.accounting.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
+from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.bit_planes_parameters import SampledPlan
@@ -114,23 +115,25 @@ def _scalar_panel() -> Panel:
 
 
 def _vector_panel() -> Panel:
-    radius = _rotated_radius()
+    frame = KashinFrame(dim=_DIM, seed=0)
+    kashin = frame.level / math.sqrt(frame.size)
 
-    def multi(samples: int, epsilon: Epsilon) -> Callable[[float], float]:
+    def multi(samples: int, dim: int, radius: float, epsilon: Epsilon) -> Callable[[float], float]:
         return lambda target: min(
             _multi_message(
-                target=target, dim=_PADDED, levels=levels, samples=samples, radius=radius, epsilon=epsilon
+                target=target, dim=dim, levels=levels, samples=samples, radius=radius, epsilon=epsilon
             )
             for levels in (1, 2, 3)
         )
 
+    thesis, ours = f"{_SOURCE}, Thms 3.6.2 and 5.3.1", "blanket pair, docs/accounting.md"
+    rotated = _rotated_radius()
     curves = [
-        (f"multi-message, s = {samples}, {whose}", source, multi(samples, epsilon))
-        for samples in (200, 250)
-        for whose, source, epsilon in (
-            ("thesis RDP", f"{_SOURCE}, Thms 3.6.2 and 5.3.1", _by_thesis),
-            ("our accounting", "blanket pair, docs/accounting.md", _by_blanket),
-        )
+        ("multi-message, s = 200, thesis RDP", thesis, multi(200, _PADDED, rotated, _by_thesis)),
+        ("multi-message, s = 250, thesis RDP", thesis, multi(250, _PADDED, rotated, _by_thesis)),
+        ("multi-message, s = 250, our accounting", ours, multi(250, _PADDED, rotated, _by_blanket)),
+        ("Kashin, s = 500, thesis RDP", thesis, multi(500, frame.size, kashin, _by_thesis)),
+        ("Kashin, s = 500, our accounting", ours, multi(500, frame.size, kashin, _by_blanket)),
     ]
     curves += [
         ("PrivUnit, clones", "Feldman et al. 2021, Thm 3.1, numerical", _clones(_privunit_error)),

@@ -52,6 +52,26 @@ _STYLES: dict[str, dict[str, Any]] = {
     bounds.BLANKET.name: {"color": _ORANGE},
     bounds.CHECK_INS.name: {"color": _BROWN, "linestyle": (0, (5, 1.5, 1, 1.5))},
     bounds.EFM19_RDP.name: {"color": _GREY},
+    **{
+        f"thesis, m = {levels}": {"color": _RED, "linestyle": dashes, "linewidth": 1.1}
+        for levels, dashes in ((1, "-"), (2, (0, (5, 1.5))), (3, (0, (3, 1.5, 1, 1.5))), (4, (0, (1, 1.2))))
+    },
+    "Laplace": {"color": _PINK},
+    "bit planes, this package": {"color": _OURS, "linewidth": 2.4, "zorder": 4},
+    "PrivUnit": {"color": _BLACK, "linestyle": (0, (1, 1.2))},
+    "multi-message, m = 4, thesis RDP": {"color": _RED},
+    "multi-message, m = 6, thesis RDP": {"color": _RED, "linestyle": (0, (5, 1.5))},
+    "multi-message, m = 4, our accounting": {"color": _OURS},
+    "multi-message, m = 6, our accounting": {"color": _OURS, "linestyle": (0, (5, 1.5))},
+    "multi-message, s = 200, thesis RDP": {"color": _RED, "linestyle": (0, (1, 1.2))},
+    "multi-message, s = 250, thesis RDP": {"color": _RED, "linestyle": (0, (3, 1.5, 1, 1.5))},
+    "Kashin, s = 500, thesis RDP": {"color": _BROWN},
+    "Kashin, s = 500, our accounting": {"color": _BLACK},
+    "multi-message, s = 250, our accounting": {"color": _OURS, "linestyle": (0, (3, 1.5, 1, 1.5))},
+    "Laplace, clones": {"color": _PINK, "linestyle": (0, (5, 1.5))},
+    "Laplace, our accounting": {"color": _BLUE},
+    "PrivUnit, clones": {"color": _ORANGE, "linestyle": (0, (5, 1.5))},
+    "PrivUnit, our accounting": {"color": _SKY},
     "binary response, closed form": {"color": _SKY, "linestyle": (0, (5, 1.5, 1, 1.5))},
     "binary response, exact": {"color": _BLACK, "linestyle": (0, (1, 1.2))},
 }
