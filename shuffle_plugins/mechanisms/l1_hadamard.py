@@ -19,7 +19,7 @@ from shuffle_plugins.mechanisms.signs import random_signs, sign_log_likelihood, 
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16
-_CHUNK_ENTRIES = 1 << 18
+_CHUNK_ENTRIES = 1 << 17
 
 
 class L1Hadamard(LocalRandomizer):
