@@ -149,7 +149,6 @@ _ENTRIES: dict[str, _Entry] = {
     ),
 }
 
-_LAWS: dict[str, str] = {}
 _CATEGORIES = "categories"
 
 
@@ -185,11 +184,6 @@ def available() -> tuple[str, ...]:
     """
     _discover()
     return tuple(sorted(_ENTRIES))
-
-
-def accounted() -> tuple[str, ...]:
-    """Names of all mechanisms with a blanket, sorted: the available ones and further standard ones."""
-    return tuple(sorted({*available(), *_LAWS}))
 
 
 def summary(name: str) -> str:
@@ -230,14 +224,11 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = Non
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
     """The mechanism's privacy blanket, for accounting; the built-in ones do not import torch.
 
-    Mechanisms that are known but cannot be built here (:func:`accounted`) have a blanket too; for frequency
-    oracles ``dim`` is the number of categories.
+    ``dim`` is the number of categories where a mechanism takes them.
 
     Raises:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
-    if name in _LAWS and name not in available():
-        return _blanket(_LAWS[name], local_epsilon=local_epsilon, dim=dim)
     entry = _entry(name)
     if entry.blanket is None:
         return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
@@ -260,10 +251,7 @@ def _entry(name: str) -> _Entry:
     if name not in _ENTRIES:
         _discover()
     if name not in _ENTRIES:
-        raise ValueError(
-            f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}; for accounting also: "
-            f"{', '.join(sorted(_LAWS))}"
-        )
+        raise ValueError(f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}")
     return _ENTRIES[name]
 
 
