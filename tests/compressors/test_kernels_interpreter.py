@@ -18,8 +18,8 @@ import torch
 def test_kernels_in_the_interpreter():
     file = Path(__file__).with_name("test_kernels_parity.py")
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         timeout=600,

@@ -166,6 +166,7 @@ def test_encoded_signs_that_integers_decide(low, monkeypatch):
     assert torch.equal(result, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_encoded_signs_of_what_is_not_a_number():
     x = torch.full((1, 64), 3e38)
     x[0, ::2] = -3e38
