@@ -290,6 +290,6 @@ class LocalRandomizer(Mechanism):
         limit = self.radius * (1 + _BALL_TOLERANCE[dtype])
         if norms.numel() and float(norms.max()) > limit:
             raise ValueError(
-                f"a row has {self.norm} norm {float(norms.max()):g}, outside the ball of radius "
+                f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "
                 f"{self.radius:g}; clip it first, or pass clip=True"
             )
