@@ -104,45 +104,52 @@ def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type)
 
 
 def _across_snippet(bits: int) -> _Value:
+    """Butterflies between 2**bits vectors, ``stride`` elements apart, from one row to another or the same."""
+
     @_emitted
-    def snippet(context: Any, pointer: Any, stride: Any) -> Any:
-        element, size = _float_type(pointer)
+    def snippet(context: Any, source: Any, target: Any, stride: Any) -> Any:
+        element, size = _float_type(source)
         vector = ir.VectorType(element, _VECTOR_BYTES // size)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            base, stride = arguments
-            targets = _pointers(builder, base, stride, 1 << bits, vector)
-            values = _across(builder, [_load(builder, target, size) for target in targets])
-            for value, target in zip(values, targets, strict=True):
-                builder.store(value, target).align = size
+            given, wanted, distance = arguments
+            places = _pointers(builder, given, distance, 1 << bits, vector)
+            values = _across(builder, [_load(builder, place, size) for place in places])
+            for value, place in zip(
+                values, _pointers(builder, wanted, distance, 1 << bits, vector), strict=True
+            ):
+                builder.store(value, place).align = size
             return context.get_dummy_value()
 
-        return types.void(pointer, types.int64), generate
+        return types.void(source, target, types.int64), generate
 
     return snippet
 
 
 def _whole_snippet(bits: int) -> _Value:
+    """The transform of 2**bits neighbouring vectors, scaled, from one row to another or the same."""
+
     @_emitted
-    def snippet(context: Any, pointer: Any, scale: Any) -> Any:
-        element, size = _float_type(pointer)
+    def snippet(context: Any, source: Any, target: Any, scale: Any) -> Any:
+        element, size = _float_type(source)
         lanes = _VECTOR_BYTES // size
         vector = ir.VectorType(element, lanes)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            base, factor = arguments
+            given, wanted, factor = arguments
             first = ir.Constant(_INT32, 0)
             factors = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, first)
             everywhere = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
             factors = builder.shuffle_vector(factors, factors, everywhere)
-            targets = _pointers(builder, base, ir.Constant(_INT64, lanes), 1 << bits, vector)
-            values = _across(builder, [_load(builder, target, size) for target in targets])
-            for value, target in zip(values, targets, strict=True):
+            step = ir.Constant(_INT64, lanes)
+            places = _pointers(builder, given, step, 1 << bits, vector)
+            values = _across(builder, [_load(builder, place, size) for place in places])
+            for value, place in zip(values, _pointers(builder, wanted, step, 1 << bits, vector), strict=True):
                 done = builder.fmul(_within(builder, value, lanes, element), factors)
-                builder.store(done, target).align = size
+                builder.store(done, place).align = size
             return context.get_dummy_value()
 
-        return types.void(pointer, pointer.dtype), generate
+        return types.void(source, target, source.dtype), generate
 
     return snippet
 
@@ -194,71 +201,75 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _butterflies(row: _Value, block_bits: _Value, bits: _Value, blocks: _Value, lanes: _Value) -> None:
+def _butterflies(
+    given: _Value, row: _Value, block_bits: _Value, bits: _Value, blocks: _Value, lanes: _Value
+) -> None:
     """``bits`` levels of butterflies, the farthest first, in each of so many blocks of 2**block_bits."""
     stride = 1 << (block_bits - bits)
     for block in range(blocks):
         start = block << block_bits
         for i in range(start, start + stride, lanes):
-            at = _advance(row, i)
+            source, target = _advance(given, i), _advance(row, i)
             if bits == 4:
-                _across_4(at, stride)
+                _across_4(source, target, stride)
             elif bits == 3:
-                _across_3(at, stride)
+                _across_3(source, target, stride)
             elif bits == 2:
-                _across_2(at, stride)
+                _across_2(source, target, stride)
             else:
-                _across_1(at, stride)
+                _across_1(source, target, stride)
 
 
 @_compiled
-def _near(row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+def _far(given: _Value, row: _Value, size_bits: _Value, down_to: _Value, lanes: _Value) -> _Value:
+    """Butterflies of a row until blocks of 2**down_to are left; where these are now."""
+    left = size_bits
+    while left > down_to:
+        bits = min(3, left - down_to)
+        _butterflies(given, row, left, bits, 1 << (size_bits - left), lanes)
+        left -= bits
+        given = row
+    return given
+
+
+@_compiled
+def _near(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
     """The whole transform of a row that fits the first cache."""
-    lanes = 1 << lane_bits
     fused = lane_bits + 4
     left = size_bits
     while left > fused:
         bits = left - fused
         if bits > 4:
             bits = 3
-        _butterflies(row, left, bits, 1 << (size_bits - left), lanes)
+        _butterflies(given, row, left, bits, 1 << (size_bits - left), 1 << lane_bits)
         left -= bits
+        given = row
     vectors = left - lane_bits
     for i in range(0, 1 << size_bits, 1 << left):
-        at = _advance(row, i)
+        source, target = _advance(given, i), _advance(row, i)
         if vectors == 4:
-            _whole_4(at, scale)
+            _whole_4(source, target, scale)
         elif vectors == 3:
-            _whole_3(at, scale)
+            _whole_3(source, target, scale)
         elif vectors == 2:
-            _whole_2(at, scale)
+            _whole_2(source, target, scale)
         elif vectors == 1:
-            _whole_1(at, scale)
+            _whole_1(source, target, scale)
         else:
-            _whole_0(at, scale)
+            _whole_0(source, target, scale)
 
 
 @_compiled
-def _far(row: _Value, size_bits: _Value, down_to: _Value, lanes: _Value) -> None:
-    """Butterflies of a row until blocks of 2**down_to are left."""
-    left = size_bits
-    while left > down_to:
-        bits = min(3, left - down_to)
-        _butterflies(row, left, bits, 1 << (size_bits - left), lanes)
-        left -= bits
-
-
-@_compiled
-def _transform(row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
-    """The transform of one row in place, outer blocks first, each finished while it is in a cache."""
+def _transform(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+    """The transform of one row into another or itself, outer blocks first, each finished while in a cache."""
     middle = min(size_bits, _IN_L2)
     inner = min(size_bits, _IN_L1)
-    _far(row, size_bits, middle, 1 << lane_bits)
+    far = _far(given, row, size_bits, middle, 1 << lane_bits)
     for i in range(0, 1 << size_bits, 1 << middle):
         block = _advance(row, i)
-        _far(block, middle, inner, 1 << lane_bits)
+        near = _far(_advance(far, i), block, middle, inner, 1 << lane_bits)
         for j in range(0, 1 << middle, 1 << inner):
-            _near(_advance(block, j), inner, lane_bits, scale)
+            _near(_advance(near, j), _advance(block, j), inner, lane_bits, scale)
 
 
 @_compiled
@@ -314,7 +325,6 @@ def _transform_rows(
     stride: _Value,
     dim: _Value,
     signs: _Value,
-    signed: _Value,
     out: _Value,
     size_bits: _Value,
     rows: _Value,
@@ -322,19 +332,14 @@ def _transform_rows(
     scale: _Value,
 ) -> None:
     """``out`` may be ``source`` where rows are not padded."""
+    prepared = signs != 0 or dim != 1 << size_bits
     for r in range(rows):
-        row = _advance(out, r << size_bits)
-        _copy(_advance(source, r * stride), signs, signed, row, dim)
-        _clear(row, dim, 1 << size_bits)
-        _transform(row, size_bits, lane_bits, scale)
-
-
-@_compiled
-def _transform_in_place(
-    data: _Value, size_bits: _Value, rows: _Value, lane_bits: _Value, scale: _Value
-) -> None:
-    for r in range(rows):
-        _transform(_advance(data, r << size_bits), size_bits, lane_bits, scale)
+        given, row = _advance(source, r * stride), _advance(out, r << size_bits)
+        if prepared:
+            _copy(given, _int8_at(signs), signs != 0, row, dim)
+            _clear(row, dim, 1 << size_bits)
+            given = row
+        _transform(given, row, size_bits, lane_bits, scale)
 
 
 @_compiled
@@ -349,14 +354,8 @@ def _transform_rows_32(
     lane_bits: _Value,
     scale: _Value,
 ) -> None:
-    data, factor = _float32_at(out), numba.float32(scale)
-    if source == out and signs == 0 and dim == 1 << size_bits:
-        _transform_in_place(data, size_bits, rows, lane_bits, factor)
-    else:
-        given = _float32_at(source)
-        _transform_rows(
-            given, stride, dim, _int8_at(signs), signs != 0, data, size_bits, rows, lane_bits, factor
-        )
+    given, target, factor = _float32_at(source), _float32_at(out), numba.float32(scale)
+    _transform_rows(given, stride, dim, signs, target, size_bits, rows, lane_bits, factor)
 
 
 @_compiled
@@ -371,14 +370,8 @@ def _transform_rows_64(
     lane_bits: _Value,
     scale: _Value,
 ) -> None:
-    data = _float64_at(out)
-    if source == out and signs == 0 and dim == 1 << size_bits:
-        _transform_in_place(data, size_bits, rows, lane_bits, scale)
-    else:
-        given = _float64_at(source)
-        _transform_rows(
-            given, stride, dim, _int8_at(signs), signs != 0, data, size_bits, rows, lane_bits, scale
-        )
+    given, target = _float64_at(source), _float64_at(out)
+    _transform_rows(given, stride, dim, signs, target, size_bits, rows, lane_bits, scale)
 
 
 @_compiled
@@ -411,7 +404,7 @@ def _coefficient_rows(
         if count == 1:
             found[r, 0] = _coefficient(row, 1 << size_bits, chosen[r, 0])
         else:
-            _transform(row, size_bits, lane_bits, one)
+            _transform(row, row, size_bits, lane_bits, one)
             for i in range(count):
                 found[r, i] = data[chosen[r, i]]
 
