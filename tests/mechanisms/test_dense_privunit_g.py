@@ -1,0 +1,149 @@
+"""PrivUnitG: its optimum, its law, and the sum of many reports without the reports."""
+
+import math
+
+import pytest
+import torch
+from scipy import special, stats
+
+from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.mechanisms.privunit_g_parameters import PrivUnitGParameters, optimal_parameters
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import SeededRandomness
+
+EPSILONS = [1e-4, 1.5, 50.0]
+P_VALUE = 1e-4
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0, 8.0, 16.0])
+def test_within_a_percent_of_privunit_in_many_dimensions(epsilon):
+    own = get("privunit-g", local_epsilon=epsilon, dim=13_706).worst_variance
+    optimum = get("privunit", local_epsilon=epsilon, dim=13_706).worst_variance
+    assert optimum < own < 1.001 * optimum
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("dim", [1, 3, 500])
+def test_threshold_is_optimal(dim, epsilon):
+    best = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    for factor in (0.98, 1.02):
+        other = PrivUnitGParameters.at(best.threshold * factor, local_epsilon=epsilon, dim=dim)
+        assert best.mean_square / best.mean**2 <= other.mean_square / other.mean**2 * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_mixture_spends_epsilon_and_not_more(epsilon):
+    p = optimal_parameters(local_epsilon=epsilon, dim=7)
+    leaning = 1 - p.plain_probability
+    spent = math.log1p(leaning / p.tail / p.plain_probability)
+    assert spent <= epsilon * (1 + 1e-13)
+    assert spent >= epsilon * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("dim", [1, 2, 30])
+@pytest.mark.parametrize("length", [0.3, 1.0])
+def test_reports_follow_the_stated_density(dim, epsilon, length):
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim)
+    p = mechanism.parameters
+    direction = torch.ones(dim) / dim**0.5
+    rows = (length * direction).expand(20_000, dim)
+    vectors = mechanism.randomize(rows, randomness=SeededRandomness(3)).fields[0].values
+    share = (1 + length) / 2
+
+    def cdf(a):
+        c, below, above = p.plain_probability, special.ndtr(a), special.ndtr(-a)
+        upper = 1 - (above / p.tail).clip(0, 1)
+        lower = (below / p.tail).clip(0, 1)
+        return c * below + (1 - c) * (share * upper + (1 - share) * lower)
+
+    along = (vectors @ direction).double().numpy()
+    assert stats.kstest(along, cdf).pvalue > P_VALUE
+    if dim > 1:
+        across = torch.zeros(dim)
+        across[0], across[1] = 2**-0.5, -(2**-0.5)
+        assert stats.kstest((vectors @ across).double().numpy(), stats.norm.cdf).pvalue > P_VALUE
+
+
+def test_zero_rows_say_nothing():
+    mechanism = get("privunit-g", local_epsilon=8.0, dim=3)
+    vectors = mechanism.randomize(torch.zeros(30_000, 3), randomness=SeededRandomness(1)).fields[0].values
+    for probe in (torch.eye(3)[0], torch.ones(3) / 3**0.5):
+        assert stats.kstest((vectors @ probe).double().numpy(), stats.norm.cdf).pvalue > P_VALUE
+
+
+@pytest.mark.parametrize(("epsilon", "repeated"), [(1e-4, False), (1.5, True), (50.0, False)])
+def test_sums_have_the_mean_and_covariance_of_summed_reports(epsilon, repeated):
+    """Over two chunks, with a zero row, rows that depend on each other, and more rows than columns."""
+    dim, draws = 4, 1000
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim, radius=0.5)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(7, dim, generator=generator)
+    rows[0], rows[3] = 0, 2 * rows[2]
+    rows = mechanism.clip(rows * 0.3).repeat(6, 1) if repeated else mechanism.clip(rows * 0.3)
+    source = SeededRandomness(5)
+    quick = torch.stack([mechanism.randomize_sum(rows, randomness=source) for _ in range(draws)]).double()
+    p = mechanism.parameters
+    expected = torch.zeros(dim, dtype=torch.float64) + torch.eye(dim) * len(rows)
+    for row in rows.double():
+        length = float(row.norm())
+        if length:
+            unit = row / length
+            lean = (p.mean * length / 0.5) ** 2
+            expected += (p.threshold * p.mean - lean) * torch.outer(unit, unit)
+    expected *= mechanism.scale**2
+    spread = quick.std(dim=0) / draws**0.5
+    assert float(((quick.mean(dim=0) - rows.double().sum(dim=0)) / spread).abs().max()) < 5
+    assert float((quick.T.cov() - expected).abs().max()) < 6 * 2**0.5 * float(expected.max()) / draws**0.5
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e30])
+def test_extreme_rows_have_their_direction(scale):
+    mechanism = get("privunit-g", local_epsilon=50.0, dim=40, radius=scale)
+    rows = torch.zeros(40, 40)
+    rows[:, 0] = scale
+    total = mechanism.randomize_sum(rows, randomness=SeededRandomness(1)) / scale
+    assert float(total[0]) == pytest.approx(40, abs=12)
+    one_by_one = mechanism.sum(mechanism.randomize(rows, randomness=SeededRandomness(1))) / scale
+    assert float(one_by_one[0]) == pytest.approx(40, abs=12)
+
+
+def test_blocks_of_columns_do_not_matter():
+    mechanism = get("privunit-g", local_epsilon=3.0, dim=40)
+    rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) / 10
+    whole = mechanism.randomize_sum(rows, randomness=SeededRandomness(1))
+    parts = mechanism.randomize_sum(Rows([rows[:, :7], rows[:, 7:]]), randomness=SeededRandomness(1))
+    torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("dim", [1, 6])
+def test_blanket_has_the_masses_of_two_half_spaces(dim, epsilon):
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=dim)
+    own, s = mechanism.blanket(), mechanism.parameters.tail
+    c = 1 / (1 + math.expm1(epsilon) * s)
+    assert own.mass == pytest.approx(c, rel=1e-9)
+    assert own.differing == pytest.approx(c * s, rel=1e-9)
+    assert own.exact
+    if dim > 1:
+        assert own.outside == pytest.approx(c * s * (1 - s), rel=1e-9)
+        plain = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        t = mechanism.parameters.threshold
+        seen = float(((plain[:, 0] >= t) & (plain[:, 1] < t)).double().mean())
+        assert seen == pytest.approx(s * (1 - s), abs=5 * math.sqrt(s / 100_000))
+
+
+@pytest.mark.parametrize("forged", [math.nan, math.inf, 40.0])
+def test_forged_reports_are_refused(forged):
+    mechanism = get("privunit-g", local_epsilon=1.5, dim=3)
+    vectors = torch.full((2, 3), forged)
+    with pytest.raises(ValueError, match="forged"):
+        mechanism.sum(Reports(mechanism="privunit-g", dim=3, fields=(Field(vectors, 32),)))
+    with pytest.raises(ValueError, match="float32"):
+        mechanism.sum(Reports(mechanism="privunit-g", dim=3, fields=(Field(vectors[:, :2], 32),)))
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 37.0, math.nan])
+def test_bad_thresholds_are_refused(threshold):
+    with pytest.raises(ValueError, match="threshold"):
+        PrivUnitGParameters.at(threshold, local_epsilon=1.0, dim=3)

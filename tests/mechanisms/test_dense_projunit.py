@@ -1,0 +1,232 @@
+"""ProjUnit: the projections, what clipping folded rows costs, and the variance."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting.blanket import Form
+from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
+from shuffle_plugins.mechanisms.folding import Folding
+from shuffle_plugins.mechanisms.projunit_parameters import along_square
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.randomness import SeededRandomness
+
+EPSILONS = [1e-4, 1.5, 50.0]
+SHAPES = [(1, 1), (7, 7), (7, 2), (80, 16), (300, 64), (64, 63), (1500, 50)]
+
+
+def matrices(folding):
+    """W_b for every pattern, (patterns, size, dim)."""
+    eye = Rows(torch.eye(folding.dim, dtype=torch.float64))
+    ones = torch.ones(folding.dim, dtype=torch.float64)
+    return torch.stack(
+        [
+            folding.project(eye, torch.full((folding.dim,), pattern), factors=ones).T
+            for pattern in range(folding.patterns)
+        ]
+    )
+
+
+@pytest.mark.parametrize(("dim", "size"), SHAPES)
+@pytest.mark.parametrize("seed", [0, 5])
+def test_projections_average_to_the_identity_exactly(dim, size, seed):
+    folding = Folding(dim=dim, size=size, seed=seed)
+    w = matrices(folding)
+    mean = torch.einsum("bki,bkj->ij", w, w) / folding.patterns
+    torch.testing.assert_close(mean, torch.eye(dim, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dim", "size"), SHAPES)
+def test_unfolding_is_the_transpose(dim, size):
+    folding = Folding(dim=dim, size=size, seed=1)
+    w = matrices(folding)
+    sums = torch.randn(folding.patterns, size, generator=torch.Generator().manual_seed(1)).double()
+    torch.testing.assert_close(folding.unfold(sums), torch.einsum("bki,bk->i", w, sums))
+    patterns = torch.arange(folding.patterns)
+    torch.testing.assert_close(folding.unfold_each(sums, patterns), torch.einsum("bki,bk->bi", w, sums))
+
+
+def test_each_client_is_folded_by_its_own_pattern_and_scaled():
+    folding = Folding(dim=300, size=20, seed=1)
+    rows = torch.randn(40, 300, generator=torch.Generator().manual_seed(1))
+    patterns = torch.arange(40) % folding.patterns
+    factors = torch.linspace(0.1, 1, 40)
+    folded = folding.project(Rows([rows[:, :50], rows[:, 50:]]), patterns, factors=factors)
+    expected = torch.einsum("nki,ni->nk", matrices(folding)[patterns], rows.double() * factors.unsqueeze(1))
+    torch.testing.assert_close(folded.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["normal", "axis", "two", "flat", "comb"])
+def test_lengths_survive_folding_whatever_the_row(kind):
+    """‖Wx‖ has mean square one and standard deviation about √(2/k), also where large entries collide."""
+    dim, size = 5000, 500
+    row = {
+        "normal": torch.randn(dim, generator=torch.Generator().manual_seed(1)),
+        "axis": torch.eye(dim)[17],
+        "two": torch.eye(dim)[[17, 17 + 4 * size]].sum(dim=0),
+        "flat": torch.ones(dim),
+        "comb": (torch.arange(dim) % size == 3).float(),
+    }[kind]
+    row = (row / row.norm()).repeat(16, 1)
+    squares = torch.cat(
+        [
+            Folding(dim=dim, size=size, seed=seed)
+            .project(Rows(row), torch.arange(16), factors=torch.ones(16))
+            .square()
+            .sum(dim=1)
+            for seed in range(30)
+        ]
+    )
+    spread = math.sqrt(2 / size)
+    assert float(squares.mean()) == pytest.approx(1, abs=5 * spread / math.sqrt(30))
+    assert float(squares.std()) < 1.5 * spread
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(("dim", "size"), SHAPES)
+def test_rows_well_inside_are_unbiased_exactly(dim, size, epsilon):
+    mechanism = get("projunit", local_epsilon=epsilon, dim=dim, radius=0.5, projected_dim=size, slack=30.0)
+    rows = torch.randn(6, dim, generator=torch.Generator().manual_seed(2))
+    rows = mechanism.clip(rows)
+    torch.testing.assert_close(mechanism.expectation(rows).float(), rows, rtol=1e-5, atol=1e-6)
+
+
+def test_the_bias_of_clipping_is_as_small_as_is_said():
+    """Averaged over public seeds a row on the boundary loses about σ(φ(z) - zQ(z)) of itself, z the slack."""
+    dim, size = 2048, 256
+    row = torch.randn(1, dim, generator=torch.Generator().manual_seed(3)).double()
+    row /= row.norm()
+    for slack, mills in ((0.0, 0.39894), (1.0, 0.083315), (3.0, 3.8215e-4)):
+        lost = []
+        for seed in range(60):
+            mechanism = get(
+                "projunit", local_epsilon=2.0, dim=dim, projected_dim=size, slack=slack, seed=seed
+            )
+            lost.append(1 - float(mechanism.expectation(row)[0] @ row[0]))
+        average = sum(lost) / len(lost)
+        assert average <= 2 * mills / math.sqrt(2 * size) + 1e-9
+        if slack < 3:
+            assert average >= 0.5 * mills / math.sqrt(2 * size)
+
+
+def test_expectation_is_what_reports_average_to_where_clipping_bites():
+    mechanism = get("projunit", local_epsilon=50.0, dim=24, projected_dim=3, slack=0.0)
+    row = torch.randn(1, 24, generator=torch.Generator().manual_seed(4))
+    row /= row.norm()
+    expected = mechanism.expectation(row).squeeze(0)
+    assert float((expected - row).norm()) > 0.1
+    source = SeededRandomness(1)
+    means = torch.stack(
+        [
+            mechanism.aggregate(mechanism.randomize(row.expand(4000, 24), clip=True, randomness=source))
+            for _ in range(40)
+        ]
+    ).double()
+    spread = means.std(dim=0) / 40**0.5
+    assert float(((means.mean(dim=0) - expected) / spread).abs().max()) < 5
+
+
+@pytest.mark.parametrize(("dim", "size"), [(1024, 64), (300, 64), (5000, 1000)])
+@pytest.mark.parametrize("epsilon", [1e-4, 1.5, 6.0])
+def test_variance_is_the_formula(dim, size, epsilon):
+    """Two per cent where k divides d, an upper bound of little excess elsewhere."""
+    mechanism = get("projunit", local_epsilon=epsilon, dim=dim, radius=0.5, projected_dim=size)
+    rows = torch.randn(3, dim, generator=torch.Generator().manual_seed(2))
+    rows = mechanism.clip(rows) * torch.tensor([[1.0], [0.5], [0.9]])
+    formula = float(mechanism.variance(rows).sum())
+    source = SeededRandomness(3)
+    errors = torch.stack(
+        [mechanism.randomize_sum(rows, randomness=source) - rows.sum(dim=0) for _ in range(400)]
+    )
+    squares = errors.double().square().sum(dim=1)
+    measured, spread = float(squares.mean()), float(squares.std()) / 20
+    assert measured <= formula * 1.001 + 4 * spread
+    assert measured >= formula * 0.96 - 4 * spread
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("dim", [1, 2, 9, 400])
+def test_the_second_moment_along_the_direction(epsilon, dim):
+    mechanism = get("privunit", local_epsilon=epsilon, dim=dim)
+    row = torch.zeros(4000, dim)
+    row[:, 0] = 1
+    vectors = mechanism.randomize(row, randomness=SeededRandomness(1)).fields[0].values.double()
+    squares = vectors[:, 0].square()
+    formula = along_square(local_epsilon=epsilon, dim=dim)
+    rare = mechanism.parameters.uniform_probability  # a uniform report may be too rare to be seen
+    allowed = 5 * float(squares.std()) / 4000**0.5 + (rare if rare < 1e-3 else 0) + 1e-6
+    assert float(squares.mean()) == pytest.approx(formula, abs=allowed)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+def test_the_price_of_projecting(epsilon):
+    whole = get("privunit", local_epsilon=epsilon, dim=203_530)
+    folded = get("projunit", local_epsilon=epsilon, dim=203_530)
+    assert folded.worst_variance < 1.08 * whole.worst_variance
+    assert folded.bits_per_report == 32 * 4096 + 6
+    assert folded.bits_per_report < whole.bits_per_report / 49
+
+
+def test_without_folding_it_is_privunit():
+    rows = torch.randn(20, 9, generator=torch.Generator().manual_seed(1)) / 3
+    for dim in (1, 9):
+        own = get("projunit", local_epsilon=2.0, dim=dim)
+        reference = get("privunit", local_epsilon=2.0, dim=dim)
+        assert own.blanket() == reference.blanket()
+        assert own.worst_variance == pytest.approx(reference.worst_variance, rel=1e-9)
+        assert own.folded_radius == reference.radius
+        estimate = own.expectation(own.clip(rows[:, :dim]))
+        torch.testing.assert_close(estimate.float(), own.clip(rows[:, :dim]))
+
+
+def test_blankets():
+    folded = blanket("projunit", local_epsilon=2.0, dim=100_000)
+    inner = get("privunit", local_epsilon=2.0, dim=4096).blanket()
+    assert (folded.differing, folded.low, folded.exact, folded.outside) == (
+        inner.differing,
+        inner.low,
+        False,
+        0.0,
+    )
+    assert folded.form is Form.CORNERS
+    assert get("projunit", local_epsilon=2.0, dim=9, projected_dim=2).blanket().form is Form.CORNERS
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 1e36])
+def test_extreme_rows_are_clipped_in_range(scale):
+    mechanism = get("projunit", local_epsilon=50.0, dim=3000, radius=1.0, projected_dim=1000)
+    rows = torch.full((30, 3000), scale / 3000)
+    rows[1] = scale
+    assert bool(mechanism.randomize_sum(rows, randomness=SeededRandomness(1)).isfinite().all())
+
+
+def test_forged_reports_are_refused():
+    mechanism = get("projunit", local_epsilon=1.5, dim=24, projected_dim=5)
+    good = mechanism.randomize(torch.zeros(4, 24), randomness=SeededRandomness(1))
+    patterns, vectors = good.fields
+    assert patterns.bits == 3
+    few = get("projunit", local_epsilon=1.5, dim=15, projected_dim=5)
+    assert few.bits_per_report == 32 * 5 + 2
+    forged = [
+        ("unit vector", patterns, Field(vectors.values * 2, 32)),
+        ("whole number", Field(torch.zeros(4), 32), vectors),
+        ("outside", Field(torch.full((4,), 9), 4), vectors),
+        ("these are reports of", vectors, None),
+    ]
+    for message, *fields in forged:
+        reports = Reports(mechanism="projunit", dim=24, fields=tuple(f for f in fields if f is not None))
+        with pytest.raises(ValueError, match=message):
+            mechanism.sum(reports)
+
+
+@pytest.mark.parametrize("size", [0, 1, 25, 2.0, True])
+def test_bad_projected_dims_are_refused(size):
+    with pytest.raises(ValueError, match="projected_dim"):
+        get("projunit", local_epsilon=1.0, dim=24, projected_dim=size)
+
+
+@pytest.mark.parametrize("slack", [-1.0, math.nan, 101, "1", True])
+def test_bad_slack_is_refused(slack):
+    with pytest.raises(ValueError, match="slack"):
+        get("projunit", local_epsilon=1.0, dim=24, slack=slack)

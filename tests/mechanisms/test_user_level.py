@@ -1,0 +1,217 @@
+"""User-level mean: the two stages, what they spend, how far they are off, and when they fail."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import Reports, get
+from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.mechanisms.user_level import (
+    Split,
+    UserLevelMean,
+    estimate_mean,
+    find_centre,
+    range_reports,
+)
+from shuffle_plugins.randomness import SeededRandomness
+
+PLAN = UserLevelMean(local_epsilon=4.0, dim=6, clients=12_000, samples=16, radius=1.0, sigma=0.04)
+
+
+def held(plan, *, seed=1):
+    """Samples around a mean near the boundary, and that mean."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.zeros(plan.dim, dtype=torch.float64)
+    mean[0], mean[-1] = -0.6, 0.5
+    noise = torch.randn(plan.clients, plan.samples, plan.dim, generator=generator, dtype=torch.float64)
+    return mean + plan.sigma * noise, mean
+
+
+@pytest.mark.parametrize("split", list(Split))
+@pytest.mark.parametrize("mechanism", ["privunit", "linf-coordinate", "laplace", "projunit"])
+def test_error_is_within_the_bound_and_the_budget_is_spent_once(mechanism, split):
+    plan = replace(PLAN, mechanism=mechanism, split=split)
+    samples, _ = held(plan)
+    errors = []
+    for seed in range(12):
+        found = estimate_mean(samples, plan=plan, randomness=SeededRandomness(seed))
+        assert found.local_epsilon == 4.0
+        assert found.range_reports is not None
+        assert len(found.range_reports) == plan.range_clients
+        assert len(found.mean_reports) == plan.mean_clients
+        errors.append(float((found.mean - samples.mean(dim=(0, 1))).square().sum()))
+    assert plan.failure_probability < 0.02
+    assert sum(errors) / len(errors) <= 1.7 * plan.mean_variance
+    spent = plan.stage_epsilon * (2 if split is Split.BUDGET else 1)
+    assert spent == 4.0
+    assert plan.mean_mechanism().local_epsilon == plan.stage_epsilon
+    clients = plan.range_clients + plan.mean_clients
+    assert clients == (24_000 if split is Split.BUDGET else 12_000)
+
+
+@pytest.mark.parametrize("samples", [1, 4, 16, 64, 256])
+def test_more_samples_mean_a_smaller_error_and_soon_one_below_item_level(samples):
+    plan = replace(PLAN, samples=samples)
+    direct = get("privunit", local_epsilon=4.0, dim=6).worst_variance / plan.clients
+    assert plan.mean_variance <= direct * 1.001
+    if samples >= 16:
+        assert plan.mean_variance < direct / (samples / 16 * 2)
+        more = replace(plan, samples=4 * samples)
+        assert more.mean_variance == pytest.approx(plan.mean_variance / 4, rel=0.01)
+
+
+def test_it_beats_reports_of_the_whole_ball_in_fact():
+    plan = replace(PLAN, samples=100, clients=4000)
+    samples, mean = held(plan)
+    direct = get("privunit", local_epsilon=4.0, dim=6)
+    own = naive = 0.0
+    for seed in range(10):
+        source = SeededRandomness(seed)
+        own += float((estimate_mean(samples, plan=plan, randomness=source).mean - mean).square().sum())
+        reports = direct.randomize(samples.mean(dim=1), clip=True, randomness=source)
+        naive += float((direct.aggregate(reports) - mean).square().sum())
+    assert own < naive / 5
+
+
+def test_estimates_are_unbiased_where_nothing_fails():
+    plan = replace(PLAN, clients=3000)
+    samples, _ = held(plan)
+    found = torch.stack(
+        [estimate_mean(samples, plan=plan, randomness=SeededRandomness(seed)).mean for seed in range(60)]
+    )
+    errors = found - samples.mean(dim=(0, 1))
+    assert float((errors.mean(dim=0) / errors.std(dim=0) * 60**0.5).abs().max()) < 5
+
+
+def test_the_centre_is_where_the_clients_are():
+    samples, mean = held(PLAN)
+    found = estimate_mean(samples, plan=PLAN, randomness=SeededRandomness(3))
+    centre = PLAN.rotation.apply(found.centre)
+    values = PLAN.rotation.apply(samples.mean(dim=1))
+    assert float((values - centre).abs().max()) <= 3 * PLAN.spread
+    assert float((samples.mean(dim=1) - found.centre).norm(dim=1).max()) <= PLAN.residual_radius
+    assert float((PLAN.rotation.apply(mean) - centre).abs().max()) <= 2 * PLAN.spread
+
+
+@pytest.mark.parametrize(("clients", "epsilon"), [(150, 1.0), (400, 1.0), (1500, 0.5)])
+def test_wrong_bins_are_as_rare_as_the_bound_says(clients, epsilon):
+    """One coordinate, clients split between two bins: the hardest case."""
+    plan = replace(PLAN, dim=1, clients=clients, local_epsilon=epsilon, split=Split.BUDGET, sigma=0.2)
+    assert plan.bins >= 4
+    edge = 2 * plan.spread  # the border of two bins
+    values = edge + plan.spread * torch.linspace(-0.9, 0.9, clients, dtype=torch.float64)
+    wrong = 0
+    for seed in range(300):
+        sent = range_reports(values, plan=plan, randomness=SeededRandomness(seed))
+        wrong += abs(float(find_centre(sent, plan=plan)) - edge) > 1.001 * plan.spread
+    gain = math.tanh(epsilon / 4)
+    bound = plan.bins * math.exp(-clients * gain**2 / 32)
+    assert plan.failure_probability == pytest.approx(min(1.0, 0.01 + bound))
+    assert wrong / 300 <= min(1.0, bound)
+    fewer = replace(plan, clients=clients * 40)
+    assert fewer.failure_probability < plan.failure_probability or plan.failure_probability < 0.02
+
+
+def test_a_range_report_spends_epsilon_and_takes_its_bits():
+    plan = replace(PLAN, dim=3, clients=40_000)
+    assert plan.rotation.size == 4
+    values = torch.full((40_000,), 0.3, dtype=torch.float64)
+    sent = range_reports(values, plan=plan, randomness=SeededRandomness(1))
+    assert sent.bits_per_report == 2 + (plan.bins - 1).bit_length() + 1
+    assert Reports.from_bytes(sent.to_bytes()).to_bytes() == sent.to_bytes()
+    coordinates, rows, signs = (field.values.long() for field in sent.fields)
+    assert torch.equal(coordinates, torch.arange(40_000) % 4)
+    place = math.floor((0.3 / plan.spread + plan.bins) / 2)
+    honest = torch.tensor([1 - 2 * ((row & place).bit_count() % 2) for row in rows.tolist()])
+    agreeing = float((2 * signs - 1 == honest).double().mean())
+    expected = 1 / (1 + math.exp(-4.0))
+    assert agreeing == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / 40_000))
+
+
+def test_values_beyond_the_bins_count_for_the_outermost():
+    plan = replace(PLAN, dim=1, clients=3000)
+    for end in (-1.0, 1.0):
+        sent = range_reports(
+            torch.full((3000,), end * 1e9, dtype=torch.float64), plan=plan, randomness=SeededRandomness(1)
+        )
+        assert float(find_centre(sent, plan=plan)) == pytest.approx(end * (plan.bins - 1) * plan.spread)
+
+
+def test_without_a_use_for_it_the_first_stage_is_left_out():
+    plan = replace(PLAN, samples=1, sigma=0.5)
+    samples, _ = held(plan)
+    assert (plan.bins, plan.range_clients, plan.mean_clients) == (1, 0, 12_000)
+    for chosen in (plan, replace(plan, split=Split.BUDGET)):
+        assert chosen.stage_epsilon == 4.0
+        found = estimate_mean(samples, plan=chosen, randomness=SeededRandomness(1))
+        assert found.range_reports is None
+        assert found.local_epsilon == 4.0
+        assert float(found.centre.abs().max()) == 0
+        assert chosen.residual_radius == 1.0
+        assert found.failure_probability == 0.01
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 50.0])
+def test_tiny_and_huge_budgets(epsilon):
+    plan = replace(PLAN, local_epsilon=epsilon, clients=8000, dim=3)
+    samples, _ = held(plan)
+    found = estimate_mean(samples, plan=plan, randomness=SeededRandomness(1))
+    assert bool(found.mean.isfinite().all())
+    assert found.local_epsilon == epsilon
+    assert (found.failure_probability == 1.0) is (epsilon < 1)
+
+
+def test_foreign_and_forged_range_reports_are_refused():
+    values = torch.zeros(12_000, dtype=torch.float64)
+    sent = range_reports(values, plan=PLAN, randomness=SeededRandomness(1))
+    coordinates, rows, signs = sent.fields
+    forged = [
+        ("not reports on the range", sent.mechanism, (coordinates, rows)),
+        ("not reports on the range", "privunit", sent.fields),
+        ("outside", sent.mechanism, (coordinates, Field(torch.full((12_000,), PLAN.bins), 20), signs)),
+        ("outside", sent.mechanism, (Field(torch.full((12_000,), 8), 4), rows, signs)),
+        ("whole numbers", sent.mechanism, (Field(torch.zeros(12_000), 32), rows, signs)),
+        ("one bit", sent.mechanism, (coordinates, rows, Field(torch.zeros(12_000, dtype=torch.int64), 2))),
+    ]
+    for message, mechanism, fields in forged:
+        bad = Reports(mechanism=mechanism, dim=sent.dim, fields=fields)
+        with pytest.raises(ValueError, match=message):
+            find_centre(bad, plan=PLAN)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("local_epsilon", {"local_epsilon": 0}),
+        ("clients", {"clients": 0}),
+        ("samples", {"samples": 1.5}),
+        ("radius", {"radius": -1.0}),
+        ("radius", {"sigma": math.nan}),
+        ("failure", {"failure": 0.0}),
+        ("range_share", {"range_share": 1.0}),
+        ("cannot range", {"clients": 20}),
+        ("too many", {"sigma": 1e-9}),
+        ("Split", {"split": "both"}),
+    ],
+)
+def test_bad_plans_are_refused(message, changes):
+    with pytest.raises(ValueError, match=message):
+        replace(PLAN, **changes)
+
+
+@pytest.mark.parametrize(("mechanism", "message"), [("k-rr", "vectors"), ("gaussian", "δ"), ("none", "none")])
+def test_mechanisms_that_do_not_fit_are_refused(mechanism, message):
+    with pytest.raises(ValueError, match=message):
+        replace(PLAN, mechanism=mechanism).mean_mechanism()
+
+
+def test_bad_samples_are_refused():
+    samples, _ = held(PLAN)
+    for bad in (samples[1:], samples[:, 1:], samples[0], samples.long()):
+        with pytest.raises(ValueError, match="the plan is for"):
+            estimate_mean(bad, plan=PLAN)
+    samples[3, 2, 1] = math.nan
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        estimate_mean(samples, plan=PLAN)
