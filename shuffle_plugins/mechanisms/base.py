@@ -155,7 +155,7 @@ class Mechanism(ABC):
             cohort=cohort,
             sampling=sampling,
             adversary=adversary,
-            mechanism=self.name,
+            mechanism="generic" if self.local_delta else self.name,
             blanket=None if self.local_delta else self.blanket(),
             local_delta=self.local_delta,
         )
