@@ -69,7 +69,9 @@ def test_committed_pictures_are_small_and_not_empty(name):
         assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 20
 
 
-@pytest.mark.parametrize("name", [name for name in make.FIGURES if name not in ("subsampled-5", "thesis-3.2")])
+@pytest.mark.parametrize(
+    "name", [name for name in make.FIGURES if name not in ("subsampled-5", "thesis-3.2")]
+)
 def test_certified_lies_between_what_is_attained_and_every_published_bound(name):
     compared = 0
     for panel in committed(name)["panels"]:

@@ -12,33 +12,33 @@ from shuffle_plugins.mechanisms.registry import available, blanket, get, registe
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
-    from shuffle_plugins.mechanisms.binary_rr import BinaryRandomizedResponse
-    from shuffle_plugins.mechanisms.discrete_gaussian import DiscreteGaussian
-    from shuffle_plugins.mechanisms.discrete_laplace import DiscreteLaplace
+    from shuffle_plugins.mechanisms.categories.hadamard_response import HadamardResponse
+    from shuffle_plugins.mechanisms.categories.k_rr import KRandomizedResponse
+    from shuffle_plugins.mechanisms.categories.limited_hadamard import LimitedHadamard
+    from shuffle_plugins.mechanisms.categories.local_hashing import LocalHashing
+    from shuffle_plugins.mechanisms.categories.multilevel import LayeredReports, MultilevelHadamard
+    from shuffle_plugins.mechanisms.categories.recoverable import KeyLaw, RecoverableResponse
+    from shuffle_plugins.mechanisms.categories.subset_selection import SubsetSelection
+    from shuffle_plugins.mechanisms.categories.unary_encoding import OptimalUnaryEncoding, Rappor
+    from shuffle_plugins.mechanisms.directions.privunit import PrivUnit
+    from shuffle_plugins.mechanisms.directions.privunit_g import PrivUnitG
+    from shuffle_plugins.mechanisms.directions.projunit import ProjUnit
     from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-    from shuffle_plugins.mechanisms.gaussian import Gaussian
-    from shuffle_plugins.mechanisms.hadamard_response import HadamardResponse
-    from shuffle_plugins.mechanisms.k_rr import KRandomizedResponse
-    from shuffle_plugins.mechanisms.l1_hadamard import L1Hadamard
-    from shuffle_plugins.mechanisms.l2_bit_planes import L2BitPlanes
-    from shuffle_plugins.mechanisms.l2_block import L2Block
-    from shuffle_plugins.mechanisms.laplace import Laplace
-    from shuffle_plugins.mechanisms.limited_hadamard import LimitedHadamard
-    from shuffle_plugins.mechanisms.linf_bit_planes import LInfBitPlanes
-    from shuffle_plugins.mechanisms.linf_block import LInfBlock
-    from shuffle_plugins.mechanisms.linf_coordinate import LInfCoordinate
-    from shuffle_plugins.mechanisms.local_hashing import LocalHashing
-    from shuffle_plugins.mechanisms.multilevel import LayeredReports, MultilevelHadamard
-    from shuffle_plugins.mechanisms.privunit import PrivUnit
-    from shuffle_plugins.mechanisms.privunit_g import PrivUnitG
-    from shuffle_plugins.mechanisms.projunit import ProjUnit
-    from shuffle_plugins.mechanisms.recoverable import KeyLaw, RecoverableResponse
+    from shuffle_plugins.mechanisms.noise.discrete_gaussian import DiscreteGaussian
+    from shuffle_plugins.mechanisms.noise.discrete_laplace import DiscreteLaplace
+    from shuffle_plugins.mechanisms.noise.gaussian import Gaussian
+    from shuffle_plugins.mechanisms.noise.laplace import Laplace
     from shuffle_plugins.mechanisms.reports import Reports
     from shuffle_plugins.mechanisms.rows import Rows
-    from shuffle_plugins.mechanisms.sampled_bits import SampledBits
-    from shuffle_plugins.mechanisms.sqkr import SQKR
-    from shuffle_plugins.mechanisms.subset_selection import SubsetSelection
-    from shuffle_plugins.mechanisms.unary_encoding import OptimalUnaryEncoding, Rappor
+    from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
+    from shuffle_plugins.mechanisms.sampled.l1_hadamard import L1Hadamard
+    from shuffle_plugins.mechanisms.sampled.l2_bit_planes import L2BitPlanes
+    from shuffle_plugins.mechanisms.sampled.l2_block import L2Block
+    from shuffle_plugins.mechanisms.sampled.linf_bit_planes import LInfBitPlanes
+    from shuffle_plugins.mechanisms.sampled.linf_block import LInfBlock
+    from shuffle_plugins.mechanisms.sampled.linf_coordinate import LInfCoordinate
+    from shuffle_plugins.mechanisms.sampled.sampled_bits import SampledBits
+    from shuffle_plugins.mechanisms.sampled.sqkr import SQKR
     from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean
 
 _LAZY = {
@@ -46,37 +46,37 @@ _LAZY = {
     "Mechanism": "base",
     "Norm": "base",
     "FrequencyOracle": "frequency",
-    "BinaryRandomizedResponse": "binary_rr",
-    "LInfCoordinate": "linf_coordinate",
-    "PrivUnit": "privunit",
-    "L1Hadamard": "l1_hadamard",
-    "LInfBitPlanes": "linf_bit_planes",
-    "LInfBlock": "linf_block",
-    "SampledBits": "sampled_bits",
-    "L2BitPlanes": "l2_bit_planes",
-    "DiscreteGaussian": "discrete_gaussian",
-    "DiscreteLaplace": "discrete_laplace",
-    "Gaussian": "gaussian",
-    "Laplace": "laplace",
-    "PrivUnitG": "privunit_g",
-    "ProjUnit": "projunit",
-    "SQKR": "sqkr",
-    "L2Block": "l2_block",
+    "BinaryRandomizedResponse": "sampled.binary_rr",
+    "LInfCoordinate": "sampled.linf_coordinate",
+    "PrivUnit": "directions.privunit",
+    "L1Hadamard": "sampled.l1_hadamard",
+    "LInfBitPlanes": "sampled.linf_bit_planes",
+    "LInfBlock": "sampled.linf_block",
+    "SampledBits": "sampled.sampled_bits",
+    "L2BitPlanes": "sampled.l2_bit_planes",
+    "DiscreteGaussian": "noise.discrete_gaussian",
+    "DiscreteLaplace": "noise.discrete_laplace",
+    "Gaussian": "noise.gaussian",
+    "Laplace": "noise.laplace",
+    "PrivUnitG": "directions.privunit_g",
+    "ProjUnit": "directions.projunit",
+    "SQKR": "sampled.sqkr",
+    "L2Block": "sampled.l2_block",
     "UserLevelMean": "user_level",
     "UserLevelEstimate": "user_level",
     "Reports": "reports",
     "Rows": "rows",
-    "KRandomizedResponse": "k_rr",
-    "HadamardResponse": "hadamard_response",
-    "SubsetSelection": "subset_selection",
-    "Rappor": "unary_encoding",
-    "OptimalUnaryEncoding": "unary_encoding",
-    "LocalHashing": "local_hashing",
-    "LimitedHadamard": "limited_hadamard",
-    "MultilevelHadamard": "multilevel",
-    "LayeredReports": "multilevel",
-    "RecoverableResponse": "recoverable",
-    "KeyLaw": "recoverable",
+    "KRandomizedResponse": "categories.k_rr",
+    "HadamardResponse": "categories.hadamard_response",
+    "SubsetSelection": "categories.subset_selection",
+    "Rappor": "categories.unary_encoding",
+    "OptimalUnaryEncoding": "categories.unary_encoding",
+    "LocalHashing": "categories.local_hashing",
+    "LimitedHadamard": "categories.limited_hadamard",
+    "MultilevelHadamard": "categories.multilevel",
+    "LayeredReports": "categories.multilevel",
+    "RecoverableResponse": "categories.recoverable",
+    "KeyLaw": "categories.recoverable",
 }
 
 __all__ = [

@@ -16,9 +16,9 @@ from shuffle_plugins.compressors.kernels import (
 )
 from shuffle_plugins.compressors.kernels.draws import SignRule
 from shuffle_plugins.keystream import Keystream
-from shuffle_plugins.mechanisms.randomized_response import SignThresholds
 from shuffle_plugins.mechanisms.rows import Rows
-from shuffle_plugins.mechanisms.signs import random_signs
+from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.sampled.signs import random_signs
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

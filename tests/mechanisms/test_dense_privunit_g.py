@@ -7,7 +7,10 @@ import torch
 from scipy import special, stats
 
 from shuffle_plugins.mechanisms import Reports, Rows, get
-from shuffle_plugins.mechanisms.privunit_g_parameters import PrivUnitGParameters, optimal_parameters
+from shuffle_plugins.mechanisms.directions.privunit_g_parameters import (
+    PrivUnitGParameters,
+    optimal_parameters,
+)
 from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import SeededRandomness
 

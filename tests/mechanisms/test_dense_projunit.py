@@ -7,8 +7,8 @@ import torch
 
 from shuffle_plugins.accounting.blanket import Form
 from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
-from shuffle_plugins.mechanisms.folding import Folding
-from shuffle_plugins.mechanisms.projunit_parameters import along_square
+from shuffle_plugins.mechanisms.directions.folding import Folding
+from shuffle_plugins.mechanisms.directions.projunit_parameters import along_square
 from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import SeededRandomness
 

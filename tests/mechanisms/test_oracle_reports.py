@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from shuffle_plugins.mechanisms import Reports, get
+from shuffle_plugins.mechanisms.categories.subsets import (
+    elements_through,
+    flags_through,
+    rank,
+    rank_bits,
+    unrank,
+)
 from shuffle_plugins.mechanisms.reports import Field
-from shuffle_plugins.mechanisms.subsets import elements_through, flags_through, rank, rank_bits, unrank
 from shuffle_plugins.randomness import SeededRandomness
 
 BITS = [

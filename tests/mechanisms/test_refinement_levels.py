@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse, Reports
-from shuffle_plugins.mechanisms.limited_hadamard import binary_entropy
-from shuffle_plugins.mechanisms.recoverable import key_reuse_entropy
+from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy
+from shuffle_plugins.mechanisms.categories.recoverable import key_reuse_entropy
 from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import SeededRandomness
 

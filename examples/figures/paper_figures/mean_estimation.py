@@ -21,9 +21,9 @@ from shuffle_plugins.accounting.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.bit_planes_parameters import SampledPlan
-from shuffle_plugins.mechanisms.privunit_parameters import optimal_parameters
+from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
+from shuffle_plugins.mechanisms.sampled.bit_planes import BitPlanes
+from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
 
 _SOURCE = "Girgis, thesis (UCLA 2023)"
 _LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)

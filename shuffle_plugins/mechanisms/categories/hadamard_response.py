@@ -1,0 +1,94 @@
+"""Hadamard response: a column of a Hadamard matrix, more often one that is positive in the category's row."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.oracle_blankets import hadamard_blanket
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.randomness import Randomness
+
+
+class HadamardResponse(MixtureOracle):
+    r"""Hadamard response of one block (Acharya, Sun, Zhang 2019, section 4): best for small ε0, in few bits.
+
+    Category x stands for row x + 1 of the Hadamard matrix of size S, the smallest power of two above K; row
+    0, all ones, is not used. A report is a column y. The half of them where :math:`H_{x+1,y} = 1` has odds
+    e^ε0 over the rest, :math:`E[H_{c+1,y}] = γ\,[c = x]` with :math:`γ = (e-1)/(e+1)`, and c is counted as
+    :math:`H_{c+1,y}/γ`: all counts together are one transform of the histogram of reports.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "hadamard-response"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._mixture = Mixture.of(local_epsilon, share=Fraction(1, 2))
+        self._size = padded_dim(dim + 1)
+        self._bits = (self._size - 1).bit_length()
+
+    @property
+    def bits_per_report(self) -> int:
+        """log2 of the padded size, floor(log2 dim) + 1."""
+        return self._bits
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖R(x) - e_x‖² = K/γ² - 1, for every category."""
+        return self.dim / self._mixture.truth**2 - 1
+
+    def blanket(self) -> Blanket:
+        """That of Hadamard response: any two categories share half of their likely columns."""
+        return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of how many clients hold each category, (dim,) float64.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a column that does not exist.
+        """
+        columns = self._columns(reports)
+        ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
+        return hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] / self._mixture.truth
+
+    def outcomes(self) -> Reports | None:
+        """Every column, up to 2**16 of them."""
+        return self._reports(torch.arange(self._size)) if self._size <= MOST_OUTCOMES else None
+
+    @property
+    def _log_reports(self) -> float:
+        return self._bits * math.log(2)
+
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        columns = self._columns(reports)
+        return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
+
+    def _columns(self, reports: Reports) -> Tensor:
+        self._own(reports, fields=1)
+        return whole_numbers(reports.fields[0], below=self._size)
+
+    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+        rows = x + 1
+        columns = randomness.integers(self._size, len(x), device=x.device)
+        wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)
+        # Flipping a column's bit at the row's lowest one changes the sign: it maps one half onto the other.
+        return self._reports(torch.where(wrong, columns ^ (rows & -rows), columns))
+
+    def _reports(self, columns: Tensor) -> Reports:
+        field = Field(columns.to(compact_dtype(self._bits)), self._bits)
+        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))

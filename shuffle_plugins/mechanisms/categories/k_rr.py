@@ -1,0 +1,88 @@
+"""K-ary randomized response: the true category, or a uniform one."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.oracle_blankets import k_rr_blanket
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.randomness import Randomness
+
+
+class KRandomizedResponse(MixtureOracle):
+    r"""K-ary randomized response (Kairouz, Bonawitz, Ramage 2016; thesis Table 7.1).
+
+    The true category has odds e^ε0 over any other one: with probability :math:`γ = (e-1)/(e+K-1)` it is sent,
+    else a uniform category of all K. Category c is counted as :math:`([y = c] - (1-γ)/K)/γ`. The best oracle
+    where K is below about e^ε0; in ceil(log2 K) bits.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range, or γ is below 2**-62.
+    """
+
+    name: ClassVar[str] = "k-rr"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._mixture = Mixture.of(local_epsilon, share=Fraction(1, dim))
+        self._bits = (dim - 1).bit_length()
+
+    @property
+    def bits_per_report(self) -> int:
+        """ceil(log2 dim)."""
+        return self._bits
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖R(x) - e_x‖² = ((K-1)·b(1-b) + a(1-a))/γ², b = (1-γ)/K and a = b + γ, for every category."""
+        truth, other = self._mixture.truth, self._mixture.noise / self.dim
+        wrong = other * (self.dim - 1)
+        return (wrong * (1 - other) + (truth + other) * wrong) / truth**2
+
+    def blanket(self) -> Blanket:
+        """That of K-ary response; of two categories a counted bit."""
+        return k_rr_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of how many clients hold each category, (dim,) float64.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a category that does not exist.
+        """
+        counts = torch.bincount(self._named(reports), minlength=self.dim).double()
+        return (counts - len(reports) * self._mixture.noise / self.dim) / self._mixture.truth
+
+    def outcomes(self) -> Reports | None:
+        """Every category, up to 2**16 of them."""
+        return self._reports(torch.arange(self.dim)) if self.dim <= MOST_OUTCOMES else None
+
+    @property
+    def _log_reports(self) -> float:
+        return math.log(self.dim)
+
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        return self._named(reports) == category
+
+    def _named(self, reports: Reports) -> Tensor:
+        self._own(reports, fields=1)
+        return whole_numbers(reports.fields[0], below=self.dim)
+
+    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+        truthful = self._truthful(x, randomness)
+        return self._reports(torch.where(truthful, x, randomness.integers(self.dim, len(x), device=x.device)))
+
+    def _reports(self, named: Tensor) -> Reports:
+        field = Field(named.to(compact_dtype(self._bits)), self._bits)
+        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))

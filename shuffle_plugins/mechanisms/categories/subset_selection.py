@@ -1,0 +1,165 @@
+"""Subset selection: a set of about K/(e^ε0 + 1) categories, more often one with the true category."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.categories.flags import column_counts, flags_of, row_counts
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.oracle_blankets import subset_blanket, subset_size
+from shuffle_plugins.mechanisms.categories.subsets import (
+    elements_through,
+    flags_through,
+    rank,
+    rank_bits,
+    unrank,
+)
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.randomness import Randomness
+
+
+class SubsetSelection(MixtureOracle):
+    r"""Subset selection (Wang et al. 2016; Ye, Barg 2018): the least error of the oracles here, in more bits.
+
+    A report is a set of s categories; those with the true one have odds e^ε0 over the rest. With probability
+    :math:`γ = (e-1)s/(K + (e-1)s)` it is uniform among those with x, else uniform among all: that is a
+    uniform set through a fixed element, shifted cyclically to x, or to a uniform category. It takes s - 1
+    random integers beside. Category c is counted as :math:`([c \in y] - b)/(a - b)` with :math:`a = γ +
+    (1-γ)s/K`, :math:`b = γ(s-1)/(K-1) + (1-γ)s/K`.
+
+    On the wire a set is its rank, ceil(log2 C(K, s)) bits, while that is at most 62; else its s elements or K
+    flags, whichever is shorter.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+        size: s, categories in a report, in [1, K/2]; the best one, about K/(e^ε0 + 1), by default. Larger
+            sets take more bits and say less.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "subset-selection"
+
+    def __init__(self, *, local_epsilon: float, dim: int, size: int | None = None) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        if size is None:
+            size = subset_size(local_epsilon=local_epsilon, categories=dim)
+        if type(size) is not int or not 1 <= size <= dim // 2:
+            raise ValueError(f"size must be a whole number in [1, {dim // 2}], half of dim, got {size!r}")
+        self._size = size
+        self._mixture = Mixture.of(local_epsilon, share=Fraction(size, dim))
+        self._rank_bits = rank_bits(dim, size)
+        self._index_bits = (dim - 1).bit_length()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, size={self._size})"
+
+    @property
+    def size(self) -> int:
+        """s, categories in a report."""
+        return self._size
+
+    @property
+    def _flagged(self) -> bool:
+        return self._rank_bits is None and self._size * self._index_bits > self.dim
+
+    @property
+    def bits_per_report(self) -> int:
+        """Bits of the rank, at most 62; else the smaller of s·ceil(log2 K) and K."""
+        if self._rank_bits is not None:
+            return self._rank_bits
+        return self.dim if self._flagged else self._size * self._index_bits
+
+    @property
+    def _contained(self) -> tuple[float, float, float]:
+        """Probability that a report has the true category, that it has another one, and their difference."""
+        truth, by_chance = self._mixture.truth, self._mixture.noise * self._size / self.dim
+        other = truth * (self._size - 1) / (self.dim - 1) + by_chance
+        return truth + by_chance, other, truth * (self.dim - self._size) / (self.dim - 1)
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖R(x) - e_x‖² = (a(1-a) + (K-1)·b(1-b))/(a - b)², for every category."""
+        own, other, gain = self._contained
+        missed = self._mixture.noise * (self.dim - self._size) / self.dim
+        return (own * missed + (self.dim - 1) * other * (1 - other)) / gain**2
+
+    def blanket(self) -> Blanket:
+        """That of subset selection with this size."""
+        return subset_blanket(local_epsilon=self.local_epsilon, categories=self.dim, size=self._size)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of how many clients hold each category, (dim,) float64.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or one is no set of ``size`` categories.
+        """
+        if self._flagged:
+            counts = column_counts(self._flags(reports))
+        else:
+            counts = torch.bincount(self._elements(reports).reshape(-1), minlength=self.dim)
+        _, other, gain = self._contained
+        return (counts.double() - len(reports) * other) / gain
+
+    def outcomes(self) -> Reports | None:
+        """Every set of ``size`` categories, where there are at most 2**16."""
+        if self._rank_bits is None or math.comb(self.dim, self._size) > MOST_OUTCOMES:
+            return None
+        return self._reports(torch.arange(math.comb(self.dim, self._size)), self._rank_bits)
+
+    @property
+    def _log_reports(self) -> float:
+        k, s = self.dim, self._size
+        if self._rank_bits is not None:
+            return math.log(math.comb(k, s))
+        return math.lgamma(k + 1) - math.lgamma(s + 1) - math.lgamma(k - s + 1)
+
+    def _likely(self, reports: Reports, category: int) -> Tensor:
+        if self._flagged:
+            return self._flags(reports)[:, category] > 0
+        return (self._elements(reports) == category).any(dim=1)
+
+    def _elements(self, reports: Reports) -> Tensor:
+        self._own(reports, fields=1)
+        field = reports.fields[0]
+        if self._rank_bits is not None:
+            ranks = whole_numbers(field, below=math.comb(self.dim, self._size))
+            return unrank(ranks, things=self.dim, size=self._size)
+        elements = whole_numbers(field, below=self.dim, width=self._size)
+        if bool((elements[:, 1:] <= elements[:, :-1]).any()):
+            raise ValueError("a report is no ascending list of categories: it was altered or forged; drop it")
+        return elements
+
+    def _flags(self, reports: Reports) -> Tensor:
+        self._own(reports, fields=1)
+        flags = flags_of(reports.fields[0], width=self.dim)
+        if bool((row_counts(flags) != self._size).any()):
+            raise ValueError(
+                f"a report is no set of {self._size} categories: it was altered or forged; drop it"
+            )
+        return flags
+
+    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+        anywhere = randomness.integers(self.dim, len(x), device=x.device)
+        anchors = torch.where(self._truthful(x, randomness), x, anywhere)
+        if self._flagged:
+            flags = flags_through(anchors, things=self.dim, size=self._size, randomness=randomness)
+            return self._reports(flags, 1)
+        elements = elements_through(anchors, things=self.dim, size=self._size, randomness=randomness)
+        if self._rank_bits is not None:
+            return self._reports(rank(elements, things=self.dim), self._rank_bits)
+        return self._reports(elements, self._index_bits)
+
+    def _reports(self, values: Tensor, bits: int) -> Reports:
+        return Reports(
+            mechanism=self.name, dim=self.dim, fields=(Field(values.to(compact_dtype(bits)), bits),)
+        )

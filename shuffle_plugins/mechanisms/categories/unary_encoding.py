@@ -1,0 +1,161 @@
+"""Unary encodings: K bits, one for each category, each flipped on its own."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.mechanisms.categories.flags import column_counts, flags_of, row_counts
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
+from shuffle_plugins.mechanisms.categories.mixtures import WHOLE
+from shuffle_plugins.mechanisms.categories.oracle_blankets import flip_threshold, oue_blanket, rappor_blanket
+from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK = 1 << 18
+
+
+class UnaryEncoding(FrequencyOracle):
+    r"""A bit for each category: the true one is set with probability a, every other one with probability b.
+
+    Category c is counted as :math:`(y_c - b)/(a - b)`. A report takes K bits and K random words: use another
+    oracle for many categories.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    # a and b in units of 2**-62
+    _own_threshold: int
+    _other_threshold: int
+
+    @property
+    def bits_per_report(self) -> int:
+        """dim."""
+        return self.dim
+
+    @property
+    def _gain(self) -> float:
+        return (self._own_threshold - self._other_threshold) / WHOLE
+
+    @property
+    def worst_variance(self) -> float:
+        """E‖R(x) - e_x‖² = (a(1-a) + (K-1)·b(1-b))/(a - b)², for every category."""
+        own, other = (p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._own_threshold, self._other_threshold))
+        return (own + (self.dim - 1) * other) / self._gain**2
+
+    def variance(self, x: Tensor) -> Tensor:
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
+        return torch.full((len(self._categories(x)),), self.worst_variance, dtype=torch.float64)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of how many clients hold each category, (dim,) float64.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or are not bits.
+        """
+        counts = column_counts(self._flags(reports))
+        return (counts.double() - len(reports) * (self._other_threshold / WHOLE)) / self._gain
+
+    def outcomes(self) -> Reports | None:
+        """Every word of dim bits, up to 16 of them."""
+        if self.dim > MOST_OUTCOMES.bit_length() - 1:
+            return None
+        words = torch.arange(1 << self.dim).unsqueeze(1)
+        return self._reports((words >> torch.arange(self.dim) & 1).to(torch.uint8))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held the category x, thresholds as they are rounded.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or x is no category.
+        """
+        category = int(self._categories(x.reshape(1))[0])
+        flags = self._flags(reports)
+        ones, own = row_counts(flags).double(), flags[:, category].double()
+        others = _log_probability(ones - own, self.dim - 1, threshold=self._other_threshold)
+        return others + _log_probability(own, 1, threshold=self._own_threshold)
+
+    def _flags(self, reports: Reports) -> Tensor:
+        self._own(reports, fields=1)
+        return flags_of(reports.fields[0], width=self.dim)
+
+    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+        bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
+        rows = max(1, _CHUNK // self.dim)
+        for start in range(0, len(x), rows):
+            part = x[start : start + rows].unsqueeze(1)
+            thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)
+            thresholds.scatter_(1, part, self._own_threshold)
+            bits[start : start + rows] = randomness.bernoulli(thresholds)
+        return self._reports(bits)
+
+    def _reports(self, bits: Tensor) -> Reports:
+        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(bits, 1),))
+
+
+class Rappor(UnaryEncoding):
+    r"""Symmetric unary encoding, basic one-time RAPPOR (Erlingsson, Pihur, Korolova 2014; thesis Table 7.1).
+
+    Every bit is flipped with probability :math:`1/(e^{ε_0/2} + 1)`: a = 1 - b. Two categories differ in two
+    bits, so a report's odds are at most the square of a bit's.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "rappor"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._other_threshold = flip_threshold(Fraction(self.local_epsilon) / 2)
+        self._own_threshold = WHOLE - self._other_threshold
+
+    def blanket(self) -> Blanket:
+        """That of RAPPOR."""
+        return rappor_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+
+
+class OptimalUnaryEncoding(UnaryEncoding):
+    r"""Optimal unary encoding (Wang, Blocki, Li, Jha 2017): a = 1/2, b = 1/(e^ε0 + 1).
+
+    Zeros are many and ones tell the most, so the true bit is left to a fair coin and the others are kept
+    quiet.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: K, the number of categories, at least 2.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "oue"
+
+    def __init__(self, *, local_epsilon: float, dim: int) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim)
+        self._other_threshold = flip_threshold(self.local_epsilon)
+        self._own_threshold = WHOLE // 2
+
+    def blanket(self) -> Blanket:
+        """That of optimal unary encoding."""
+        return oue_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
+
+
+def _log_probability(ones: Tensor, bits: int, *, threshold: int) -> Tensor:
+    """Log-probability of a word with that many ones, each bit set with probability threshold/2**62."""
+    return ones * math.log(threshold / WHOLE) + (bits - ones) * math.log((WHOLE - threshold) / WHOLE)

@@ -1,0 +1,1 @@
+"""Randomizers of vectors that add noise to every coordinate."""

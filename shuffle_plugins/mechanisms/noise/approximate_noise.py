@@ -1,0 +1,89 @@
+"""What the (ε0, δ0) mechanisms on the l2 ball share: their δ0, and how their rounds are accounted."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from shuffle_plugins.accounting.additive_noise import gaussian_blanket
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms.noise.gaussian_calibration import check_local_delta
+from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise
+
+DEFAULT_LOCAL_DELTA = 1e-6
+
+
+class ApproximateNoise(GridNoise):
+    """Noise whose reports are (ε0, δ0)-LDP: ε0 alone does not describe them.
+
+    A number (dim 1) has a blanket of its own, whose cut tail is charged instead of δ0. Longer vectors are
+    accounted through (ε0, δ0), which charges δ0 once for every report of a round: choose δ0 far below the δ
+    that is wanted, divided by the number of reports.
+    """
+
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(self, *, local_epsilon: float, dim: int, radius: float, local_delta: float) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        self._local_delta = check_local_delta(local_delta)
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of one report."""
+        return self._local_delta
+
+    @abstractmethod
+    def _sigma_per_radius(self) -> float:
+        """Of the Gaussian mechanism whose post-processing a report is: standard deviation over radius."""
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, local_delta={self.local_delta!r})"
+
+    def blanket(self) -> Blanket:
+        """That of scalar Gaussian noise, at dim 1; its ``local_epsilon`` is where its weights are cut.
+
+        Raises:
+            ValueError: at dim 2 and more, where no blanket without δ0 is known, and at dim 1 if the noise is
+                too small for its weights to be represented; use :meth:`shuffle_round`.
+        """
+        if self.dim > 1:
+            raise ValueError(
+                f"a report of {self.name} is ({self.local_epsilon}, {self.local_delta})-LDP, and no blanket "
+                "covers it without its δ0: use shuffle_round(), or ShuffleRound(local_delta=…)"
+            )
+        return gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
+
+    def shuffle_round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> ShuffleRound:
+        """A round of this mechanism: at dim 1 with its blanket, whose cut is the round's ε0, else with δ0.
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
+        own = self._representable_blanket()
+        return ShuffleRound(
+            local_epsilon=self.local_epsilon if own is None else own.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            adversary=adversary,
+            mechanism="generic" if own is None else self.name,
+            blanket=own,
+            local_delta=self.local_delta if own is None else 0.0,
+        )
+
+    def _representable_blanket(self) -> Blanket | None:
+        if self.dim > 1:
+            return None
+        try:
+            return self.blanket()
+        except ValueError:
+            return None
