@@ -19,7 +19,7 @@ DIMS = dict.fromkeys(
     ),
     CATEGORIES,
 ) | {"binary-rr": (1,)}
-SAMPLES = 30_000
+SAMPLES = 20_000
 
 
 @pytest.mark.parametrize("name", available())

@@ -19,7 +19,8 @@ _ONE_BY_ONE = 500
 _MOST_ONE_BY_ONE = 2500
 _ENOUGH = 0.004
 _SHARE = 20
-_SUMS, _SUMMED = 75, 12
+_SAMPLES_PER_SUM = 400
+_FEWEST_SUMS, _MOST_SUMS, _SUMMED = 40, 75, 12
 
 
 def is_unbiased(setting: Setting) -> Measured:
@@ -142,19 +143,20 @@ def _sums(setting: Setting, records: Tensor, *, salt: int) -> float:
     mechanism = setting.mechanism
     truth = torch.stack([setting.truth(record) for record in records]).sum(dim=0)
     source = setting.source(salt)
-    drawn = [mechanism.randomize_sum(records, randomness=source) for _ in range(_SUMS)]
+    count = min(max(setting.samples // _SAMPLES_PER_SUM, _FEWEST_SUMS), _MOST_SUMS)
+    drawn = [mechanism.randomize_sum(records, randomness=source) for _ in range(count)]
     if any(total.shape != (mechanism.dim,) for total in drawn):
         raise Broken(f"randomize_sum must return ({mechanism.dim},), got {tuple(drawn[0].shape)}")
     errors = torch.stack(drawn).double() - truth
-    z = worst_z(errors, unseen=UNSEEN / _SUMS / _SUMMED)
+    z = worst_z(errors, unseen=UNSEEN / count / _SUMMED)
     if not z <= LARGEST_Z:
         raise Broken("the mean of randomize_sum is not the sum of the records", standard_errors=z)
     declared = float(_declared(setting, records).sum())
     squares = errors.square().sum(dim=1)
     measured = float(squares.mean())
-    above = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / _SUMS**0.5
+    above = _TOLERANCE * measured + LARGEST_Z * float(squares.std()) / count**0.5
     above += _FLOAT32 * (_SUMMED * measured + float(truth @ truth)) + _rounding(mechanism)
-    below = above + UNSEEN / _SUMS * max(float(squares.max()), float(truth @ truth))
+    below = above + UNSEEN / count * max(float(squares.max()), float(truth @ truth))
     off = measured - declared
     if off > above or (off < -below and not setting.variance_is_bound):
         raise Broken("randomize_sum has not the variance of a sum", measured=measured, declared=declared)

@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.testing.setting import Broken, Measured, Setting
 
 _CLIENTS = 37
-_FLIPS = 150
+_FLIPS = 80
 _CHECKSUM = 4
 _LOUDEST = 1000.0
 
