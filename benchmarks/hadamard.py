@@ -28,7 +28,7 @@ from shuffle_plugins.compressors.hadamard import (
 )
 from shuffle_plugins.compressors.packing import pack_bits
 from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 SIZES = tuple(1 << bits for bits in range(10, 16))
 BATCHES = (1, 10, 100, 1000)

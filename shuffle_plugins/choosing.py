@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
+from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:

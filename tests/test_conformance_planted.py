@@ -9,9 +9,9 @@ import torch
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness
+from shuffle_plugins.rows import Rows
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
 
 ONE = {"local_epsilons": (1.5,)}

@@ -20,8 +20,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.parameters import check_dim
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.keystream.devices import runs_kernels
+from shuffle_plugins.parameters import check_dim
+from shuffle_plugins.rows import Rows
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there
@@ -194,13 +195,14 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
         rows = x if x.stride(1) == 1 else x.contiguous()
         kernels.transform_rows(rows, out, x.shape[1], rows.stride(0), size, signs, scale)
         return
-    triton = _triton_kernels() if out.is_cuda else None
+    triton = _triton_kernels() if runs_kernels(out.device) else None
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     chunk = _chunk_rows(size, out.device)
     for start in range(0, x.shape[0], chunk):
         part = x[start : start + chunk]
         if triton is not None:
-            out[start : start + chunk] = triton.transform_rows(part, size=size, signs=signs, scale=scale)
+            there = out[start : start + chunk]
+            triton.transform_rows(part, size=size, signs=signs, scale=scale, out=there)
             continue
         work = torch.zeros((part.shape[0], size), dtype=wide, device=out.device)
         work[:, : part.shape[1]] = part if signs is None else part.to(wide) * signs
@@ -250,9 +252,5 @@ def _cpu_kernels() -> ModuleType | None:
 
 
 @cache
-def _triton_kernels() -> ModuleType | None:
-    """The GPU kernels, or None where triton is not installed; torch then does the same, slower."""
-    try:
-        return import_module("shuffle_plugins.compressors.kernels.triton_hadamard")
-    except ImportError:
-        return None
+def _triton_kernels() -> ModuleType:
+    return import_module("shuffle_plugins.compressors.kernels.triton_hadamard")

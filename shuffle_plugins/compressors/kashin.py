@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 _CHUNK = 1 << 16
 _MARGIN = 1e-3

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.noise.gaussian import Gaussian
     from shuffle_plugins.mechanisms.noise.laplace import Laplace
     from shuffle_plugins.mechanisms.reports import Reports
-    from shuffle_plugins.mechanisms.rows import Rows
     from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
     from shuffle_plugins.mechanisms.sampled.l1_hadamard import L1Hadamard
     from shuffle_plugins.mechanisms.sampled.l2_bit_planes import L2BitPlanes
@@ -40,43 +39,44 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.sampled.sampled_bits import SampledBits
     from shuffle_plugins.mechanisms.sampled.sqkr import SQKR
     from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean
+    from shuffle_plugins.rows import Rows
 
 _LAZY = {
-    "LocalRandomizer": "base",
-    "Mechanism": "base",
-    "Norm": "base",
-    "FrequencyOracle": "frequency",
-    "BinaryRandomizedResponse": "sampled.binary_rr",
-    "LInfCoordinate": "sampled.linf_coordinate",
-    "PrivUnit": "directions.privunit",
-    "L1Hadamard": "sampled.l1_hadamard",
-    "LInfBitPlanes": "sampled.linf_bit_planes",
-    "LInfBlock": "sampled.linf_block",
-    "SampledBits": "sampled.sampled_bits",
-    "L2BitPlanes": "sampled.l2_bit_planes",
-    "DiscreteGaussian": "noise.discrete_gaussian",
-    "DiscreteLaplace": "noise.discrete_laplace",
-    "Gaussian": "noise.gaussian",
-    "Laplace": "noise.laplace",
-    "PrivUnitG": "directions.privunit_g",
-    "ProjUnit": "directions.projunit",
-    "SQKR": "sampled.sqkr",
-    "L2Block": "sampled.l2_block",
-    "UserLevelMean": "user_level",
-    "UserLevelEstimate": "user_level",
-    "Reports": "reports",
+    "LocalRandomizer": "mechanisms.base",
+    "Mechanism": "mechanisms.base",
+    "Norm": "mechanisms.base",
+    "HadamardResponse": "mechanisms.categories.hadamard_response",
+    "KRandomizedResponse": "mechanisms.categories.k_rr",
+    "LimitedHadamard": "mechanisms.categories.limited_hadamard",
+    "LocalHashing": "mechanisms.categories.local_hashing",
+    "LayeredReports": "mechanisms.categories.multilevel",
+    "MultilevelHadamard": "mechanisms.categories.multilevel",
+    "KeyLaw": "mechanisms.categories.recoverable",
+    "RecoverableResponse": "mechanisms.categories.recoverable",
+    "SubsetSelection": "mechanisms.categories.subset_selection",
+    "OptimalUnaryEncoding": "mechanisms.categories.unary_encoding",
+    "Rappor": "mechanisms.categories.unary_encoding",
+    "PrivUnit": "mechanisms.directions.privunit",
+    "PrivUnitG": "mechanisms.directions.privunit_g",
+    "ProjUnit": "mechanisms.directions.projunit",
+    "FrequencyOracle": "mechanisms.frequency",
+    "DiscreteGaussian": "mechanisms.noise.discrete_gaussian",
+    "DiscreteLaplace": "mechanisms.noise.discrete_laplace",
+    "Gaussian": "mechanisms.noise.gaussian",
+    "Laplace": "mechanisms.noise.laplace",
+    "Reports": "mechanisms.reports",
+    "BinaryRandomizedResponse": "mechanisms.sampled.binary_rr",
+    "L1Hadamard": "mechanisms.sampled.l1_hadamard",
+    "L2BitPlanes": "mechanisms.sampled.l2_bit_planes",
+    "L2Block": "mechanisms.sampled.l2_block",
+    "LInfBitPlanes": "mechanisms.sampled.linf_bit_planes",
+    "LInfBlock": "mechanisms.sampled.linf_block",
+    "LInfCoordinate": "mechanisms.sampled.linf_coordinate",
+    "SampledBits": "mechanisms.sampled.sampled_bits",
+    "SQKR": "mechanisms.sampled.sqkr",
+    "UserLevelEstimate": "mechanisms.user_level",
+    "UserLevelMean": "mechanisms.user_level",
     "Rows": "rows",
-    "KRandomizedResponse": "categories.k_rr",
-    "HadamardResponse": "categories.hadamard_response",
-    "SubsetSelection": "categories.subset_selection",
-    "Rappor": "categories.unary_encoding",
-    "OptimalUnaryEncoding": "categories.unary_encoding",
-    "LocalHashing": "categories.local_hashing",
-    "LimitedHadamard": "categories.limited_hadamard",
-    "MultilevelHadamard": "categories.multilevel",
-    "LayeredReports": "categories.multilevel",
-    "RecoverableResponse": "categories.recoverable",
-    "KeyLaw": "categories.recoverable",
 }
 
 __all__ = [
@@ -127,7 +127,7 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"shuffle_plugins.{module}"), name)
 
 
 def __dir__() -> list[str]:

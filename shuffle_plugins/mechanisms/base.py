@@ -11,10 +11,10 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.rows import Rows
 
 
 class Norm(StrEnum):

@@ -44,10 +44,10 @@ from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transf
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.parameters import check_radius
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.mechanisms.sampled.signs import random_signs, sign_values
+from shuffle_plugins.parameters import check_radius
 from shuffle_plugins.randomness import Randomness, SecureRandomness
 
 RANGE_REPORTS = "user-level-range"

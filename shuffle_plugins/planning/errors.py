@@ -24,8 +24,8 @@ from typing import Literal, cast, get_args
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
-from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
+from shuffle_plugins.parameters import check_dim, check_radius
 
 NormName = Literal["l1", "l2", "linf"]
 

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.accountant import check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
 from shuffle_plugins.accounting.search import largest_within
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.parameters import check_dim, check_radius
+from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.errors import (
     PASSES,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 
 def generator(seed=0):

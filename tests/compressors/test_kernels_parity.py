@@ -35,8 +35,8 @@ from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton
 from shuffle_plugins.keystream import Keystream
 from shuffle_plugins.keystream.devices import runs_kernels
 from shuffle_plugins.keystream.triton_chacha import keystream_words
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.rows import Rows
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 KEY = bytes(range(32))

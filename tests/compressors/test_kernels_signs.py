@@ -16,10 +16,10 @@ from shuffle_plugins.compressors.kernels import (
 )
 from shuffle_plugins.compressors.kernels.draws import SignRule
 from shuffle_plugins.keystream import Keystream
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.mechanisms.sampled.signs import random_signs
 from shuffle_plugins.randomness import Randomness, SeededRandomness
+from shuffle_plugins.rows import Rows
 
 EPSILONS = [1e-4, 1.5, 50.0]
 

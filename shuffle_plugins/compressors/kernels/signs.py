@@ -13,7 +13,7 @@ from shuffle_plugins.compressors.kernels.bits import WORD_BITS, pack_signs_torch
 from shuffle_plugins.compressors.kernels.draws import SignRule, check_scale
 from shuffle_plugins.keystream import Keystream
 from shuffle_plugins.keystream.devices import runs_kernels
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""

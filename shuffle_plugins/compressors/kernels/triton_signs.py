@@ -24,7 +24,7 @@ from shuffle_plugins.compressors.kernels.triton_hadamard import (
 )
 from shuffle_plugins.keystream import Keystream
 from shuffle_plugins.keystream.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 _ROUND = tl.constexpr(2.0**52)
 _SCRATCH_VALUES = 1 << 23

@@ -15,7 +15,7 @@ from fractions import Fraction
 from shuffle_plugins.accounting import frequency_oracles as laws
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, Mixture, follows, odds_below
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 _WIDEST_HASH = 10**9
 _NO_EDGE = 1 - 1e-6

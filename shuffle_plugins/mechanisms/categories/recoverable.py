@@ -16,8 +16,8 @@ from torch import Tensor
 from shuffle_plugins.accounting.blanket import check_local_epsilon
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
-from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.randomness import Randomness, SecureRandomness
 
 _SMALL = 1e-4

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_signs
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 _MIXED = 1024
 _CHUNK_VALUES = 1 << 18

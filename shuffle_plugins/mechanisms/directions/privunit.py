@@ -20,8 +20,8 @@ from shuffle_plugins.mechanisms.directions.privunit_reports import Draws, dense_
 from shuffle_plugins.mechanisms.directions.privunit_sum import ChunkedSum, chunk_size
 from shuffle_plugins.mechanisms.directions.sphere import cap_coordinate
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.rows import Rows
 
 _UNIT_TOLERANCE = 1e-3
 

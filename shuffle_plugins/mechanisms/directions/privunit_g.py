@@ -19,8 +19,8 @@ from shuffle_plugins.mechanisms.directions.privunit_g_parameters import (
 )
 from shuffle_plugins.mechanisms.directions.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 19
 _LONGEST_BEYOND = 64.0

@@ -20,7 +20,7 @@ from functools import lru_cache
 from scipy import optimize, special
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 PROBABILITY_BITS = 62
 _ROUNDING = 1e-12

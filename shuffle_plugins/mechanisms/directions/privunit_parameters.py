@@ -27,7 +27,7 @@ from scipy import optimize
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.mechanisms.directions.sphere import cap_measure, cap_moment, caps_overlap
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 PROBABILITY_BITS = 62
 _ROUNDING = 1e-12

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.mechanisms.directions.sphere import cap_coordinate
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 19
 """Values handled together: what float64 takes beyond the reports does not grow with their number."""

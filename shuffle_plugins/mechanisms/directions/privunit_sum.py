@@ -38,8 +38,8 @@ from scipy import special
 from torch import Tensor
 
 from shuffle_plugins.mechanisms.directions.privunit_reports import Draws
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 CPU_CHUNK = 32
 """Clients per chunk on a CPU, where the Gram matrix and the normal vectors cost about the same."""

@@ -19,8 +19,8 @@ from shuffle_plugins.mechanisms.directions.projunit_parameters import (
     projunit_blanket,
 )
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 class ProjUnit(LocalRandomizer):

@@ -10,7 +10,7 @@ from scipy import special
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters, privunit_blanket
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 DEFAULT_PROJECTED_DIM = 4096
 DEFAULT_SLACK = 3.0

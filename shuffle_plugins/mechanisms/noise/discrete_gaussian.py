@@ -14,8 +14,8 @@ from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_gaussian
 from shuffle_plugins.mechanisms.noise.gaussian_grid import LEAST_BITS, MOST_BITS, GaussianGrid, gaussian_grid
 from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 class DiscreteGaussian(ApproximateNoise):

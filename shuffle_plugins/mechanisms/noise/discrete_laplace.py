@@ -20,8 +20,8 @@ from shuffle_plugins.mechanisms.noise.laplace_grid import (
     laplace_grid,
 )
 from shuffle_plugins.mechanisms.reports import Reports, compact_dtype
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _MOST_OUTCOME_BITS = 16
 

@@ -11,8 +11,8 @@ from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DEL
 from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
 from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _TAIL = 10.0
 

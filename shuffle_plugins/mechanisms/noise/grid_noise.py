@@ -15,8 +15,8 @@ from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 18
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}

@@ -31,7 +31,7 @@ from functools import lru_cache
 
 from shuffle_plugins.accounting.additive_noise import discrete_laplace_blanket
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""

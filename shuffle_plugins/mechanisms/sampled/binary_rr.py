@@ -10,10 +10,10 @@ from torch import Tensor
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds, bit_blanket
 from shuffle_plugins.mechanisms.sampled.signs import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 class BinaryRandomizedResponse(LocalRandomizer):

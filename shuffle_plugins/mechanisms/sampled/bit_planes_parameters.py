@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.mechanisms.sampled.randomized_response import randomized_response_blanket
 from shuffle_plugins.mechanisms.sampled.sign_budgets import Constants
+from shuffle_plugins.parameters import check_dim
 
 MAX_LEVELS = 32
 _PATIENCE = 2

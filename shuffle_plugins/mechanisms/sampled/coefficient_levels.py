@@ -9,7 +9,7 @@ import math
 from enum import StrEnum
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 _HALVINGS = 80
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.parameters import check_dim
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.public_indices import (
     check_position,
     check_public_seed,
@@ -21,6 +20,7 @@ from shuffle_plugins.mechanisms.sampled.public_indices import (
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds, randomized_response_blanket
 from shuffle_plugins.mechanisms.sampled.signs import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _MOST_OUTCOMES = 1 << 16
 _CHUNK_ENTRIES = 1 << 17

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan, best_plan
 from shuffle_plugins.mechanisms.sampled.coefficient_levels import Oversized, l2_bit_planes_blanket
@@ -17,6 +16,7 @@ from shuffle_plugins.mechanisms.sampled.sign_budgets import Constants
 from shuffle_plugins.mechanisms.sampled.spread_randomizer import SpreadRandomizer
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 class L2BitPlanes(SpreadRandomizer):

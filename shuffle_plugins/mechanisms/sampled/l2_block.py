@@ -11,7 +11,6 @@ from torch.nn.functional import pad
 
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.coefficient_levels import Oversized
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
 from shuffle_plugins.mechanisms.sampled.linf_block_parameters import report_bits
@@ -25,6 +24,7 @@ from shuffle_plugins.mechanisms.sampled.spread_randomizer import SpreadRandomize
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.mechanisms.sampled.sqkr_parameters import best_signs
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _CHUNK_ENTRIES = 1 << 20
 

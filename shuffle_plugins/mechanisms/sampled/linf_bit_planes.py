@@ -10,12 +10,12 @@ from torch import Tensor
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan, best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.sampled.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.sampled.sign_budgets import Constants
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _CHUNK_ENTRIES = 1 << 20
 

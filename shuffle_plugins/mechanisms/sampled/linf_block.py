@@ -10,12 +10,12 @@ from torch import Tensor
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
 from shuffle_plugins.mechanisms.sampled.linf_block_parameters import best_block, report_bits
 from shuffle_plugins.mechanisms.sampled.sign_blocks import SignBlocks
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 
 class LInfBlock(LocalRandomizer):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.parameters import check_dim
 
 DEFAULT_BITS = 15
 

@@ -6,7 +6,7 @@ import decimal
 from dataclasses import dataclass
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.mechanisms.parameters import check_dim
+from shuffle_plugins.parameters import check_dim
 
 PROBABILITY_BITS = 62
 

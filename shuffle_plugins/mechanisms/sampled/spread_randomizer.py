@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.coefficient_levels import (
     Oversized,
     balanced_level,
@@ -20,6 +19,7 @@ from shuffle_plugins.mechanisms.sampled.coefficient_levels import (
     thesis_level,
 )
 from shuffle_plugins.mechanisms.sampled.spreading import Frame, KashinSpreading, spreading
+from shuffle_plugins.rows import Rows
 
 _CHUNK_ENTRIES = 1 << 20
 

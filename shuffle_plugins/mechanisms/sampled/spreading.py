@@ -12,7 +12,7 @@ from torch import Tensor
 from shuffle_plugins.compressors.hadamard import hadamard_transform
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.mechanisms.rows import Rows
+from shuffle_plugins.rows import Rows
 
 
 class Frame(StrEnum):

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.rows import Rows
 from shuffle_plugins.mechanisms.sampled.coefficient_levels import Oversized
 from shuffle_plugins.mechanisms.sampled.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
@@ -29,6 +28,7 @@ from shuffle_plugins.mechanisms.sampled.spread_randomizer import SpreadRandomize
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.mechanisms.sampled.sqkr_parameters import best_signs
 from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
 
 _MOST_OUTCOMES = 1 << 16
 
