@@ -30,21 +30,23 @@ from shuffle_plugins.randomness import SecureRandomness
 RESULTS = Path(__file__).parent / "results" / "mechanisms.json"
 
 LOCAL_EPSILON = 2.0
-ERROR_DIM, CATEGORIES, ERROR_REPORTS = 512, 64, 4000
+ERROR_DIM, CATEGORIES, ERROR_REPORTS = 512, 64, 20_000
 BATCH, DIM = 10_000, 13_706
 WIRE_DIM = 13_170
 SHORT_BITS = 15
 SHORT_LEVELS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 REPEATS = 3
-SAMPLED = (
-    "linf-coordinate",
-    "linf-block",
-    "linf-bit-planes",
-    "l1-hadamard",
-    "l2-bit-planes",
-    "sqkr",
-    "sampled-bits",
-)
+SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
+    "linf-coordinate": ("linf-coordinate", {}),
+    "linf-block": ("linf-block", {}),
+    "linf-bit-planes": ("linf-bit-planes", {}),
+    "sampled-bits": ("sampled-bits", {}),
+    "l1-hadamard": ("l1-hadamard", {}),
+    "l2-bit-planes": ("l2-bit-planes", {}),
+    "l2-block, rotation": ("l2-block", {"frame": "rotation"}),
+    "sqkr, rotation": ("sqkr", {"frame": "rotation"}),
+    "l2-block": ("l2-block", {}),
+}
 
 
 def errors() -> list[dict[str, Any]]:
@@ -61,7 +63,7 @@ def errors() -> list[dict[str, Any]]:
             truth = torch.nn.functional.one_hot(data[:1], dim).double()[0]
             formula = float(mechanism.variance(data[:1])[0])
         else:
-            if name not in ("binary-rr", "sampled-bits"):
+            if name != "binary-rr":
                 mechanism = get(name, local_epsilon=LOCAL_EPSILON, dim=ERROR_DIM)
             row = _inside(mechanism)
             data, truth = row.expand(ERROR_REPORTS, -1), row[0].double()
@@ -87,17 +89,9 @@ def errors() -> list[dict[str, Any]]:
 
 
 def _inside(mechanism: Any) -> torch.Tensor:
-    """A row of the ball, of many sizes of coordinate; 0 and 1 where only those are taken."""
-    if mechanism.name == "sampled-bits":
-        return (torch.arange(mechanism.dim) % 3 == 0).float().unsqueeze(0)
+    """A row of the ball, of many sizes of coordinate."""
     row = torch.linspace(-1.0, 0.7, mechanism.dim).square().sub(0.3).unsqueeze(0)
     return mechanism.clip(0.8 * row) if mechanism.domain == "linf" else mechanism.clip(row)
-
-
-def _batch(name: str) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(BATCH, DIM, generator=generator)
-    return (x > 0).float() if name == "sampled-bits" else x
 
 
 def _fastest(action: Callable[[], object]) -> float:
@@ -121,10 +115,11 @@ def _high_water(field: str) -> int:
 
 def _encode(name: str, queue: Any) -> None:
     torch.set_num_threads(1)
-    x = _batch(name)
+    x = torch.randn(BATCH, DIM, generator=torch.Generator().manual_seed(1))
     copied = _fastest_copy(x)
     read = _fastest(lambda: x.sum(dim=1))
-    mechanism = get(name, local_epsilon=LOCAL_EPSILON, dim=DIM)
+    registered, options = SAMPLED[name]
+    mechanism = get(registered, local_epsilon=LOCAL_EPSILON, dim=DIM, **options)
     mechanism.randomize(x[:64], clip=True)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = _high_water("VmRSS")

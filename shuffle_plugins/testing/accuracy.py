@@ -8,7 +8,15 @@ from torch import Tensor
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.testing.privacy import LARGEST_Z, UNSEEN
-from shuffle_plugins.testing.setting import Broken, Measured, Setting, distinct, estimates, pick
+from shuffle_plugins.testing.setting import (
+    Broken,
+    Measured,
+    NotApplicable,
+    Setting,
+    distinct,
+    estimates,
+    pick,
+)
 
 _FLOAT32 = 2e-6
 _ROUNDING = 4e-7
@@ -25,6 +33,7 @@ _FEWEST_SUMS, _MOST_SUMS, _SUMMED = 40, 75, 12
 
 def is_unbiased(setting: Setting) -> Measured:
     """The mean report of a record is the record: by enumeration where reports can be listed, else sampled."""
+    _own_coins(setting)
     if setting.outcomes is not None and setting.tells_its_law:
         return _exactly_unbiased(setting)
     truths = [setting.truth(record) for record in setting.typical]
@@ -55,6 +64,7 @@ def _exactly_unbiased(setting: Setting) -> Measured:
 
 def has_the_declared_variance(setting: Setting) -> Measured:
     """E‖R(x) - x‖² is ``variance(x)``: by enumeration where possible, else within 2 % and sampling error."""
+    _own_coins(setting)
     declared = _declared(setting, setting.typical)
     worst = 0.0
     for i, record in enumerate(setting.typical):
@@ -132,6 +142,7 @@ def is_bounded_by_its_worst_variance(setting: Setting) -> Measured:
 
 def sums_like_its_reports(setting: Setting) -> Measured:
     """``randomize_sum`` has the mean and the variance of the sum of a cohort's reports."""
+    _own_coins(setting)
     place = torch.arange(_SUMMED)
     near = _sums(setting, setting.typical[0 * place], salt=70)
     mixed = _sums(setting, setting.typical[place % len(setting.typical)], salt=71)
@@ -161,6 +172,14 @@ def _sums(setting: Setting, records: Tensor, *, salt: int) -> float:
     if off > above or (off < -below and not setting.variance_is_bound):
         raise Broken("randomize_sum has not the variance of a sum", measured=measured, declared=declared)
     return z
+
+
+def _own_coins(setting: Setting) -> None:
+    if not setting.mechanism.shufflable:
+        raise NotApplicable(
+            "its reports are read in their order, with coins of the public: estimates hold on average over "
+            "those, and are checked where clients draw them"
+        )
 
 
 def _rounding(mechanism: object) -> float:

@@ -50,8 +50,9 @@ def keeps_local_epsilon(setting: Setting) -> Measured:
     """No report is likelier by more than e^ε0 for one record than for another, but for δ0."""
     mechanism = setting.mechanism
     if setting.outcomes is None:
-        every = Reports.concat([reports.narrow(0, len(reports) // _FEWER) for reports in setting.drawn])
-        log_law = torch.cat([setting.log_law(every), setting.log_law(every, records=setting.typical)])
+        records = torch.cat([setting.extremes, setting.typical])
+        some = [reports.narrow(0, len(reports) // _FEWER) for reports in setting.drawn]
+        log_law = torch.cat([setting.log_law(reports, records=records) for reports in some], dim=1)
     else:
         log_law = setting.log_law(setting.outcomes)
     possible = log_law.amax(dim=0) > -math.inf
@@ -146,7 +147,9 @@ def _calibrated(setting: Setting) -> Measured:
     E[p'/p] = 1 in bounded form; E[w_a(y)(1[b] - w_b(y))] = 0 for all a and b; and the mean of
     Σ_b log w_b(y)(1[b] - w_b(y)) is 0, where a law that is too sure or not sure enough shows best.
     """
-    log_law = setting.log_law(Reports.concat(setting.drawn), records=setting.typical)
+    log_law = torch.cat(
+        [setting.log_law(reports, records=setting.typical) for reports in setting.drawn], dim=1
+    )
     count = len(log_law)
     log_weights = log_law - log_law.logsumexp(dim=0)
     weights = log_weights.exp()

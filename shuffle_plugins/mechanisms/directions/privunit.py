@@ -24,6 +24,7 @@ from shuffle_plugins.randomness import Randomness, SecureRandomness
 from shuffle_plugins.rows import Rows
 
 _UNIT_TOLERANCE = 1e-3
+_ROUNDED_ANGLE = 5e-7
 
 
 class PrivUnit(LocalRandomizer):
@@ -108,7 +109,7 @@ class PrivUnit(LocalRandomizer):
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of each unit vector with respect to the uniform law, or log-probability at dim 1.
 
-        A report that rounding to float32 has moved across the edge of the cap is taken as it is sent.
+        A report within rounding to float32 of the cap counts as inside.
         """
         vectors = reports.fields[0].values.double()
         row = x.detach().double()
@@ -116,9 +117,12 @@ class PrivUnit(LocalRandomizer):
         uniform = self._parameters.uniform_probability
         if length == 0:
             return torch.full((len(reports),), -math.log(2) if self.dim == 1 else 0.0, dtype=torch.float64)
-        along = vectors @ (row / length) / torch.linalg.vector_norm(vectors, dim=1)
+        direction = row / length
+        along = vectors @ direction
+        across = torch.linalg.vector_norm(vectors - along.unsqueeze(1) * direction, dim=1)
+        widest = math.acos(self._parameters.threshold) + _ROUNDED_ANGLE
+        near, far = (torch.atan2(across, side) <= widest for side in (along, -along))
         lean = min(length / self.radius, 1.0)
-        near, far = along >= self._parameters.threshold, -along >= self._parameters.threshold
         inside = near.double().mul_((1 + lean) / 2).add_(far.double(), alpha=(1 - lean) / 2)
         density: Tensor = inside.mul_((1 - uniform) / self._parameters.cap_measure).add_(uniform)
         return density.log_().sub_(math.log(2) if self.dim == 1 else 0.0)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
+from shuffle_plugins.compressors.norms import l1_norms
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.sampled.public_indices import (
@@ -150,11 +151,14 @@ class L1Hadamard(LocalRandomizer):
         return law - math.log(self._size) if self.shufflable else law
 
     def _norms(self, rows: Rows) -> Tensor:
-        norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
-        step = max(1, _CHUNK_ENTRIES // self.dim)
-        for start in range(0, rows.num_rows, step):
-            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
-            norms[start : start + step] = part.sum(dim=1) if self._p == 1 else _p_norm(part, self._p)
+        if self._p == 1:
+            norms = l1_norms(rows)
+        else:
+            norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
+            step = max(1, _CHUNK_ENTRIES // self.dim)
+            for start in range(0, rows.num_rows, step):
+                part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
+                norms[start : start + step] = _p_norm(part, self._p)
         self._check_finite(norms)
         return norms
 
