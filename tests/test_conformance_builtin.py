@@ -1,8 +1,10 @@
 """Every registered mechanism, whoever adds it, keeps the promises of its interface."""
 
+from functools import partial
+
 import pytest
 
-from shuffle_plugins.mechanisms import available
+from shuffle_plugins.mechanisms import available, get
 from shuffle_plugins.testing import Status, check_mechanism
 
 VECTORS = (1, 7)
@@ -27,6 +29,41 @@ def test_mechanism_conforms(name):
     report = check_mechanism(name, dims=DIMS.get(name, VECTORS), samples=SAMPLES)
     report.raise_on_failure()
     assert any(result.status is Status.PASSED for result in report.of("builds"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("l1-hadamard", {"public_seed": 1}),
+        ("sqkr", {"public_seed": 1}),
+        ("sqkr", {"frame": "rotation"}),
+        ("l2-bit-planes", {"frame": "kashin"}),
+        ("linf-bit-planes", {"levels": 3, "samples": 2}),
+        ("linf-block", {"block": 3}),
+        ("sampled-bits", {"constants": "thesis"}),
+        ("limited-hadamard", {"randomness_bits": 0.9}),
+        ("local-hashing", {"buckets": 3}),
+        ("discrete-laplace", {"bits": 8}),
+        ("gaussian", {"local_delta": 0.01}),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else value,
+)
+def test_its_variants_conform(name, options):
+    build = partial(get, name, **options)
+    check_mechanism(
+        build,
+        dims=(7,),
+        local_epsilons=(1.5,),
+        radius=None if name in DIMS else 0.5,
+        samples=SAMPLES,
+    ).raise_on_failure()
+
+
+def test_a_projection_bounds_its_variance():
+    build = partial(get, "projunit", projected_dim=3)
+    check_mechanism(
+        build, dims=(7,), local_epsilons=(1.5, 50.0), samples=SAMPLES, variance_is_bound=True
+    ).raise_on_failure()
 
 
 def test_every_row_of_the_table_is_a_mechanism():

@@ -111,20 +111,19 @@ def check_mechanism(
         raise ValueError(f"no check named {', '.join(unknown)}; there are: {', '.join(CHECKS)}")
     if type(samples) is not int or samples < _LEAST_SAMPLES:
         raise ValueError(f"samples must be a whole number, at least {_LEAST_SAMPLES}, got {samples!r}")
-    title = factory if isinstance(factory, str) else getattr(factory, "__name__", repr(factory))
     build = _builder(factory, radius=radius)
     results: list[CheckResult] = []
     chosen = [check for check in _CHECKS if _name(check) in checks]
     if _PARAMETERS in checks:
         results.append(_parameters(build, dims=dims, local_epsilons=local_epsilons))
-    built = 0
+    title = ""
     for dim in dims:
         for local_epsilon in local_epsilons:
             found = _built(build, dim=dim, local_epsilon=local_epsilon)
             if isinstance(found, CheckResult):
                 results.append(found)
                 continue
-            built += 1
+            title = title or (factory.__name__ if isinstance(factory, type) else found.name)
             results.append(_result(_BUILDING, f"ε0={local_epsilon:g}, dim={dim}", Status.PASSED))
             setting = Setting(
                 mechanism=found,
@@ -134,11 +133,11 @@ def check_mechanism(
                 records=records,
             )
             results.extend(_run(check, setting) for check in chosen)
-    if not built:
+    if not title:
         results.append(
             _result(_BUILDING, "every setting", Status.FAILED, "it cannot be built in any setting")
         )
-    return ConformanceReport(mechanism=title, results=tuple(results))
+    return ConformanceReport(mechanism=title or str(factory), results=tuple(results))
 
 
 def _builder(factory: str | Factory, *, radius: float | None) -> Factory:
