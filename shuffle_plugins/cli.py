@@ -483,7 +483,11 @@ def audit_command(
         raise typer.BadParameter("--cohort needs --population: without it a single report is attacked")
     attacked = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim)
     found = [
-        ("one report", local_epsilon, audit_local(attacked, num_trials=trials, confidence=confidence)),
+        (
+            "one report",
+            local_epsilon,
+            audit_local(attacked, delta=attacked.local_delta, num_trials=trials, confidence=confidence),
+        ),
     ]
     if population is not None:
         shuffle_round = _round(

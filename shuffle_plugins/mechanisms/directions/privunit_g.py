@@ -87,7 +87,7 @@ class PrivUnitG(LocalRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64."""
         lengths = self._rows(x).l2_norm().double()
-        spread = torch.where(lengths > 0, self._parameters.mean_square, float(self.dim))
+        spread = torch.full_like(lengths, self._parameters.mean_square).masked_fill_(lengths == 0, self.dim)
         return spread.mul_(self.scale**2).sub_(lengths.square())
 
     def blanket(self) -> Blanket:
@@ -192,7 +192,8 @@ class PrivUnitG(LocalRandomizer):
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
         thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
         sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
-        tails = randomness.uniform(count).mul_(torch.where(plain, 0.5, p.tail))
+        halves = torch.full((count,), 0.5, dtype=torch.float64)
+        tails = randomness.uniform(count).mul_(halves.masked_fill_(~plain, p.tail))
         along = torch.from_numpy(-special.ndtri(tails.numpy())).mul_(sign)
         return _Draws(along=along.to(norms.device), plain=plain.to(norms.device))
 
