@@ -696,10 +696,17 @@ def _blanket_factory(randomizer: Randomizer) -> Callable[[float], Blanket] | Non
     mechanism, dim = randomizer.mechanism, randomizer.dim
     if mechanism == GENERIC:
         return None
+    if randomizer.local_delta > 0:
+        raise typer.BadParameter("--local-delta is for --mechanism generic")
 
     def blanket(local_epsilon: float) -> Blanket:
         if dim is not None:
-            return registry.blanket(mechanism, local_epsilon=local_epsilon, dim=dim)
+            own = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=dim)
+            if own.local_epsilon != local_epsilon:
+                raise typer.BadParameter(
+                    f"reports of {mechanism} are (ε0, δ0)-LDP: use --mechanism generic with --local-delta"
+                )
+            return own
         found = {registry.blanket(mechanism, local_epsilon=local_epsilon, dim=probe) for probe in _PROBE_DIMS}
         if len(found) > 1:
             raise typer.BadParameter(f"--dim is needed: the blanket of {mechanism} depends on the dimension")

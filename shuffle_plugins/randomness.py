@@ -187,11 +187,13 @@ class SeededRandomness(Randomness):
     def __init__(self, seed: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"seed must be a whole number, got {seed!r}")
+        self._lock = threading.Lock()
         self._cursor = Cursor(Keystream(hashlib.sha256(f"shuffle_plugins seeded {seed}".encode()).digest()))
 
     def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
         """Return ``count`` int64 values, determined by the seed and the draws before."""
-        return self._cursor.words(count, device=device)
+        with self._lock:
+            return self._cursor.words(count, device=device)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -202,7 +204,7 @@ class SeededRandomness(Randomness):
 
 def _shape(size: Size) -> tuple[int, ...]:
     shape = (size,) if isinstance(size, int) else tuple(size)
-    if any(not isinstance(length, int) or length < 0 for length in shape):
+    if any(isinstance(length, bool) or not isinstance(length, int) or length < 0 for length in shape):
         raise ValueError(f"a size is made of whole numbers, zero or more, got {size!r}")
     return shape
 

@@ -445,7 +445,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 target_delta=target_delta,
             )
 
-        if round_at(1.0).local_delta > 0:
+        if build_randomizer(factory, local_epsilon=1.0, dim=dim, radius=radius).local_delta > 0:
             raise ShufflePrivacyError(
                 "local_epsilon cannot be solved for where reports are (ε0, δ0)-LDP: pass it to make_private"
             )

@@ -71,7 +71,8 @@ def build_randomizer(
         mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
     except TypeError as error:
         raise ShufflePrivacyError(
-            f"the randomizer cannot be built for gradients with local_epsilon, dim and radius alone: {error}"
+            "the randomizer cannot be built with local_epsilon, dim and radius alone. Gradients are vectors: "
+            f"one of categories will not do, one with further options comes as a partial ({error})"
         ) from error
     if not isinstance(mechanism, LocalRandomizer):
         raise ShufflePrivacyError(f"the randomizer factory returned {mechanism!r}, not a LocalRandomizer")

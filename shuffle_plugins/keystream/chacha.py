@@ -73,7 +73,12 @@ class Keystream:
         """16-bit numbers ``start`` to ``start + count`` of the stream, int16; ``start`` a multiple of 4.
 
         Coin i is bytes 2i and 2i + 1. The top 16 bits of a lazy draw are the coin plus 2**15.
+
+        Raises:
+            ValueError: if ``start`` is not a multiple of 4.
         """
+        if start % 4:
+            raise ValueError(f"coins start at a multiple of 4, got {start!r}")
         words = self.words(start // 4, -(-count // 4), device=device)
         return words.view(torch.int16)[:count]
 

@@ -173,6 +173,8 @@ class Reports:
         Raises:
             ValueError: if the bytes are truncated, altered, or of another version.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise ValueError(f"reports come as bytes, got {type(data).__name__}")
         try:
             return cls._parse(memoryview(data))
         except (struct.error, UnicodeDecodeError) as error:
@@ -199,6 +201,8 @@ class Reports:
             count and not any(bits for _, bits, _ in layout)
         ):
             raise ValueError("not the bytes of reports: a part of a report has no size")
+        if any(kind != _INTEGER and not (kind == _FLOAT and bits in _FLOATS) for kind, bits, _ in layout):
+            raise ValueError("not the bytes of reports: unknown kind of field")
         if any(kind == _INTEGER and bits > MAX_BITS for kind, bits, _ in layout):
             raise ValueError(f"not the bytes of reports: an integer of more than {MAX_BITS} bits")
         integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
@@ -214,13 +218,11 @@ class Reports:
         for kind, bits, width in layout:
             if kind == _INTEGER:
                 values = next(unpacked)
-            elif kind == _FLOAT and bits in _FLOATS:
+            else:
                 size = bits // 8 * width * count
                 array = np.frombuffer(data[at : at + size], dtype=f"<f{bits // 8}").reshape(count, width)
                 values = torch.from_numpy(array.astype(f"=f{bits // 8}"))
                 at += size
-            else:
-                raise ValueError("not the bytes of reports: unknown kind of field")
             fields.append(Field(values if kind == _FLOAT or width != 1 else values.squeeze(1), bits))
         return cls(mechanism=name, dim=dim, fields=tuple(fields))
 

@@ -27,6 +27,7 @@ from scipy import optimize
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.mechanisms.directions.sphere import cap_measure, cap_moment, caps_overlap
+from shuffle_plugins.mechanisms.sampled.randomized_response import bit_blanket
 from shuffle_plugins.parameters import check_dim
 
 PROBABILITY_BITS = 62
@@ -143,7 +144,7 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     """
     parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
-        return Blanket.bit(local_epsilon)
+        return bit_blanket(local_epsilon=local_epsilon)
     s = parameters.cap_measure
     shrink = math.exp(-local_epsilon)
     uniform = shrink / (shrink - math.expm1(-local_epsilon) * s)

@@ -115,11 +115,12 @@ def cap_blanket(*, local_epsilon: float, signs: int, exact: bool) -> Blanket:
     cap = cap_parameters(local_epsilon=local_epsilon, signs=signs)
     least = 1 / (2.0**signs + math.expm1(local_epsilon) * cap.patterns)
     differing = least * cap.patterns
-    single = signs > 1 and cap.agreements == signs
+    exact = exact and local_epsilon < _LOUDEST_EXACT
+    third = exact and signs > 1 and cap.agreements == signs
     return Blanket(
         local_epsilon=local_epsilon,
         differing=differing,
         low=least * (2**signs - 2 * cap.patterns),
-        exact=exact and local_epsilon < _LOUDEST_EXACT,
-        outside=differing if single else 0.0,
+        exact=exact,
+        outside=differing if third else 0.0,
     )

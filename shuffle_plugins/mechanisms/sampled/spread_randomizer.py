@@ -22,6 +22,7 @@ from shuffle_plugins.mechanisms.sampled.spreading import Frame, KashinSpreading,
 from shuffle_plugins.rows import Rows
 
 _CHUNK_ENTRIES = 1 << 20
+_LARGEST_LEVEL = 1e6
 
 
 class SpreadRandomizer(LocalRandomizer):
@@ -54,8 +55,10 @@ class SpreadRandomizer(LocalRandomizer):
         level: float | None,
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if level is not None and (isinstance(level, bool) or not 0 < level < math.inf):
-            raise ValueError(f"level must be positive and finite, got {level!r}")
+        if level is not None and (
+            isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= _LARGEST_LEVEL
+        ):
+            raise ValueError(f"level must be a number in (0, {_LARGEST_LEVEL:g}], got {level!r}")
         self._spreading = spreading(Frame(frame), dim=dim, seed=seed, level=level)
         self._level = math.nan if level is None else float(level)
 

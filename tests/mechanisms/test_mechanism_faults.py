@@ -1,0 +1,109 @@
+"""Faults that an attack on the library found, each kept from coming back."""
+
+import math
+import struct
+import threading
+import zlib
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.keystream.chacha import Keystream
+from shuffle_plugins.mechanisms import Reports, available, blanket, get
+from shuffle_plugins.randomness import SeededRandomness
+
+
+def test_a_short_message_cannot_ask_for_unlimited_memory():
+    for bits in (4, 0, 33):
+        body = struct.pack("<4sHB", b"SHRP", 1, 4) + b"k-rr" + struct.pack("<QQB", 6, 2**62, 2)
+        body += struct.pack("<BBI", 1, bits, 1) + struct.pack("<BBI", 0, 0, 1)
+        with pytest.raises(ValueError, match="not the bytes"):
+            Reports.from_bytes(body + struct.pack("<I", zlib.crc32(body)))
+
+
+@pytest.mark.parametrize("data", [None, "text", 7])
+def test_only_bytes_are_reports(data):
+    with pytest.raises(ValueError, match="come as bytes"):
+        Reports.from_bytes(data)
+
+
+def test_a_pattern_that_no_record_sends_for_certain_has_no_third_record():
+    """Enumerating all corners, third records included, gives 1.234; 1.475 was once claimed."""
+    accountant = ShuffleAccountant()
+    mechanism = get("linf-block", local_epsilon=2.0, dim=3, block=2)
+    accountant.step(mechanism.shuffle_round(population=2, cohort=2, sampling="full"))
+    assert accountant.epsilon(0.2).lower <= 1.234
+    for name in ("sqkr", "l2-block"):
+        assert blanket(name, local_epsilon=2.0, dim=3).outside == 0
+
+
+@pytest.mark.parametrize("name", ["privunit", "projunit", "linf-block", "binary-rr"])
+@pytest.mark.parametrize("local_epsilon", [50.0, 100.0])
+def test_nothing_is_attained_that_62_bits_cannot(name, local_epsilon):
+    mechanism = get(name, local_epsilon=local_epsilon, dim=1)
+    accountant = ShuffleAccountant()
+    accountant.step(mechanism.shuffle_round(population=1, cohort=1, sampling="full"))
+    assert accountant.epsilon(0.0 + 1e-12).lower <= 62 * math.log(2) + 0.1
+
+
+def test_threads_share_a_seeded_stream_without_repeating_it():
+    source, parts = SeededRandomness(5), [[] for _ in range(8)]
+    barrier = threading.Barrier(8)
+
+    def draw(part):
+        barrier.wait()
+        for _ in range(100):
+            part.append(source.words(37))
+
+    threads = [threading.Thread(target=draw, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    words = torch.cat([word for part in parts for word in part])
+    assert len(words.unique()) == len(words)
+    assert torch.equal(words.sort().values, SeededRandomness(5).words(len(words)).sort().values)
+
+
+@pytest.mark.parametrize("name", sorted(set(available()) - {"binary-rr"}))
+@pytest.mark.parametrize("radius", [1e31, 1e-31, 1e200])
+def test_a_radius_that_float32_cannot_hold_is_refused(name, radius):
+    if get(name, local_epsilon=1.0, dim=4).domain == "categories":
+        pytest.skip("categories have no radius")
+    with pytest.raises(ValueError, match="radius must be in"):
+        get(name, local_epsilon=1.0, dim=4, radius=radius)
+
+
+@pytest.mark.parametrize("radius", [1e30, 1e-30])
+@pytest.mark.parametrize("name", ["privunit", "privunit-g", "projunit", "l2-block", "linf-block", "laplace"])
+def test_the_largest_and_the_smallest_radius_work(name, radius):
+    mechanism = get(name, local_epsilon=4.0, dim=6, radius=radius)
+    row = torch.full((20, 6), 0.1 * radius)
+    total = mechanism.sum(mechanism.randomize(row, clip=True))
+    assert bool(total.isfinite().all())
+    assert bool((total != 0).any())
+    assert math.isfinite(mechanism.worst_variance)
+    assert float(mechanism.variance(row.double()).max()) <= mechanism.worst_variance * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("local_epsilon", [150.0, 500.0])
+def test_privunit_g_is_finite_where_its_half_space_is_tiny(local_epsilon):
+    mechanism = get("privunit-g", local_epsilon=local_epsilon, dim=3)
+    rows = torch.tensor([[1.0, 0.0, 0.0]]).expand(50, -1)
+    assert bool(mechanism.sum(mechanism.randomize(rows)).isfinite().all())
+    assert bool(mechanism.randomize_sum(rows).isfinite().all())
+
+
+@pytest.mark.parametrize("level", ["2", [1], 1e300, 0, True])
+def test_bad_levels_are_refused(level):
+    with pytest.raises(ValueError, match="level must be"):
+        get("l2-block", local_epsilon=1.0, dim=8, level=level)
+
+
+def test_coins_start_where_a_word_does():
+    stream = Keystream(bytes(32))
+    with pytest.raises(ValueError, match="multiple of 4"):
+        stream.coins(2, 8)
+    with pytest.raises(ValueError, match="whole numbers"):
+        SeededRandomness(1).integers(3, True)
