@@ -6,6 +6,8 @@ from functools import partial
 import pytest
 import torch
 
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.frequency_oracles import k_ary_response
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Field, Reports
@@ -324,6 +326,100 @@ class WrongBlanket(LInfCoordinate):
         return get("linf-coordinate", local_epsilon=2 * self.local_epsilon, dim=self.dim).blanket()
 
 
+KRR = type(get("k-rr", local_epsilon=1.0, dim=3))
+OUE = type(get("oue", local_epsilon=1.0, dim=3))
+COVERED = "is covered by its blanket"
+
+
+def shrunk(mechanism, share):
+    """A blanket with a share of the mechanism's differing mass, the rest of it saying nothing."""
+    differing = share * mechanism.blanket().differing
+    odds = math.exp(mechanism.local_epsilon)
+    return Blanket(
+        local_epsilon=mechanism.local_epsilon,
+        differing=differing,
+        low=1 - (odds + 1) * differing,
+        exact=False,
+    )
+
+
+class BlanketOfABillionCategories(KRR):
+    def blanket(self):
+        return k_ary_response(local_epsilon=self.local_epsilon, categories=10**9)
+
+
+class BlanketOfABillionCoordinates(LInfCoordinate):
+    """A blanket in which hardly any report tells a thing."""
+
+    def blanket(self):
+        return shrunk(super(), 1e-9)
+
+
+class ShrunkBlanketOfACap(PrivUnit):
+    def blanket(self):
+        return shrunk(super(), 1e-3)
+
+
+class NarrowBlanketOfCounts(KRR):
+    def blanket(self):
+        return shrunk(super(), 0.999)
+
+
+class HeavyBlanketOfBits(OUE):
+    """What one report tells is right; how often others send it is not."""
+
+    def blanket(self):
+        return shrunk(super(), 1.0)
+
+
+class HiddenCategories(BlanketOfABillionCategories):
+    """Neither lists its reports nor tells its law."""
+
+    outcomes = Mechanism.outcomes
+    log_likelihood = Mechanism.log_likelihood
+
+
+@pytest.mark.parametrize(
+    ("broken", "dim"),
+    [
+        (BlanketOfABillionCategories, 3),
+        (BlanketOfABillionCoordinates, 3),
+        (ShrunkBlanketOfACap, 5),
+        (NarrowBlanketOfCounts, 3),
+        (HeavyBlanketOfBits, 3),
+        (HiddenCategories, 3),
+    ],
+)
+def test_a_blanket_that_is_too_small(broken, dim):
+    assert caught(broken, dims=(dim,), samples=5000) == {COVERED}
+
+
+def test_a_blanket_of_too_much_mass_is_told_in_numbers():
+    report = check_mechanism(HeavyBlanketOfBits, dims=(3,), checks=[COVERED], **ONE)
+    (failure,) = report.failures
+    sound = get("oue", local_epsilon=1.5, dim=3).blanket()
+    measured = dict(failure.measured)
+    assert measured["common"] == pytest.approx(sound.mass, rel=1e-9)
+    assert measured["mass"] > sound.mass
+
+
+class WiderBlanket(KRR):
+    """The worst case over all mechanisms, which is sound."""
+
+    def blanket(self):
+        return Blanket.generic(self.local_epsilon, exact=False)
+
+
+class WiderInSecret(WiderBlanket):
+    outcomes = Mechanism.outcomes
+    log_likelihood = Mechanism.log_likelihood
+
+
+@pytest.mark.parametrize("sound", [WiderBlanket, WiderInSecret])
+def test_a_blanket_that_is_wide_enough(sound):
+    check_mechanism(sound, dims=(3,), samples=5000, **ONE).raise_on_failure()
+
+
 class TakesAnyRadius(LInfCoordinate):
     def __init__(self, *, local_epsilon, dim, radius=1.0):
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=abs(radius) or 1.0)
@@ -337,9 +433,6 @@ def test_laws_blankets_and_parameters_that_make_no_sense():
 
 
 # -- frequency oracles -----------------------------------------------------------------------------------
-
-
-KRR = type(get("k-rr", local_epsilon=1.0, dim=3))
 
 
 class BiasedCounts(KRR):

@@ -10,7 +10,7 @@ from functools import partial
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, wire
+from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, shuffling, wire
 from shuffle_plugins.testing.report import CheckResult, ConformanceReport, Status
 from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Records, Setting
 
@@ -25,6 +25,7 @@ _CHECKS: tuple[Check, ...] = (
     privacy.sampler_follows_its_law,
     privacy.withstands_the_audit,
     privacy.can_be_accounted,
+    shuffling.is_covered_by_its_blanket,
     accuracy.is_unbiased,
     accuracy.has_the_declared_variance,
     accuracy.is_bounded_by_its_worst_variance,

@@ -20,13 +20,17 @@ LARGEST_Z = 6.0
 UNSEEN = 14.0
 """An event of probability 14/n is missed by n draws once in a million times."""
 
+AUDITED = (0.05, 8.0)
+"""ε0 at which attacks on a sample of reports tell something."""
+
+CONFIDENCE = 1 - 1e-6
+"""Of every attack."""
+
 _LARGEST_SURPRISE = 5.5
 _SUREST = -10.0
 _ROUNDING = 1e-9
 _SMALLEST_P = 1e-7
 _LEAST_EXPECTED = 10.0
-_AUDITED = (0.05, 8.0)
-_CONFIDENCE = 1 - 1e-6
 _ONLY_EVIDENCE = 4
 _FEWER = 8
 
@@ -147,9 +151,7 @@ def _calibrated(setting: Setting) -> Measured:
     E[p'/p] = 1 in bounded form; E[w_a(y)(1[b] - w_b(y))] = 0 for all a and b; and the mean of
     Σ_b log w_b(y)(1[b] - w_b(y)) is 0, where a law that is too sure or not sure enough shows best.
     """
-    log_law = torch.cat(
-        [setting.log_law(reports, records=setting.typical) for reports in setting.drawn], dim=1
-    )
+    log_law = setting.drawn_log_law
     count = len(log_law)
     log_weights = log_law - log_law.logsumexp(dim=0)
     weights = log_weights.exp()
@@ -173,7 +175,7 @@ def _z(answers: Tensor, *, largest: float = 1.0) -> float:
 def withstands_the_audit(setting: Setting) -> Measured:
     """An attack on single reports proves no more than ε0; see ``docs/audit.md``."""
     mechanism = setting.mechanism
-    least, most = _AUDITED
+    least, most = AUDITED
     if not least <= mechanism.local_epsilon <= most:
         raise NotApplicable("so small or large an ε0 cannot be told by attacking a sample of reports")
     records = setting.typical
@@ -182,7 +184,7 @@ def withstands_the_audit(setting: Setting) -> Measured:
         mechanism,
         delta=mechanism.local_delta,
         num_trials=setting.samples * (1 if setting.tells_its_law else _ONLY_EVIDENCE),
-        confidence=_CONFIDENCE,
+        confidence=CONFIDENCE,
         neighbours=[pair],
         randomness=setting.source(40),
     )

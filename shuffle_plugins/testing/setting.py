@@ -162,6 +162,11 @@ class Setting:
         )
 
     @cached_property
+    def drawn_log_law(self) -> Tensor:
+        """Log-likelihood of all of :attr:`drawn`, one after another, for each of :attr:`typical`."""
+        return torch.cat([self.log_law(reports, records=self.typical) for reports in self.drawn], dim=1)
+
+    @cached_property
     def tells_its_law(self) -> bool:
         """Whether the mechanism has a ``log_likelihood``."""
         record = self.extremes[0]
