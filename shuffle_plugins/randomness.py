@@ -21,6 +21,8 @@ PROBABILITY_BITS = 62
 Size = int | tuple[int, ...]
 
 _NORMAL_BLOCK = 1 << 15
+_FINE_BITS = 53
+_COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)
 
 
 class Randomness(ABC):
@@ -92,14 +94,18 @@ class Randomness(ABC):
     def normal(
         self, size: Size, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Standard normal values by the Box-Muller transform, up to 9.3 in absolute value.
+        """Standard normal values by the Box-Muller transform, without an end.
 
         Computed in float64 from a word for the radius and a word for the angle, whatever ``dtype`` is asked,
-        and rounded to it once. The two values of a pair have the tangent of a grid angle as their ratio,
-        whatever they are multiplied by; the angle is measured from the nearest axis with 64 bits, so the grid
-        is as fine as float64 itself for small values too, and float32 does not show it. A float64 value does:
-        round what is released. The logarithm, sine and cosine are the device's: values of two devices differ
-        by a few units in the last place of float64, and so do float32 values now and then, by one.
+        and rounded to it once. A pair with a radius beyond 3.7, of probability 2**-10, is drawn anew among
+        such pairs, from two further words at the end of the call; beyond 5.3 once more, and so on. So far
+        values are as fine as others, and none is out of reach: noise with an end would tell records apart.
+
+        The two values of a pair have the tangent of a grid angle as their ratio, whatever they are multiplied
+        by; the angle is measured from the nearest axis with 64 bits, so the grid is as fine as float64 itself
+        for small values too, and float32 does not show it. A float64 value does: round what is released. The
+        logarithm, sine and cosine are the device's: values of two devices differ by a few units in the last
+        place of float64, and so do float32 values now and then, by one.
 
         Raises:
             ValueError: if ``dtype`` is neither float32 nor float64.
@@ -110,12 +116,36 @@ class Randomness(ABC):
         count = math.prod(shape)
         half = (count + 1) // 2
         values = torch.empty(2 * half, dtype=dtype, device=device)
+        coarse = torch.empty(half, dtype=torch.bool, device=device)
         for start in range(0, half, _NORMAL_BLOCK):
             stop = min(start + _NORMAL_BLOCK, half)
-            first, second = _box_muller(self.words(2 * (stop - start), device=device))
-            values[start:stop] = first
-            values[half + start : half + stop] = second
+            drawn = _box_muller(self.words(2 * (stop - start), device=device), largest=1.0)
+            values[start:stop], values[half + start : half + stop], coarse[start:stop] = drawn
+        largest, left = 1.0, _places(coarse)
+        while left.numel():
+            largest *= _COARSE_SHARE
+            words = self.words(2 * left.numel(), device=device)
+            first, second, coarse = _box_muller(words, largest=largest)
+            values[left], values[half + left] = first.to(dtype), second.to(dtype)
+            left = left[_places(coarse)]
         return values[:count].reshape(shape)
+
+    def exponential(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
+        """Standard exponential values, float64: -log U, U uniform on (0, 1) and fine however small it is.
+
+        Unlike the logarithm of :meth:`uniform` they do not end at 36.7. A U below 2**-10 is drawn anew among
+        those, from a further word at the end of the call, and again below 2**-20, and so on.
+        """
+        shape = _shape(size)
+        words = self.words(math.prod(shape), device=device)
+        values, coarse = _minus_log((words | 1).to(torch.float64), largest=1.0)
+        largest, left = 1.0, _places(coarse)
+        while left.numel():
+            largest *= _COARSE_SHARE
+            words = self.words(left.numel(), device=device)
+            values[left], coarse = _minus_log((words | 1).to(torch.float64), largest=largest)
+            left = left[_places(coarse)]
+        return values.reshape(shape)
 
     def permutation(self, n: int, *, device: torch.device | str = "cpu") -> Tensor:
         """A uniform permutation of 0..n-1 as int64.
@@ -209,17 +239,34 @@ def _shape(size: Size) -> tuple[int, ...]:
     return shape
 
 
-def _box_muller(words: Tensor) -> tuple[Tensor, Tensor]:
-    """As many normal values as words, in two halves, float64.
+def _places(mask: Tensor) -> Tensor:
+    """Indices of the true entries; none on the meta device, which holds no entries."""
+    return mask.nonzero().squeeze(1) if mask.device.type != "meta" else mask.new_empty(0, dtype=torch.int64)
+
+
+def _minus_log(signed: Tensor, *, largest: float) -> tuple[Tensor, Tensor]:
+    """-log U, U uniform on (0, ``largest``), and where U has fewer digits than float64, a share 2**-10.
+
+    An odd 64-bit word, as float64, is 63 bits of U and a sign. Below 2**53 it is exact, so every device finds
+    the same values coarse.
+    """
+    magnitude = signed.abs()
+    coarse = magnitude < 2.0**_FINE_BITS
+    return magnitude.mul_(2.0**-63 * largest).log_().neg_(), coarse
+
+
+def _box_muller(words: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """As many normal values as words, in two halves, float64, and which pairs are coarse.
 
     Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The first
-    word of a pair is the radius and the sign of both values. The second is an angle within π/4 of an axis;
-    its own last bit says which axis.
+    word of a pair is the radius, with exp(-radius²/2) below ``largest``, and the sign of both values. The
+    second is an angle within π/4 of an axis; its own last bit says which axis.
     """
     half = words.numel() // 2
     signed = (words[:half] | 1).to(torch.float64)
-    radius = signed.abs().mul_(2.0**-63).log_().mul_(-2).sqrt_().copysign_(signed)
+    half_squares, coarse = _minus_log(signed, largest=largest)
+    radius = half_squares.mul_(2).sqrt_().copysign_(signed)
     angle = (words[half:] | 1).to(torch.float64).mul_(math.pi / 4 * 2.0**-63)
     near, far = angle.cos().mul_(radius), angle.sin_().mul_(radius)
     swapped = (words[half:] & 1).to(torch.bool)
-    return torch.where(swapped, far, near), torch.where(swapped, near, far)
+    return torch.where(swapped, far, near), torch.where(swapped, near, far), coarse

@@ -207,7 +207,7 @@ MIDDLE = 1 << 62
 
 
 @pytest.mark.parametrize("angle", [2, -4, 1 << 20, -(1 << 62), (1 << 63) - 2])
-@pytest.mark.parametrize("radius", [0, 2, -(1 << 40), MIDDLE, -MIDDLE, -(1 << 62) - (1 << 61)])
+@pytest.mark.parametrize("radius", [1 << 53, -(1 << 53) - 2, MIDDLE, -MIDDLE, -(1 << 62) - (1 << 61)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_normal_is_the_box_muller_transform_measured_from_an_axis(radius, angle, axis):
     pair = GivenWords(radius, angle | axis).normal(2, dtype=torch.float64).tolist()
@@ -215,6 +215,63 @@ def test_normal_is_the_box_muller_transform_measured_from_an_axis(radius, angle,
     turn = math.pi / 4 * (angle | 1) / 2**63
     expected = [length * math.cos(turn), length * math.sin(turn)]
     assert pair == pytest.approx(expected[::-1] if axis else expected, rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("small", [0, 2, -(1 << 40), (1 << 53) - 2, -(1 << 53) + 2])
+@pytest.mark.parametrize("depth", [1, 2, 80])
+def test_far_values_come_from_further_words(small, depth):
+    """Each word below 2**53 is one condition U < 2**-10 more; sign and angle are those of the last."""
+    nats = math.log(2) * (1 + 10 * depth)
+    found = GivenWords(*[small] * depth, MIDDLE).exponential(1)
+    assert found.tolist() == pytest.approx([nats], rel=1e-14)
+    pair = GivenWords(*[small, 6] * depth, -MIDDLE, 2).normal(2, dtype=torch.float64).tolist()
+    turn = math.pi / 4 * 3 / 2**63
+    length = -math.sqrt(2 * nats)
+    assert pair == pytest.approx([length * math.cos(turn), length * math.sin(turn)], rel=1e-14, abs=0)
+
+
+class FarAtFirst(Randomness):
+    """A seeded source whose first words, of even places, are all below 2**53."""
+
+    def __init__(self, seed):
+        self._source, self._first = SeededRandomness(seed), True
+
+    def words(self, count, *, device="cpu"):
+        drawn = self._source.words(count, device=device)
+        if self._first:
+            drawn[::2] &= (1 << 53) - 1
+        self._first = False
+        return drawn
+
+
+def test_only_far_values_are_drawn_anew_and_where_they_belong():
+    count = 50_000
+    near, mixed = SeededRandomness(3).exponential(count), FarAtFirst(3).exponential(count)
+    kept = near < 10 * math.log(2)
+    assert torch.equal(mixed[1::2][kept[1::2]], near[1::2][kept[1::2]])
+    beyond = mixed[::2] - 10 * math.log(2)
+    assert float(beyond.min()) >= 0
+    assert stats.kstest(beyond.numpy(), "expon").pvalue > 1e-4
+
+
+def test_far_normal_values_have_the_law_of_normal_values():
+    """Given a radius beyond 3.7, half its square is 10·log 2 and an exponential value; angles are uniform."""
+    count = 32_768
+    drawn = FarAtFirst(4).normal(2 * count, dtype=torch.float64)
+    first, second = drawn[:count][::2], drawn[count:][::2]
+    beyond = (first.square() + second.square()) / 2 - 10 * math.log(2)
+    assert float(beyond.min()) >= -1e-12
+    assert stats.kstest(beyond.numpy(), "expon").pvalue > 1e-4
+    angles = torch.atan2(second, first) / (2 * math.pi) + 0.5
+    assert stats.kstest(angles.numpy(), "uniform").pvalue > 1e-4
+
+
+def test_exponential_values_are_exponential():
+    drawn = SeededRandomness(5).exponential((201, 333))
+    assert drawn.shape == (201, 333)
+    assert stats.kstest(drawn.flatten().numpy(), "expon").pvalue > 1e-4
+    assert SeededRandomness(5).exponential(0).shape == (0,)
+    assert SeededRandomness(5).exponential(3, device="meta").shape == (3,)
 
 
 def test_small_normal_values_are_not_on_a_visible_grid():

@@ -14,7 +14,7 @@ from shuffle_plugins.mechanisms.noise.gaussian_calibration import gaussian_delta
 from shuffle_plugins.mechanisms.noise.gaussian_grid import rounded_distance
 from shuffle_plugins.mechanisms.noise.laplace_grid import laplace_grid
 from shuffle_plugins.mechanisms.reports import Field
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]
 EPSILONS = [1e-4, 1.5, 50.0]
@@ -235,6 +235,31 @@ def test_discrete_gaussian_spends_at_most_delta(epsilon, bits):
                 parts = [[law(x) for x in end] for end in ends]
                 joint = [np.outer(*p).ravel() if dim == 2 else p[0] for p in parts]
                 assert hockey_stick(joint[0], joint[1], epsilon) <= 1e-2
+
+
+class Far(Randomness):
+    """Zero words for some calls, then the word 2**62: a pair as far out as is wanted, 22.5° off an axis."""
+
+    def __init__(self, calls):
+        self._left = calls
+
+    def words(self, count, *, device="cpu"):
+        self._left -= 1
+        return torch.full((count,), 0 if self._left >= 0 else 1 << 62)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(33.0, 1e-6), (6.0, 1e-18), (1.5, 1e-20), (500.0, 0.1)])
+@pytest.mark.parametrize("dim", [1, 2, 7])
+def test_a_record_can_send_what_its_neighbour_sends_with_probability_delta(epsilon, delta, dim):
+    """Noise that ended at 9.3σ could not take -r to where r sends more than δ0 of its reports."""
+    mechanism = get("gaussian", local_epsilon=epsilon, local_delta=delta, dim=dim)
+    row = torch.zeros(1, dim, dtype=torch.float64)
+    row[0, 0] = -1
+    sent = 1 - mechanism.sigma * float(special.ndtri(delta))
+    reach = (sent + 1) / mechanism.sigma / math.cos(math.pi / 8)
+    calls = math.ceil(reach**2 / 2 / math.log(2) / 10)
+    report = mechanism.randomize(row, randomness=Far(calls))
+    assert float(mechanism._multiples(report)[0, 0]) * mechanism.step >= sent
 
 
 def test_exact_bits_are_nearly_as_good_as_the_continuous_gaussian():

@@ -12,7 +12,7 @@ from shuffle_plugins.mechanisms.directions.privunit_g_parameters import (
     optimal_parameters,
 )
 from shuffle_plugins.mechanisms.reports import Field
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]
 P_VALUE = 1e-4
@@ -66,6 +66,42 @@ def test_reports_follow_the_stated_density(dim, epsilon, length):
         across = torch.zeros(dim)
         across[0], across[1] = 2**-0.5, -(2**-0.5)
         assert stats.kstest((vectors @ across).double().numpy(), stats.norm.cdf).pvalue > P_VALUE
+
+
+class Far(Randomness):
+    """Zero words for some calls, then a seeded source: plain reports, far out."""
+
+    def __init__(self, calls):
+        self._left, self._source = calls, SeededRandomness(1)
+
+    def words(self, count, *, device="cpu"):
+        self._left -= 1
+        return torch.zeros(count, dtype=torch.int64) if self._left >= 0 else self._source.words(count)
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 50.0, 500.0])
+@pytest.mark.parametrize("length", [0.0, -1.0])
+def test_plain_reports_reach_the_half_space_of_every_other_record(epsilon, length):
+    """Where they could not, a leaning report would be certain evidence, whatever ε0 promises."""
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=1)
+    threshold = mechanism.parameters.threshold
+    calls = math.ceil(-math.log2(mechanism.parameters.tail) / 10) + 1
+    row = torch.full((1, 1), length)
+    report = mechanism.randomize(row, randomness=Far(2 + calls)).fields[0].values
+    assert threshold < float(report[0, 0]) < threshold + 8
+
+
+@pytest.mark.parametrize("epsilon", [1.5, 50.0, 500.0])
+def test_inner_products_are_the_quantiles_of_their_law(epsilon):
+    """Beyond the threshold: -log of the share of the half-space that is farther is exponential."""
+    mechanism = get("privunit-g", local_epsilon=epsilon, dim=1)
+    p = mechanism.parameters
+    vectors = mechanism.randomize(torch.ones(20_000, 1), randomness=SeededRandomness(7)).fields[0].values
+    beyond = vectors[vectors >= p.threshold].double()
+    depth = math.log(p.tail) - special.log_ndtr(-beyond.numpy())
+    share = p.plain_probability * p.tail / (p.plain_probability * p.tail + 1 - p.plain_probability)
+    assert share < 0.5
+    assert stats.kstest(depth, "expon").pvalue > P_VALUE
 
 
 def test_zero_rows_say_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,9 +42,11 @@ class PrivUnitG(LocalRandomizer):
     inverse χ² laws, in any dimension.
 
     Choices among finitely many outcomes are made with integer thresholds. The density of V is that of ideal
-    real arithmetic: ε0 and the blanket are proved for it. V is computed in float64 and rounded to float32
-    once, 32·dim bits; both kinds of report come out of the same operations. No proof covers what float64 is
-    off by, a relative 1e-15 or so per coordinate.
+    real arithmetic: ε0 and the blanket are proved for it. Half-spaces are up to 31σ away, and the reports of
+    every client must reach them: neither the normal values nor the inner products with the direction end
+    before (:meth:`.Randomness.normal`, :meth:`.Randomness.exponential`). V is computed in float64 and rounded
+    to float32 once, 32·dim bits; both kinds of report come out of the same operations. No proof covers what
+    float64 is off by, a relative 1e-15 or so per coordinate.
 
     Source: Asi, Feldman, Talwar 2022, "Optimal algorithms for mean estimation under local differential
     privacy", §3.
@@ -109,7 +112,11 @@ class PrivUnitG(LocalRandomizer):
             raise ValueError(
                 "a report is longer than any of this mechanism: it was altered or forged; drop it"
             )
-        return vectors.sum(dim=0, dtype=torch.float64).mul_(self.scale).to(torch.float32)
+        total = torch.zeros(self.dim, dtype=torch.float64, device=vectors.device)
+        step = max(1, _CHUNK_VALUES // self.dim)
+        for start in range(0, len(vectors), step):
+            total += vectors[start : start + step].sum(dim=0, dtype=torch.float64)
+        return total.mul_(self.scale).to(torch.float32)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of each report with respect to N(0, I), (reports,) float64."""
@@ -192,9 +199,8 @@ class PrivUnitG(LocalRandomizer):
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
         thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
         sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
-        halves = torch.full((count,), 0.5, dtype=torch.float64)
-        tails = randomness.uniform(count).mul_(halves.masked_fill_(~plain, p.tail))
-        along = torch.from_numpy(-special.ndtri(tails.numpy())).mul_(sign)
+        log_tails = torch.where(plain, math.log(0.5), math.log(p.tail)).sub_(randomness.exponential(count))
+        along = torch.from_numpy(-special.ndtri_exp(log_tails.numpy())).mul_(sign)
         return _Draws(along=along.to(norms.device), plain=plain.to(norms.device))
 
 

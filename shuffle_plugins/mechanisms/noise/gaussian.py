@@ -22,8 +22,10 @@ class Gaussian(ApproximateNoise):
 
     The noisy value is rounded to the nearest multiple of the step :math:`h = (r + 10σ)/(2^{bits-1} - 1)`
     before it leaves the client. That is post-processing of x + N(0, σ²) and costs nothing; the grid adds
-    h²/12 to the variance and, as h is small beside σ, no bias (below e^-100 of it). Normal values end at
-    9.3σ, so no code is ever cut.
+    h²/12 to the variance and, as h is small beside σ, no bias (below e^-100 of it). Codes end 10σ beyond the
+    ball; a coordinate is cut there with probability below 2e-23, a bias below 2e-24·σ, which is not removed.
+    The noise itself has no end (:meth:`.Randomness.normal`): one that did, however far, would let a large ε0
+    or a small δ0 be broken by reports that one of two records can never send.
 
     ε0 and δ0 are proved for ideal real arithmetic. The noise and the sum are float64, off by a relative
     1e-15; a grid 2**30 times coarser than that hides which doubles are possible, but no proof covers the

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import Randomness, SecureRandomness
 from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 18
@@ -55,11 +55,39 @@ class GridNoise(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or hold a code that does not exist.
         """
-        total = self._multiples(reports).sum(dim=0)
-        return total.double().mul_(self.step).to(torch.float32)
+        codes = self._codes(reports)
+        total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
+        for start, stop in self._chunks(len(codes)):
+            total += codes[start:stop].sum(dim=0, dtype=torch.int64)
+        return self._value(total.sub_(len(codes) * self.limit))
+
+    def randomize_sum(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Tensor:
+        """``sum(randomize(x))``, (dim,), from the same random bits, without holding the reports.
+
+        Raises:
+            ValueError: as :meth:`randomize`.
+        """
+        rows = self._rows(x)
+        norms = self._norms(rows)
+        if not clip:
+            self._check_ball(norms, rows.dtype)
+        randomness = randomness or SecureRandomness()
+        total = torch.zeros(self.dim, dtype=torch.int64, device=rows.device)
+        for start, stop in self._chunks(rows.num_rows):
+            total += self._cut(rows.narrow(start, stop), randomness).sum(dim=0)
+        return self._value(total).to(rows.compute_dtype)
+
+    def _value(self, multiple: Tensor) -> Tensor:
+        return multiple.double().mul_(self.step).to(torch.float32)
 
     def _multiples(self, reports: Reports) -> Tensor:
         """The multiples of the step in reports, (reports, dim) int64, checked."""
+        return self._codes(reports).to(torch.int64, copy=True).sub_(self.limit)
+
+    def _codes(self, reports: Reports) -> Tensor:
+        """The codes of reports, (reports, dim), as compact as they came, checked."""
         self._own(reports, fields=1)
         field = reports.fields[0]
         if field.values.is_floating_point() or field.bits != self.bits:
@@ -69,22 +97,25 @@ class GridNoise(LocalRandomizer):
         codes = field.values.reshape(len(reports), self.dim)
         if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
-        return codes.to(torch.int64).sub_(self.limit)
+        return codes
 
     def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
-        for start, stop in self._chunks(x):
-            noisy = self._noisy(self._scaled(x.narrow(start, stop)), randomness)
-            codes[start:stop] = noisy.clamp_(-self.limit, self.limit).add_(self.limit)
+        for start, stop in self._chunks(x.num_rows):
+            codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
         return self._reports(codes)
+
+    def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
+        """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
+        return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
 
     def _reports(self, codes: Tensor) -> Reports:
         values = codes.squeeze(1) if self.dim == 1 else codes
         return Reports(mechanism=self.name, dim=self.dim, fields=(Field(values, self.bits),))
 
-    def _chunks(self, x: Rows) -> list[tuple[int, int]]:
+    def _chunks(self, count: int) -> list[tuple[int, int]]:
         size = max(1, _CHUNK_VALUES // self.dim)
-        return [(start, min(start + size, x.num_rows)) for start in range(0, x.num_rows, size)]
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _scaled(self, x: Rows) -> Tensor:
         """Rows in units of the step, float64, none outside the ball by more than float64's own rounding."""
@@ -97,7 +128,7 @@ class GridNoise(LocalRandomizer):
     def _rounding_variance(self, x: Rows) -> Tensor:
         """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
         spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
-        for start, stop in self._chunks(x):
+        for start, stop in self._chunks(x.num_rows):
             fraction = self._scaled(x.narrow(start, stop))
             fraction.sub_(fraction.floor())
             spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
