@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from shuffle_plugins.accounting.blanket import check_local_epsilon
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
@@ -85,6 +86,7 @@ def choices(
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")
+    check_local_epsilon(local_epsilon)
     check_dim(dim)
     check_radius(radius)
     found: list[Choice] = []

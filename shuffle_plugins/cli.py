@@ -569,8 +569,8 @@ def mechanisms_command(
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     if dim is None or local_epsilon is None:
-        if norm is not None or plot is not None:
-            raise typer.BadParameter("--norm and --plot need --dim and --local-epsilon")
+        if norm is not None or plot is not None or radius != 1:
+            raise typer.BadParameter("--norm, --radius and --plot need --dim and --local-epsilon")
         entries = [{"name": name, "summary": registry.summary(name)} for name in registry.available()]
         return _print_json(entries) if as_json else _print(catalogue_table(entries))
     from shuffle_plugins.choosing import choices
@@ -587,8 +587,9 @@ def mechanisms_command(
         _print_json([*map(asdict, found), *map(asdict, refused)])
     else:
         _print(choices_table(found, one_question=norm is not None, width=_width()))
-        for each in refused:
-            _say(f"Left out: {each.name}: {each.reason}.")
+        for reason in dict.fromkeys(each.reason for each in refused):
+            names = ", ".join(each.name for each in refused if each.reason == reason)
+            _say(f"Left out: {names}: {reason.removeprefix(f'{names} ')}.")
     if plot is not None:
         domains = dict.fromkeys(norm or each.domain for each in found)
         plot_choices(

@@ -186,7 +186,8 @@ def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = W
         table.add_column("what it is", style="dim")
     least = min((choice.variance for choice in found), default=0.0)
     for choice in found:
-        cells = [escape(choice.name), choice.domain, rounded(choice.variance, up=True)]
+        name = f"{choice.name} (δ0 = {choice.local_delta:g})" if choice.local_delta else choice.name
+        cells = [escape(name), choice.domain, rounded(choice.variance, up=True)]
         if one_question:
             cells.append(rounded(choice.variance / least, up=True, digits=3) if least > 0 else _NOTHING)
         cells.append(f"{choice.bits:,}")

@@ -292,7 +292,12 @@ def test_mechanisms_compare_on_one_question(run: Run) -> None:
     code, out, _ = run(*asked, "--norm", "categories")
     assert code == 0
     assert "mean squared error" in out
-    assert "Left out: privunit: takes vectors" in out
+    assert "privunit" in out.split("Left out: ")[1].split(": takes vectors, not categories.")[0]
+    assert "gaussian (δ0 = 1e-06)" in run(*asked, "--norm", "l2")[1]
+    for bad in (["-e", "0"], ["-e", "nan"], ["-e", "1000"]):
+        code, out, err = run("mechanisms", "--dim", "10", *bad)
+        assert (code, out) == (2, "")
+        assert "local_epsilon" in err
 
 
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.sampled.linf_coordinate import LInfCoordinate
     from shuffle_plugins.mechanisms.sampled.sampled_bits import SampledBits
     from shuffle_plugins.mechanisms.sampled.sqkr import SQKR
-    from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean
+    from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean, estimate_mean
     from shuffle_plugins.rows import Rows
 
 _LAZY = {
@@ -76,6 +76,7 @@ _LAZY = {
     "SQKR": "mechanisms.sampled.sqkr",
     "UserLevelEstimate": "mechanisms.user_level",
     "UserLevelMean": "mechanisms.user_level",
+    "estimate_mean": "mechanisms.user_level",
     "Rows": "rows",
 }
 
@@ -117,6 +118,7 @@ __all__ = [
     "UserLevelMean",
     "available",
     "blanket",
+    "estimate_mean",
     "get",
     "register",
     "summary",

@@ -24,9 +24,12 @@ halving ε0 costs four times the variance where ε0 is small. The thesis's way, 
 ε0/2, is :attr:`Split.BUDGET`. Either way a client spends ε0 for all its samples.
 
 **Failure.** All w_ij of one coordinate lie in two neighbouring bins, and one of them holds half. Another bin
-is chosen only if its score is higher; scores of one client differ by 0 or ±2/g, g = tanh(ε/2), by 1/2 or more
-on average, so by Hoeffding's inequality that has probability at most :math:`e^{-n_j g^2/32}` (the thesis has
-200 for 32). In all: :math:`γ + P K e^{-n_j g^2/32}`. A failure costs accuracy, never privacy.
+is chosen only if its score is higher; scores of one client differ by 0 or ±2/g, g = tanh(ε/2), by 2/g with
+probability 1/4 + g/8 or more on average and by -2/g with 1/4 - g/8 or less. By Chernoff's bound that has
+probability at most :math:`q^{n_j}`, :math:`q = \frac12 + \frac12\sqrt{1 - g^2/4}`, about
+:math:`e^{-n_j g^2/16}` (the thesis has 200 for 16). In all: :math:`γ + P K q^{n_j}`. A failure costs
+accuracy, never privacy; the first stage is left out where this bound does not tell it from a guess. The
+estimate is brought into the ball of the samples at the end, which can only help.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ from shuffle_plugins.randomness import Randomness, SecureRandomness
 
 RANGE_REPORTS = "user-level-range"
 _MOST_BINS = 1 << 20
+_GUESS = 0.5
 
 
 class Split(StrEnum):
@@ -80,6 +84,8 @@ class UserLevelMean:
         mechanism: name of the registered mechanism of the second stage, for vectors in a norm ball.
         split: what the stages share.
         range_share: share of the clients in the first stage, under ``Split.CLIENTS``.
+        ranging: whether there is a first stage; by default where it helps: it leaves a smaller radius, and
+            is wrong about some coordinate with probability at most 1/2, by the bound above.
         seed: of the public rotation.
 
     Raises:
@@ -96,8 +102,10 @@ class UserLevelMean:
     mechanism: str = "privunit"
     split: Split = Split.CLIENTS
     range_share: float = 0.25
+    ranging: bool | None = None
     seed: int = 0
     rotation: Rotation = field(init=False, repr=False, compare=False)
+    ranged: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_local_epsilon(self.local_epsilon)
@@ -113,6 +121,10 @@ class UserLevelMean:
                 raise ValueError(f"{name} must be a number in (0, 1), got {value!r}")
         object.__setattr__(self, "split", Split(self.split))
         object.__setattr__(self, "rotation", Rotation(dim=self.dim, seed=self.seed))
+        object.__setattr__(self, "ranged", self.ranging is not False)
+        if self.ranging is None:
+            helps = self.bins > 1 and self.clients_per_coordinate > 0 and self._wrong_bins <= _GUESS
+            object.__setattr__(self, "ranged", helps)
         if self.bins > _MOST_BINS:
             raise ValueError(
                 f"{self.bins} bins per coordinate are too many: sigma={self.sigma} is too small for a radius "
@@ -141,9 +153,9 @@ class UserLevelMean:
 
     @property
     def bins(self) -> int:
-        """K, bins per coordinate, a power of two; 1 if a first stage would not help, which leaves it out."""
+        """K, bins per coordinate, a power of two; 1 without a first stage."""
         needed = padded_dim(max(1, math.ceil(self.extent / self.spread)))
-        return needed if self._ranged_radius < self.radius else 1
+        return needed if self.ranged and self._ranged_radius < self.radius else 1
 
     @property
     def range_clients(self) -> int:
@@ -173,9 +185,14 @@ class UserLevelMean:
         """A bound on the probability that some client's mean is not in the box that is found, at most 1."""
         if self.bins == 1:
             return self.failure
+        return min(1.0, self.failure + self._wrong_bins)
+
+    @property
+    def _wrong_bins(self) -> float:
+        """A bound on the expected number of coordinates whose bin is wrong."""
         gain = math.tanh(self.stage_epsilon / 2)
-        wrong = math.exp(-self.clients_per_coordinate * gain * gain / 32)
-        return min(1.0, self.failure + self.rotation.size * self.bins * wrong)
+        each = ((1 + math.sqrt(1 - gain * gain / 4)) / 2) ** self.clients_per_coordinate
+        return self.rotation.size * self.bins * each
 
     @property
     def residual_radius(self) -> float:
@@ -336,8 +353,9 @@ def estimate_mean(
         second = mechanism.randomize(rest - rotation.inverse(centre), randomness=source, clip=True)
         found = rotation.inverse(centre) + mechanism.aggregate(second).double()
     both = plan.split is Split.BUDGET and plan.bins > 1
+    length = float(torch.linalg.vector_norm(found))
     return UserLevelEstimate(
-        mean=found,
+        mean=found * min(1.0, plan.radius / length) if length > 0 else found,
         centre=rotation.inverse(centre),
         local_epsilon=plan.stage_epsilon * (2 if both else 1),
         range_reports=first,

@@ -7,11 +7,15 @@ import zlib
 
 import pytest
 import torch
+from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.keystream.chacha import Keystream
 from shuffle_plugins.mechanisms import Reports, available, blanket, get
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.mechanisms.directions import privunit_reports
+from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
+from shuffle_plugins.mechanisms.directions.sphere import cap_measure
+from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 
 def test_a_short_message_cannot_ask_for_unlimited_memory():
@@ -107,3 +111,42 @@ def test_coins_start_where_a_word_does():
         stream.coins(2, 8)
     with pytest.raises(ValueError, match="whole numbers"):
         SeededRandomness(1).integers(3, True)
+
+
+class Far(Randomness):
+    """Zero words for some calls, then a seeded source: draws far out in a tail."""
+
+    def __init__(self, calls):
+        self._left, self._source = calls, SeededRandomness(1)
+
+    def words(self, count, *, device="cpu"):
+        self._left -= 1
+        return torch.zeros(count, dtype=torch.int64) if self._left >= 0 else self._source.words(count)
+
+
+@pytest.mark.parametrize("local_epsilon", [20.0, 45.0, 100.0, 300.0])
+@pytest.mark.parametrize("dim", [100, 10_000])
+def test_uniform_reports_reach_every_cap(local_epsilon, dim):
+    """They once ended at 0.704 in 100 dimensions, where the cap of ε0 = 50 begins at 0.757."""
+    parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    calls = math.ceil(-math.log2(parameters.cap_measure) / 10) + 1
+    along = float(privunit_reports._coordinate(1, dim, Far(calls)).abs())
+    assert parameters.threshold < along < 1
+
+
+def test_coordinates_of_uniform_reports_have_their_law():
+    along = privunit_reports._coordinate(40_000, 7, SeededRandomness(3)).squeeze(1)
+    law = stats.beta(3.0, 3.0, loc=-1, scale=2)  # of a coordinate in 7 dimensions
+    assert stats.kstest(along.numpy(), law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("local_epsilon", [1.5, 50.0, 300.0])
+def test_leaning_reports_have_the_law_of_their_cap(local_epsilon):
+    mechanism = get("privunit", local_epsilon=local_epsilon, dim=1000)
+    p = mechanism.parameters
+    row = torch.zeros(4000, 1000)
+    row[:, 0] = 1
+    along = mechanism.randomize(row, randomness=SeededRandomness(4)).fields[0].values[:, 0].double()
+    beyond = along[along > p.threshold + 1e-6].numpy()
+    depth = [math.log(p.cap_measure) - math.log(cap_measure(float(a), dim=1000)) for a in beyond]
+    assert stats.kstest(depth, "expon").pvalue > 1e-4

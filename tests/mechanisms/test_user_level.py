@@ -98,7 +98,9 @@ def test_the_centre_is_where_the_clients_are():
 @pytest.mark.parametrize(("clients", "epsilon"), [(150, 1.0), (400, 1.0), (1500, 0.5)])
 def test_wrong_bins_are_as_rare_as_the_bound_says(clients, epsilon):
     """One coordinate, clients split between two bins: the hardest case."""
-    plan = replace(PLAN, dim=1, clients=clients, local_epsilon=epsilon, split=Split.BUDGET, sigma=0.2)
+    plan = replace(
+        PLAN, dim=1, clients=clients, local_epsilon=epsilon, split=Split.BUDGET, sigma=0.2, ranging=True
+    )
     assert plan.bins >= 4
     edge = 2 * plan.spread  # the border of two bins
     values = edge + plan.spread * torch.linspace(-0.9, 0.9, clients, dtype=torch.float64)
@@ -107,7 +109,7 @@ def test_wrong_bins_are_as_rare_as_the_bound_says(clients, epsilon):
         sent = range_reports(values, plan=plan, randomness=SeededRandomness(seed))
         wrong += abs(float(find_centre(sent, plan=plan)) - edge) > 1.001 * plan.spread
     gain = math.tanh(epsilon / 4)
-    bound = plan.bins * math.exp(-clients * gain**2 / 32)
+    bound = plan.bins * (0.5 + math.sqrt(1 - gain**2 / 4) / 2) ** clients
     assert plan.failure_probability == pytest.approx(min(1.0, 0.01 + bound))
     assert wrong / 300 <= min(1.0, bound)
     fewer = replace(plan, clients=clients * 40)
@@ -160,7 +162,10 @@ def test_tiny_and_huge_budgets(epsilon):
     found = estimate_mean(samples, plan=plan, randomness=SeededRandomness(1))
     assert bool(found.mean.isfinite().all())
     assert found.local_epsilon == epsilon
-    assert (found.failure_probability == 1.0) is (epsilon < 1)
+    assert (plan.bins == 1) is (epsilon < 1)
+    forced = estimate_mean(samples, plan=replace(plan, ranging=True), randomness=SeededRandomness(1))
+    assert bool(forced.mean.isfinite().all())
+    assert (forced.failure_probability == 1.0) is (epsilon < 1)
 
 
 def test_foreign_and_forged_range_reports_are_refused():
@@ -191,7 +196,7 @@ def test_foreign_and_forged_range_reports_are_refused():
         ("radius", {"sigma": math.nan}),
         ("failure", {"failure": 0.0}),
         ("range_share", {"range_share": 1.0}),
-        ("cannot range", {"clients": 20}),
+        ("cannot range", {"clients": 20, "ranging": True}),
         ("too many", {"sigma": 1e-9}),
         ("Split", {"split": "both"}),
     ],
@@ -215,3 +220,22 @@ def test_bad_samples_are_refused():
     samples[3, 2, 1] = math.nan
     with pytest.raises(ValueError, match="NaN or infinite"):
         estimate_mean(samples, plan=PLAN)
+
+
+@pytest.mark.parametrize("clients", [200, 1000, 2000])
+def test_too_few_clients_do_without_a_first_stage(clients):
+    """Ranged by chance, as was once done, these estimates lay 4 to 20 radii away."""
+    plan = UserLevelMean(local_epsilon=4.0, dim=32, clients=clients, samples=50, radius=1.0, sigma=0.02)
+    assert plan.bins == 1
+    assert plan.failure_probability < 0.05
+    generator = torch.Generator().manual_seed(clients)
+    mean = torch.randn(32, generator=generator)
+    mean *= 0.6 / mean.norm()
+    samples = mean + 0.02 * torch.randn(clients, 50, 32, generator=generator)
+    found = [estimate_mean(samples, plan=plan, randomness=SeededRandomness(s)).mean for s in range(10)]
+    error = torch.stack([(each - mean).square().sum() for each in found]).mean()
+    assert float(error) < 1.5 * plan.mean_variance
+    assert all(float(each.norm()) <= 1 + 1e-9 for each in found)
+    with pytest.raises(ValueError, match="cannot range"):
+        replace(plan, clients=100, ranging=True)
+    assert replace(plan, clients=100_000).bins > 1

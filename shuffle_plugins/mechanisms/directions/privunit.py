@@ -164,6 +164,6 @@ class PrivUnit(LocalRandomizer):
         filled = (lengths / self.radius).clamp(max=1.0)
         thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
         sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
-        tails = randomness.uniform(count).numpy() * self._parameters.cap_measure
+        tails = randomness.exponential(count).neg_().exp_().numpy() * self._parameters.cap_measure
         along = torch.from_numpy(cap_coordinate(tails, dim=self.dim))
         return Draws(along=along * sign, uniform=uniform | (lengths == 0))
