@@ -53,7 +53,7 @@ def test_committed_numbers_are_complete(name):
         assert panel["parameters_from"] in {"caption", "text", "chosen here"}
         roles = [curve["role"] for curve in panel["curves"]]
         assert set(roles) <= ROLES
-        assert "certified" in roles
+        assert ("certified" in roles) is (name != "thesis-3.2")  # which shows errors, not ε
         for curve in panel["curves"]:
             assert curve["source"]
             assert len(curve["values"]) == len(curve.get("x", panel["x"]["values"])) > 3

@@ -152,15 +152,16 @@ def test_an_interior_optimum_is_found_and_refined() -> None:
 class _Steep:
     """Falls so fast with ε0 that fewer, better reports are worth more."""
 
-    norm = "linf"
+    domain = "linf"
     bits_per_report = 3
+    local_delta = 0.0
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float) -> None:
         self.local_epsilon, self.radius = local_epsilon, radius
 
-    def variance(self, x: torch.Tensor) -> torch.Tensor:
-        level = 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
-        return torch.full((x.shape[0],), level, dtype=torch.float64)
+    @property
+    def worst_variance(self) -> float:
+        return 1 + (self.radius**2) * math.exp(3 * (3 - self.local_epsilon))
 
 
 def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> None:

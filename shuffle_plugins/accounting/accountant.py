@@ -34,6 +34,7 @@ _MOST_FINE_ROUNDS = 32
 _MOST_STEPS = 10**12
 _MOST_LOSS_STEPS = 10**6
 _CROSSING = 1e-6
+_ROUNDOFF = 1e-9  # relative, of a δ: small ε0 leave it few digits
 _PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 _GRIDLESS = "stronger clones, numerical"
@@ -255,11 +256,11 @@ class ShuffleAccountant:
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
-            upper = self._composed_delta(epsilon) + self._replacement_charge(epsilon)
+            upper = self._composed_delta(epsilon) * (1 + _ROUNDOFF) + self._replacement_charge(epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
-                    lower, lower_name = value, name
+                    lower, lower_name = value * (1 - _ROUNDOFF), name
         return DeltaInterval(
             lower=min(lower, upper),
             upper=upper,
@@ -384,7 +385,7 @@ class ShuffleAccountant:
         found = [bound for bound in found if bound.epsilon < math.inf]
         tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}
-        attained = self._attained(lambda composition: composition.epsilon(delta), every_family=True)
+        attained = self._attained(lambda composition: composition.epsilon(_above(delta)), every_family=True)
         for name, value in attained:
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
@@ -465,6 +466,7 @@ class ShuffleAccountant:
 
     def _charged_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
         """The least ε with composed δ plus the charge at that very ε within ``delta``, rounded up."""
+        delta *= 1 - _ROUNDOFF
         if not self._replacement_distance():
             return composition.epsilon(delta)
         epsilon = 0.0
@@ -560,7 +562,7 @@ class ShuffleAccountant:
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"
-        for name, value in self._attained(lambda composition: composition.epsilon(delta)):
+        for name, value in self._attained(lambda composition: composition.epsilon(_above(delta))):
             if value > best:
                 best, best_name = value, name
         return best, best_name
@@ -643,6 +645,10 @@ def check_target(target_epsilon: float) -> None:
     """Raise ValueError unless ``target_epsilon`` is a positive finite number."""
     if not (_is_number(target_epsilon) and 0 < target_epsilon < math.inf):
         raise ValueError(f"target_epsilon must be a positive finite number, got {target_epsilon!r}")
+
+
+def _above(delta: float) -> float:
+    return min(delta * (1 + _ROUNDOFF), (1 + delta) / 2)
 
 
 def _check_delta(delta: float) -> None:

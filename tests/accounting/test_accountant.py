@@ -492,3 +492,13 @@ def test_a_mechanism_merely_bounded_by_the_worst_case_claims_no_lower_bound() ->
     interval = accountant_of((bounded, 10)).epsilon(1e-5)
     assert interval.upper == accountant_of((ROUND, 10)).epsilon(1e-5).upper
     assert (interval.lower, interval.lower_bound) == (0.0, "none")
+
+
+@pytest.mark.parametrize("local_epsilon", [1e-6, 1e-4, 1e-2, 1.0])
+def test_delta_at_zero_is_rounded_outwards(local_epsilon):
+    """One report alone: δ(0) is tanh(ε0/2); the upper end once lay a part in 10**10 below it."""
+    accountant = ShuffleAccountant()
+    accountant.step(ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1, sampling="full"))
+    answer = accountant.delta(0.0)
+    exact = math.tanh(local_epsilon / 2)
+    assert answer.lower <= exact <= answer.upper <= exact * (1 + 1e-5)

@@ -160,7 +160,10 @@ def test_k_ary_response_is_known_to_one_per_cent(categories: int, local_epsilon:
     assert 0 < interval.lower <= interval.upper <= 1.01 * interval.lower
 
 
-@pytest.mark.parametrize("name", [n for n in registry.accounted() if n not in registry.available()])
+@pytest.mark.parametrize(
+    "name",
+    ["k-rr", "hadamard-response", "limited-hadamard", "local-hashing", "oue", "rappor", "subset-selection"],
+)
 def test_the_registry_tells_the_accountant(name: str) -> None:
     blanket = registry.blanket(name, local_epsilon=1.0, dim=20)
     accountant = ShuffleAccountant()
@@ -170,8 +173,7 @@ def test_the_registry_tells_the_accountant(name: str) -> None:
     generic = ShuffleAccountant()
     generic.step(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000))
     assert accountant.upper_epsilon(1e-6) < generic.upper_epsilon(1e-6)
-    with pytest.raises(ValueError, match="no mechanism named"):
-        registry.get(name, local_epsilon=1.0, dim=20)
+    assert registry.get(name, local_epsilon=1.0, dim=20).blanket() == blanket
 
 
 @pytest.mark.parametrize("categories", [0, 1, 2.5, True, None])
