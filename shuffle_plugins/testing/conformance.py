@@ -11,7 +11,7 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, shuffling, wire
-from shuffle_plugins.testing.report import CheckResult, ConformanceReport, Status
+from shuffle_plugins.testing.report import EVERYWHERE, CheckResult, ConformanceReport, Status
 from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Records, Setting
 
 Factory = Callable[..., Mechanism]
@@ -204,8 +204,8 @@ def _parameters(build: Factory, *, dims: Sequence[int], local_epsilons: Sequence
         taken.append(change)
     if taken:
         told = ", ".join(f"{name}={value!r}" for change in taken for name, value in change.items())
-        return _result(_PARAMETERS, "all", Status.FAILED, f"must be refused with a ValueError: {told}")
-    return _result(_PARAMETERS, "all", Status.PASSED)
+        return _result(_PARAMETERS, EVERYWHERE, Status.FAILED, f"must be refused with a ValueError: {told}")
+    return _result(_PARAMETERS, EVERYWHERE, Status.PASSED)
 
 
 def _nonsense() -> Iterator[dict[str, object]]:

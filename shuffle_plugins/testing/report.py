@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _SIGNS = {"passed": "✓", "skipped": "–", "failed": "✗"}
+EVERYWHERE = "all"
+"""The setting of a check that is made once, not per ε0 and dimension."""
 
 
 class Status(StrEnum):
@@ -88,7 +90,9 @@ class ConformanceReport:
         lines = [f"{self.mechanism}: {'conforms' if self.passed else 'DOES NOT CONFORM'}"]
         for check in dict.fromkeys(result.check for result in self.results):
             lines.extend(self._lines(check))
-        return "\n".join(lines)
+        tried = dict.fromkeys(result.setting for result in self.results if result.setting != EVERYWHERE)
+        settings = "; ".join(tried)
+        return "\n".join([*lines, f"  tried: {settings}; nothing is said of others"])
 
     def _lines(self, check: str) -> Iterator[str]:
         found = self.of(check)
