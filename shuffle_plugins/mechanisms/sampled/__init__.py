@@ -3,7 +3,7 @@
 Mechanisms: ``binary_rr``, ``linf_coordinate``, ``sampled_bits``, ``linf_bit_planes``, ``linf_block``
 (coordinates), ``l1_hadamard``, ``l2_bit_planes``, ``sqkr``, ``l2_block`` (coefficients).
 
-What they share: one flipped sign (``randomized_response``, ``signs``), one ε0 over several (``sign_budgets``),
+They share: a flipped sign (``randomized_response``, ``signs``), one ε0 over several (``sign_budgets``),
 patterns of signs sent as one (``hypercube_cap``, ``sign_patterns``, ``sign_blocks``), which coordinates
 (``coordinate_blocks``, ``public_indices``), bit planes (``bit_planes``), representations of an l2 ball
 (``spreading``, ``spread_randomizer``, ``coefficient_levels``). ``…_parameters`` need no torch.
