@@ -14,8 +14,7 @@ from shuffle_plugins.compressors.norms import l1_norms
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.sampled.public_indices import (
-    check_position,
-    check_public_seed,
+    check_public,
     public_indices,
 )
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds, randomized_response_blanket
@@ -79,13 +78,8 @@ class L1Hadamard(LocalRandomizer):
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
         if isinstance(p, bool) or not isinstance(p, (int, float)) or not 1 <= p < 2:
             raise ValueError(f"p must be a number in [1, 2), got {p!r}")
-        if public_seed is not None and type(public_seed) is not int:
-            raise ValueError(f"public_seed must be a whole number, got {public_seed!r}")
-        if check_position(position) and public_seed is None:
-            raise ValueError("position has a meaning only with public_seed")
         self._p = float(p)
-        self._public_seed = check_public_seed(public_seed)
-        self._position = position
+        self._public_seed, self._position = check_public(public_seed, position=position)
         self._thresholds = SignThresholds.of(local_epsilon)
         self._size = padded_dim(dim)
         self._l1_radius: float = dim ** (1 - 1 / self._p) * self.radius

@@ -15,8 +15,7 @@ from shuffle_plugins.mechanisms.sampled.coefficient_levels import Oversized
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
 from shuffle_plugins.mechanisms.sampled.linf_block_parameters import report_bits
 from shuffle_plugins.mechanisms.sampled.public_indices import (
-    check_position,
-    check_public_seed,
+    check_public,
     public_indices,
 )
 from shuffle_plugins.mechanisms.sampled.sign_blocks import SignBlocks
@@ -96,10 +95,7 @@ class L2Block(SpreadRandomizer):
         super().__init__(
             local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
         )
-        self._public_seed = check_public_seed(public_seed)
-        if check_position(position) and public_seed is None:
-            raise ValueError("position has a meaning only with public_seed")
-        self._position = position
+        self._public_seed, self._position = check_public(public_seed, position=position)
         self._blocks = self._choose_blocks(signs, max_bits)
         noise = self._second_moment / self._spreading.size
         self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)

@@ -22,15 +22,17 @@ def check_position(position: int) -> int:
     return position
 
 
-def check_public_seed(public_seed: int | None) -> int | None:
-    """Return the seed, or None.
+def check_public(public_seed: int | None, *, position: int) -> tuple[int | None, int]:
+    """Return the seed, or None, and the position of the first row.
 
     Raises:
-        ValueError: unless it is a whole number or None.
+        ValueError: unless the seed is a whole number or None, and the position one that it has a meaning for.
     """
     if public_seed is not None and type(public_seed) is not int:
         raise ValueError(f"public_seed must be a whole number, got {public_seed!r}")
-    return public_seed
+    if check_position(position) and public_seed is None:
+        raise ValueError("position has a meaning only with public_seed")
+    return public_seed, position
 
 
 def public_indices(

@@ -14,8 +14,7 @@ from shuffle_plugins.mechanisms.sampled.coefficient_levels import Oversized
 from shuffle_plugins.mechanisms.sampled.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.sampled.hypercube_cap import MAX_SIGNS, cap_blanket, cap_parameters
 from shuffle_plugins.mechanisms.sampled.public_indices import (
-    check_position,
-    check_public_seed,
+    check_public,
     public_indices,
 )
 from shuffle_plugins.mechanisms.sampled.sign_patterns import (
@@ -105,10 +104,7 @@ class SQKR(SpreadRandomizer):
             signs = best_signs(local_epsilon=self.local_epsilon, dim=dim)
         if type(signs) is not int or not 1 <= signs <= min(dim, MAX_SIGNS):
             raise ValueError(f"signs must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {signs!r}")
-        self._public_seed = check_public_seed(public_seed)
-        if check_position(position) and public_seed is None:
-            raise ValueError("position has a meaning only with public_seed")
-        self._position = position
+        self._public_seed, self._position = check_public(public_seed, position=position)
         self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
         self._blocks = CoordinateBlocks(dim=self._spreading.size, count=signs)
         noise = self._second_moment / self._spreading.size
