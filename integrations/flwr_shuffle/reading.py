@@ -1,0 +1,61 @@
+"""Reports out of the bytes that clients sent: what is no report of the round is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+
+
+@lru_cache(maxsize=16)
+def _form(mechanism: MechanismSpec, dim: int) -> tuple[bytes, int]:
+    """What every report of a mechanism begins with, and how long it is."""
+    sample = mechanism.build(dim=dim).randomize(torch.zeros(1, dim))
+    encoded = sample.to_bytes()
+    return encoded[: sample.header_bytes - _CHECKSUM_BYTES], len(encoded)
+
+
+_CHECKSUM_BYTES = 4
+
+
+def readable_reports(
+    encoded: Sequence[bytes], *, mechanism: MechanismSpec, dim: int
+) -> tuple[list[Reports], int]:
+    """One batch of one report for each of ``encoded`` that is such, and how many are not.
+
+    A report bears the mechanism's name, the dimension and the layout of its parts; one that differs in any of
+    them, or in length, is not of this round.
+    """
+    header, size = _form(mechanism, dim)
+    batches = []
+    for data in encoded:
+        if len(data) != size or not data.startswith(header):
+            continue
+        try:
+            batches.append(Reports.from_bytes(data))
+        except ValueError:
+            continue
+    return batches, len(encoded) - len(batches)
+
+
+def valid_sum(mechanism: LocalRandomizer, reports: Reports) -> tuple[Tensor, int]:
+    """The mechanism's sum over those reports that it accepts, and how many those are.
+
+    A client can send well-formed bytes that no run of the mechanism makes. Such reports are found by halving,
+    so a few forgeries among many reports cost a few sums more.
+    """
+    try:
+        return mechanism.sum(reports), len(reports)
+    except ValueError:
+        if len(reports) <= 1:
+            return torch.zeros(mechanism.dim), 0
+    middle = len(reports) // 2
+    first, first_count = valid_sum(mechanism, reports.narrow(0, middle))
+    second, second_count = valid_sum(mechanism, reports.narrow(middle, len(reports)))
+    return first + second, first_count + second_count
