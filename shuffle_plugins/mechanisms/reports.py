@@ -16,7 +16,7 @@ from shuffle_plugins.compressors.packing import MAX_BITS, pack_records, unpack_r
 from shuffle_plugins.compressors.packing import compact_dtype as compact_dtype
 
 _MAGIC = b"SHRP"
-_VERSION = 1
+WIRE_VERSION = 1
 _PREFIX = struct.Struct("<4sHB")
 _SIZES = struct.Struct("<QQB")
 _FIELD = struct.Struct("<BBI")
@@ -144,7 +144,7 @@ class Reports:
         """
         name = self.mechanism.encode()
         parts = [
-            _PREFIX.pack(_MAGIC, _VERSION, len(name)),
+            _PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)),
             name,
             _SIZES.pack(self.dim, len(self), len(self.fields)),
         ]
@@ -185,8 +185,8 @@ class Reports:
         magic, version, name_length = _PREFIX.unpack_from(data)
         if magic != _MAGIC:
             raise ValueError("not the bytes of reports")
-        if version != _VERSION:
-            raise ValueError(f"reports of wire version {version}; this library reads version {_VERSION}")
+        if version != WIRE_VERSION:
+            raise ValueError(f"reports of wire version {version}; this library reads version {WIRE_VERSION}")
         end = len(data) - _CHECKSUM.size
         if end < 0 or zlib.crc32(data[:end]) != _CHECKSUM.unpack_from(data, end)[0]:
             raise ValueError("the bytes of the reports are corrupted: the checksum does not match")

@@ -1,0 +1,225 @@
+"""What server and clients say to each other: names, the instruction of a round, the payload of a reply."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+# Flower gives the codes of errors no public address.
+from flwr.common.constant import ErrorCode
+
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+
+if TYPE_CHECKING:
+    from shuffle_plugins.shuffler.envelopes import RoundContext
+
+RECORD_KEY = "shuffle"
+"""Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
+
+PAYLOAD_KEY = "payload"
+"""The one entry of a reply's record, bytes of one length in all replies of a round."""
+
+PROTOCOL_VERSION = 1
+TOKEN_BYTES = 16
+MAX_RUN = 128
+"""Longest name of a run, in characters."""
+
+_REPORT, _DUMMY = b"\x01", b"\x00"
+_VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
+_MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
+_TYPES: dict[str, type] = {
+    _VERSION: int,
+    _TOKEN: bytes,
+    _RUN: str,
+    _ROUND: int,
+    _MECHANISM: str,
+    _PARTICIPATION: float,
+}
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instruction:
+    """What a server asks of every client it invites to a round; all of them must get the same.
+
+    Attributes:
+        token: 16 random bytes, new for each attempt at a round.
+        run: name of the training run, 1 to 128 printable characters.
+        server_round: number of the round within the run, from 0.
+        mechanism: the randomizer of the update.
+        participation: probability in (0, 1] with which a client sends a report rather than a dummy.
+        analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
+
+    Raises:
+        ValueError: if a field is out of range or of another type.
+    """
+
+    token: bytes
+    run: str
+    server_round: int
+    mechanism: MechanismSpec
+    participation: float = 1.0
+    analyzer_key: bytes = b""
+
+    def __post_init__(self) -> None:
+        if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
+            raise ValueError(f"a token is {TOKEN_BYTES} bytes")
+        if type(self.run) is not str or not 1 <= len(self.run) <= MAX_RUN or not self.run.isprintable():
+            raise ValueError(f"run is a name of 1 to {MAX_RUN} printable characters, got {self.run!r}")
+        if type(self.server_round) is not int or not 0 <= self.server_round < 1 << 63:
+            raise ValueError(f"server_round is a whole number, zero or more, got {self.server_round!r}")
+        if not isinstance(self.mechanism, MechanismSpec):
+            raise ValueError(f"mechanism is a MechanismSpec, got {self.mechanism!r}")
+        if type(self.participation) not in (int, float) or not 0 < self.participation <= 1:
+            raise ValueError(f"participation is a probability in (0, 1], got {self.participation!r}")
+        object.__setattr__(self, "participation", float(self.participation))
+        if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, _KEY_BYTES):
+            raise ValueError(f"analyzer_key is {_KEY_BYTES} bytes, or empty")
+
+    @property
+    def sealed(self) -> bool:
+        """Whether replies travel in sealed envelopes."""
+        return bool(self.analyzer_key)
+
+    def to_record(self) -> ConfigRecord:
+        """The instruction as a record, to be sent under :data:`RECORD_KEY`."""
+        record = ConfigRecord(
+            {
+                _VERSION: PROTOCOL_VERSION,
+                _TOKEN: self.token,
+                _RUN: self.run,
+                _ROUND: self.server_round,
+                _MECHANISM: self.mechanism.to_json(),
+                _PARTICIPATION: self.participation,
+            }
+        )
+        if self.analyzer_key:  # Flower cannot count the bytes of an empty value
+            record[_ANALYZER] = self.analyzer_key
+        return record
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord) -> Self:
+        """Read what :meth:`to_record` wrote.
+
+        Raises:
+            ValueError: if it is not that: an entry missing, unknown, out of range or of another type, or of
+                another version.
+        """
+        values: dict[str, Any] = dict(record)
+        types = _TYPES | ({_ANALYZER: bytes} if values.get(_ANALYZER) else {})
+        if values.keys() != types.keys():
+            raise ValueError(f"an instruction has the entries {sorted(types)}, got {sorted(values)}")
+        for key, kind in types.items():
+            if type(values[key]) is not kind:
+                raise ValueError(f"entry {key!r} of an instruction is of type {kind.__name__}")
+        if values[_VERSION] != PROTOCOL_VERSION:
+            raise ValueError(
+                f"an instruction of version {values[_VERSION]}; this library knows version {PROTOCOL_VERSION}"
+            )
+        return cls(
+            token=values[_TOKEN],
+            run=values[_RUN],
+            server_round=values[_ROUND],
+            mechanism=MechanismSpec.from_json(values[_MECHANISM]),
+            participation=values[_PARTICIPATION],
+            analyzer_key=values.get(_ANALYZER, b""),
+        )
+
+
+def instruction_of(message: Message) -> Instruction | None:
+    """The instruction in a message; None if it has no record under :data:`RECORD_KEY`.
+
+    Raises:
+        ValueError: if the record is not an instruction's.
+    """
+    if not message.has_content() or RECORD_KEY not in message.content:
+        return None
+    record = message.content[RECORD_KEY]
+    if not isinstance(record, ConfigRecord):
+        raise ValueError(f"the record {RECORD_KEY!r} of an instruction is a ConfigRecord")
+    return Instruction.from_record(record)
+
+
+def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
+    """What envelopes of this round are bound to; an envelope opens only under the very same.
+
+    The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
+    dimension, the number of the round, the key that reports are sealed to, and the participation. A server
+    that told one client to take part more often than others would find its envelope refused.
+
+    Args:
+        instruction: as sent, or as received.
+        dim: length of an update, :attr:`flwr_shuffle.updates.Layout.dim`.
+
+    Raises:
+        ValueError: if the dimension is out of range.
+    """
+    from shuffle_plugins.shuffler.envelopes import RoundContext
+
+    terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
+    fingerprint = instruction.mechanism.fingerprint(dim=dim)
+    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + instruction.analyzer_key).digest()
+    return RoundContext(run=instruction.run, token=instruction.token, fingerprint=digest)
+
+
+def plain_payload(report: bytes | None, *, size: int) -> bytes:
+    """An unsealed payload: a flag, then the report, or zeros for a dummy. Its length is ``size`` + 1.
+
+    Args:
+        report: ``size`` bytes; None for a dummy.
+        size: bytes of one report, :meth:`MechanismSpec.report_bytes`.
+
+    Raises:
+        ValueError: if the report is of another size.
+    """
+    if report is None:
+        return _DUMMY + bytes(size)
+    if len(report) != size:
+        raise ValueError(f"a report of this round has {size} bytes, got {len(report)}")
+    return _REPORT + report
+
+
+def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
+    """The report in an unsealed payload; None for a dummy.
+
+    Raises:
+        ValueError: if it is not what :func:`plain_payload` wrote for this size.
+    """
+    if len(payload) != size + 1 or payload[:1] not in (_REPORT, _DUMMY):
+        raise ValueError("not an unsealed payload of this round")
+    if payload[:1] == _REPORT:
+        return payload[1:]
+    if any(payload[1:]):
+        raise ValueError("not an unsealed payload of this round: a dummy is all zeros")
+    return None
+
+
+def reply(payload: bytes, *, to: Message) -> Message:
+    """A reply that holds the payload and nothing else."""
+    return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
+
+
+def payload_of(message: Message) -> bytes:
+    """The payload of a reply.
+
+    Raises:
+        ValueError: if the message is an error, or holds anything but one payload.
+    """
+    if not message.has_content() or list(message.content) != [RECORD_KEY]:
+        raise ValueError("not a reply with one payload and nothing else")
+    record = message.content[RECORD_KEY]
+    if not isinstance(record, ConfigRecord) or list(record) != [PAYLOAD_KEY]:
+        raise ValueError("not a reply with one payload and nothing else")
+    payload = record[PAYLOAD_KEY]
+    if not isinstance(payload, bytes) or not payload:
+        raise ValueError("not a reply with one payload and nothing else")
+    return payload
+
+
+def refusal(reason: str, *, to: Message) -> Message:
+    """A reply that says a precondition failed, and which, by a constant text."""
+    return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=to)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+
+from shuffle_plugins.mechanisms import available, get
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.spec import MAX_TEXT, MechanismSpec
+
+SPEC = MechanismSpec(
+    name="l2-block", local_epsilon=2.1, radius=0.3, options=(("signs", 2), ("frame", "rotation"))
+)
+
+
+def _takes_vectors(name: str) -> bool:
+    return isinstance(get(name, local_epsilon=1.0, dim=1 if name == "binary-rr" else 4), LocalRandomizer)
+
+
+VECTORS = [name for name in available() if _takes_vectors(name)]
+CATEGORIES = sorted(set(available()) - set(VECTORS))
+
+
+def test_text_and_back() -> None:
+    text = SPEC.to_json()
+    assert MechanismSpec.from_json(text) == SPEC
+    assert (
+        text
+        == '{"local_epsilon":2.1,"name":"l2-block","options":{"frame":"rotation","signs":2},"radius":0.3}'
+    )
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-9, 500.0, 2.0000000000000004])
+def test_no_digit_is_lost(value: float) -> None:
+    spec = MechanismSpec(name="laplace", local_epsilon=value, radius=value)
+    back = MechanismSpec.from_json(spec.to_json())
+    assert (back.local_epsilon, back.radius) == (value, value)
+
+
+def test_order_of_options_does_not_matter() -> None:
+    other = MechanismSpec(
+        name="l2-block", local_epsilon=2.1, radius=0.3, options=tuple(reversed(SPEC.options))
+    )
+    assert other == SPEC
+    assert other.to_json() == SPEC.to_json()
+
+
+def _altered(**changes: object) -> str:
+    fields = json.loads(SPEC.to_json())
+    fields.update(changes)
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "2",
+        "{",
+        "[" * 4000,
+        '{"name":"laplace"}',
+        _altered(extra=1),
+        _altered(name=3),
+        _altered(name=""),
+        _altered(local_epsilon="2.1"),
+        _altered(local_epsilon=True),
+        _altered(local_epsilon=None),
+        _altered(local_epsilon=float("nan")),
+        _altered(local_epsilon=float("inf")),
+        _altered(local_epsilon=0),
+        _altered(local_epsilon=-1),
+        _altered(local_epsilon=501),
+        _altered(local_epsilon=10**400),
+        _altered(radius=10**400),
+        _altered(radius=0),
+        _altered(radius="1"),
+        _altered(options=[]),
+        _altered(options=None),
+        _altered(options={"signs": None}),
+        _altered(options={"signs": [2]}),
+        _altered(options={"signs": {"a": 1}}),
+        _altered(options={"signs": float("inf")}),
+        _altered(options={"local_epsilon": 400.0}),
+        _altered(options={"dim": 4}),
+        _altered(options={"radius": 4.0}),
+        _altered(options={"name": "laplace"}),
+        _altered(options={"not an identifier": 4}),
+        '{"local_epsilon":1.0,"local_epsilon":2.0,"name":"laplace","options":{},"radius":1.0}',
+        '{"local_epsilon":1.0,"name":"l2-block","options":{"signs":1,"signs":2},"radius":1.0}',
+        SPEC.to_json() + " " * MAX_TEXT,
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        MechanismSpec.from_json(text)
+
+
+@pytest.mark.parametrize("text", [None, 3, SPEC.to_json().encode()])
+def test_text_is_text(text: object) -> None:
+    with pytest.raises(ValueError, match="JSON text"):
+        MechanismSpec.from_json(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"signs": 2}, (("signs",),), [("signs", 2)], (("signs", 2), ("signs", 3))]
+)
+def test_options_are_checked(options: object) -> None:
+    with pytest.raises(ValueError, match="option"):
+        MechanismSpec(name="l2-block", local_epsilon=1.0, options=options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("dim", [1, 5, 300])
+def test_every_report_has_the_size_foretold(name: str, dim: int) -> None:
+    if name == "binary-rr" and dim > 1:
+        pytest.skip("takes one number")
+    spec = MechanismSpec(name=name, local_epsilon=2.0, radius=0.5)
+    mechanism = spec.build(dim=dim)
+    size = spec.report_bytes(dim=dim)
+    for x in (torch.zeros(1, dim), torch.full((1, dim), 1e9), torch.randn(1, dim, dtype=torch.float64)):
+        assert len(mechanism.randomize(x, clip=True).to_bytes()) == size
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_what_is_built_is_what_was_asked(name: str) -> None:
+    built = MechanismSpec(name=name, local_epsilon=1.7, radius=0.5).build(dim=1)
+    assert (built.name, built.local_epsilon, built.radius, built.dim) == (name, 1.7, 0.5, 1)
+
+
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_categories_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="vectors"):
+        MechanismSpec(name=name, local_epsilon=1.0).build(dim=8)
+
+
+def test_reports_that_cannot_be_shuffled_are_refused() -> None:
+    spec = MechanismSpec(name="l1-hadamard", local_epsilon=1.0, options=(("public_seed", 3),))
+    with pytest.raises(ValueError, match="shuffled"):
+        spec.build(dim=8)
+
+
+@pytest.mark.parametrize("options", [(("no_such", 1),), (("signs", "two"),), (("signs", 10**400),)])
+def test_options_a_mechanism_does_not_take(options: tuple[tuple[str, int | str], ...]) -> None:
+    with pytest.raises(ValueError, match=r"option|signs"):
+        MechanismSpec(name="l2-block", local_epsilon=1.0, options=options).build(dim=8)
+
+
+def test_a_mechanism_of_another_epsilon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shuffle_plugins.mechanisms import registry
+
+    def generous(*, local_epsilon: float, dim: int, radius: float = 1.0) -> object:
+        return get("laplace", local_epsilon=2 * local_epsilon, dim=dim, radius=radius)
+
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    registry.register("generous", generous)
+    with pytest.raises(ValueError, match="was asked for local_epsilon"):
+        MechanismSpec(name="generous", local_epsilon=1.0).build(dim=3)
+
+
+@pytest.mark.parametrize("dim", [0, -1, True, 2.0, "3"])
+def test_dimensions_are_checked(dim: object) -> None:
+    for of in (SPEC.build, SPEC.fingerprint, SPEC.report_bytes):
+        with pytest.raises(ValueError, match="dim"):
+            of(dim=dim)  # type: ignore[operator]
+
+
+def test_fingerprints_tell_everything_apart() -> None:
+    base = {"name": "l2-block", "local_epsilon": 2.1, "radius": 0.3, "options": (("signs", 2),)}
+    variants = [
+        MechanismSpec(**(base | change))  # type: ignore[arg-type]
+        for change in (
+            {},
+            {"name": "sqkr"},
+            {"local_epsilon": 2.2},
+            {"radius": 0.30000000000000004},
+            {"options": ()},
+            {"options": (("signs", 3),)},
+            {"options": (("signs", 2.0),)},
+            {"options": (("signs", True),)},
+            {"options": (("signs", "2"),)},
+        )
+    ]
+    prints = {spec.fingerprint(dim=dim) for spec in variants for dim in (4, 5)}
+    assert len(prints) == 2 * len(variants)
+    assert {len(digest) for digest in prints} == {32}
+
+
+def test_a_fingerprint_does_not_depend_on_the_process() -> None:
+    assert SPEC.fingerprint(dim=7).hex() == "b5fbb3c549b2d5163d43c7797baea0c3dc38c11b2322195ae9cfcafe8597b98e"
+
+
+def test_building_twice_costs_once_and_a_spec_stays_small() -> None:
+    assert SPEC.build(dim=64) is SPEC.build(dim=64)
+    back = pickle.loads(pickle.dumps(SPEC))
+    assert back == SPEC
+    assert back.build(dim=64) is SPEC.build(dim=64)
+
+
+def test_one_and_true_are_not_built_alike() -> None:
+    """Equal and hash-equal in Python, so a cache keyed by the spec itself would confuse them."""
+    one = MechanismSpec(name="l2-block", local_epsilon=2.0, options=(("signs", 1),))
+    true = MechanismSpec(name="l2-block", local_epsilon=2.0, options=(("signs", True),))
+    one.build(dim=8)
+    with pytest.raises(ValueError, match="signs"):
+        true.build(dim=8)
