@@ -183,19 +183,18 @@ def plain_payload(report: bytes | None, *, size: int) -> bytes:
     return _REPORT + report
 
 
-def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
-    """The report in an unsealed payload; None for a dummy.
+def opened_payload(payload: bytes) -> bytes | None:
+    """The report in an unsealed payload, still to be read; None for a dummy.
 
     Raises:
-        ValueError: if it is not what :func:`plain_payload` wrote for this size.
+        ValueError: if it is not what :func:`plain_payload` wrote.
     """
-    if len(payload) != size + 1 or payload[:1] not in (_REPORT, _DUMMY):
-        raise ValueError("not an unsealed payload of this round")
-    if payload[:1] == _REPORT:
-        return payload[1:]
-    if any(payload[1:]):
-        raise ValueError("not an unsealed payload of this round: a dummy is all zeros")
-    return None
+    flag, report = payload[:1], payload[1:]
+    if flag == _REPORT and report:
+        return report
+    if flag == _DUMMY and report and not any(report):
+        return None
+    raise ValueError("not an unsealed payload")
 
 
 def reply(payload: bytes, *, to: Message) -> Message:
@@ -203,21 +202,18 @@ def reply(payload: bytes, *, to: Message) -> Message:
     return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
 
 
-def payload_of(message: Message) -> bytes:
-    """The payload of a reply.
+def payload_of(content: RecordDict) -> bytes:
+    """The payload in the content of a reply.
 
     Raises:
-        ValueError: if the message is an error, or holds anything but one payload.
+        ValueError: if it holds anything but one payload.
     """
-    if not message.has_content() or list(message.content) != [RECORD_KEY]:
-        raise ValueError("not a reply with one payload and nothing else")
-    record = message.content[RECORD_KEY]
-    if not isinstance(record, ConfigRecord) or list(record) != [PAYLOAD_KEY]:
-        raise ValueError("not a reply with one payload and nothing else")
-    payload = record[PAYLOAD_KEY]
-    if not isinstance(payload, bytes) or not payload:
-        raise ValueError("not a reply with one payload and nothing else")
-    return payload
+    record = content.get(RECORD_KEY)
+    if list(content) == [RECORD_KEY] and isinstance(record, ConfigRecord) and list(record) == [PAYLOAD_KEY]:
+        payload = record[PAYLOAD_KEY]
+        if isinstance(payload, bytes) and payload:
+            return payload
+    raise ValueError("not a reply with one payload and nothing else")
 
 
 def refusal(reason: str, *, to: Message) -> Message:
