@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -147,9 +145,8 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to; an envelope opens only under the very same.
 
-    The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
-    dimension, the number of the round, the key that reports are sealed to, and the participation. A server
-    that told one client to take part more often than others would find its envelope refused.
+    Participation is part of it: a server that told one client to take part more often than others would find
+    its envelope refused. So is the analyzer's key, through the envelope itself.
 
     Args:
         instruction: as sent, or as received.
@@ -160,10 +157,12 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """
     from shuffle_plugins.shuffler.envelopes import RoundContext
 
-    terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
-    fingerprint = instruction.mechanism.fingerprint(dim=dim)
-    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + instruction.analyzer_key).digest()
-    return RoundContext(run=instruction.run, token=instruction.token, fingerprint=digest)
+    return RoundContext(
+        run=instruction.run,
+        token=instruction.token,
+        fingerprint=instruction.mechanism.fingerprint(dim=dim),
+        participation=instruction.participation,
+    )
 
 
 def plain_payload(report: bytes | None, *, size: int) -> bytes:
@@ -183,18 +182,19 @@ def plain_payload(report: bytes | None, *, size: int) -> bytes:
     return _REPORT + report
 
 
-def opened_payload(payload: bytes) -> bytes | None:
-    """The report in an unsealed payload, still to be read; None for a dummy.
+def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
+    """The report in an unsealed payload; None for a dummy.
 
     Raises:
-        ValueError: if it is not what :func:`plain_payload` wrote.
+        ValueError: if it is not what :func:`plain_payload` wrote for this size.
     """
-    flag, report = payload[:1], payload[1:]
-    if flag == _REPORT and report:
-        return report
-    if flag == _DUMMY and report and not any(report):
-        return None
-    raise ValueError("not an unsealed payload")
+    if len(payload) != size + 1 or payload[:1] not in (_REPORT, _DUMMY):
+        raise ValueError("not an unsealed payload of this round")
+    if payload[:1] == _REPORT:
+        return payload[1:]
+    if any(payload[1:]):
+        raise ValueError("not an unsealed payload of this round: a dummy is all zeros")
+    return None
 
 
 def reply(payload: bytes, *, to: Message) -> Message:
@@ -202,18 +202,21 @@ def reply(payload: bytes, *, to: Message) -> Message:
     return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
 
 
-def payload_of(content: RecordDict) -> bytes:
-    """The payload in the content of a reply.
+def payload_of(message: Message) -> bytes:
+    """The payload of a reply.
 
     Raises:
-        ValueError: if it holds anything but one payload.
+        ValueError: if the message is an error, or holds anything but one payload.
     """
-    record = content.get(RECORD_KEY)
-    if list(content) == [RECORD_KEY] and isinstance(record, ConfigRecord) and list(record) == [PAYLOAD_KEY]:
-        payload = record[PAYLOAD_KEY]
-        if isinstance(payload, bytes) and payload:
-            return payload
-    raise ValueError("not a reply with one payload and nothing else")
+    if not message.has_content() or list(message.content) != [RECORD_KEY]:
+        raise ValueError("not a reply with one payload and nothing else")
+    record = message.content[RECORD_KEY]
+    if not isinstance(record, ConfigRecord) or list(record) != [PAYLOAD_KEY]:
+        raise ValueError("not a reply with one payload and nothing else")
+    payload = record[PAYLOAD_KEY]
+    if not isinstance(payload, bytes) or not payload:
+        raise ValueError("not a reply with one payload and nothing else")
+    return payload
 
 
 def refusal(reason: str, *, to: Message) -> Message:

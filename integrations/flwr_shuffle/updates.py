@@ -1,0 +1,161 @@
+"""Between a model's arrays and the one vector that is clipped, randomised and averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor
+
+_KEPT_KINDS = "iub"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def moves(self) -> bool:
+        return np.dtype(self.dtype).kind == "f"
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names, shapes and types of a model's arrays, in order: how they lie in one vector.
+
+    Every floating-point entry has its place in the vector, those of 0-d arrays and of buffers such as the
+    running means of BatchNorm too. Arrays of integers and bools, such as BatchNorm's count of batches, have
+    none: they never leave a client, and the server keeps its own.
+
+    Build one with :meth:`of`. Equal layouts place alike.
+    """
+
+    places: tuple[_Place, ...]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> Self:
+        """The layout of these arrays, by what they declare.
+
+        Raises:
+            ValueError: if an array is neither of floating-point numbers nor of integers or bools, or none has
+                floating-point entries.
+        """
+        places = tuple(
+            _Place(name, tuple(int(length) for length in array.shape), _dtype(name, array.dtype))
+            for name, array in arrays.items()
+        )
+        layout = cls(places)
+        if layout.dim == 0:
+            raise ValueError("the model has no floating-point entries: there is nothing to train")
+        return layout
+
+    @property
+    def dim(self) -> int:
+        """Length of the vector: the number of floating-point entries."""
+        return sum(place.size for place in self.places if place.moves)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the vector: float64 if an array has that many digits, else float32."""
+        widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
+        return torch.float64 if widest > 4 else torch.float32
+
+    def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
+        """The floating-point entries as one vector (dim,), in the layout's order and its ``dtype``.
+
+        Raises:
+            ValueError: if the arrays are not of this layout, in what they declare or in what they hold.
+        """
+        return torch.from_numpy(self._filled(arrays))
+
+    def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
+        """What training changed, (dim,): new minus old.
+
+        Raises:
+            ValueError: as :meth:`flatten`.
+        """
+        change = self._filled(new)
+        with np.errstate(all="ignore"):
+            change -= self._filled(old)
+        return torch.from_numpy(change)
+
+    def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
+        """The arrays moved by a vector (dim,); integers and bools as they are.
+
+        Raises:
+            ValueError: if the arrays are not of this layout, or the vector has another length.
+        """
+        if mean.shape != (self.dim,):
+            raise ValueError(f"this model has {self.dim} floating-point entries, got {tuple(mean.shape)}")
+        self._check(arrays)
+        steps = mean.detach().cpu().to(torch.float64).numpy()
+        moved: dict[str, Array] = {}
+        start = 0
+        for place in self.places:
+            array = arrays[place.name]
+            if place.moves:
+                values = _read(array, place)
+                step = steps[start : start + place.size].reshape(place.shape)
+                with np.errstate(over="ignore"):
+                    moved[place.name] = Array(np.asarray(values + step, dtype=values.dtype))
+                start += place.size
+            else:
+                moved[place.name] = array
+        return ArrayRecord(moved)
+
+    def _filled(self, arrays: Mapping[str, Array]) -> NDArray[np.floating]:
+        self._check(arrays)
+        wide = self.dtype == torch.float64
+        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
+        start = 0
+        for place in self.places:
+            if place.moves:
+                vector[start : start + place.size] = _read(arrays[place.name], place).reshape(-1)
+                start += place.size
+        return vector
+
+    def _check(self, arrays: Mapping[str, Array]) -> None:
+        if list(arrays) != [place.name for place in self.places]:
+            raise ValueError("these arrays have other names, or another order, than the model's")
+        for place in self.places:
+            array = arrays[place.name]
+            if (tuple(array.shape), np.dtype(array.dtype)) != (place.shape, np.dtype(place.dtype)):
+                raise ValueError(
+                    f"array {place.name!r} is {array.dtype}{tuple(array.shape)}, the model's is "
+                    f"{place.dtype}{place.shape}"
+                )
+
+
+def _dtype(name: str, declared: str) -> str:
+    try:
+        dtype = np.dtype(declared)
+    except TypeError as error:
+        raise ValueError(f"array {name!r} has an unknown type, {declared!r}") from error
+    if dtype.kind != "f" and dtype.kind not in _KEPT_KINDS:
+        raise ValueError(f"array {name!r} is of {declared}: only real numbers and integers can be trained")
+    return str(dtype)
+
+
+def _read(array: Array, place: _Place) -> NDArray[np.floating]:
+    """The numbers that an array holds, which need not be what it declares."""
+    try:
+        values = array.numpy()
+    except (TypeError, EOFError, OSError, SyntaxError) as error:
+        raise ValueError(f"array {place.name!r} cannot be read") from error
+    if (values.shape, values.dtype) != (place.shape, np.dtype(place.dtype)):
+        raise ValueError(
+            f"array {place.name!r} declares {place.dtype}{place.shape} and holds {values.dtype}{values.shape}"
+        )
+    return values
