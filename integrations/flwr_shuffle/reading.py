@@ -12,16 +12,14 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
+_CHECKSUM_BYTES = 4
+
 
 @lru_cache(maxsize=16)
-def _form(mechanism: MechanismSpec, dim: int) -> tuple[bytes, int]:
-    """What every report of a mechanism begins with, and how long it is."""
-    sample = mechanism.build(dim=dim).randomize(torch.zeros(1, dim))
-    encoded = sample.to_bytes()
-    return encoded[: sample.header_bytes - _CHECKSUM_BYTES], len(encoded)
-
-
-_CHECKSUM_BYTES = 4
+def _header(mechanism: MechanismSpec, dim: int) -> bytes:
+    """What every report of a mechanism begins with."""
+    report = mechanism.build(dim=dim).randomize(torch.zeros(1, dim))
+    return report.to_bytes()[: report.header_bytes - _CHECKSUM_BYTES]
 
 
 def readable_reports(
@@ -32,7 +30,7 @@ def readable_reports(
     A report bears the mechanism's name, the dimension and the layout of its parts; one that differs in any of
     them, or in length, is not of this round.
     """
-    header, size = _form(mechanism, dim)
+    header, size = _header(mechanism, dim), mechanism.report_bytes(dim=dim)
     batches = []
     for data in encoded:
         if len(data) != size or not data.startswith(header):

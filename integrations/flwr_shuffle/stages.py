@@ -156,6 +156,4 @@ class InMemoryStage(ShuffleStage):
                 unreadable=unreadable,
                 refusal=refused.code,
             )
-        return Anonymous(
-            reports=reports, answered=answered, participants=participants, unreadable=unreadable
-        )
+        return Anonymous(reports=reports, answered=answered, participants=participants, unreadable=unreadable)
