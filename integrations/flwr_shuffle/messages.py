@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -145,8 +147,9 @@ def instruction_of(message: Message) -> Instruction | None:
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to; an envelope opens only under the very same.
 
-    Participation is part of it: a server that told one client to take part more often than others would find
-    its envelope refused. So is the analyzer's key, through the envelope itself.
+    The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
+    dimension, the number of the round, the key that reports are sealed to, and the participation. A server
+    that told one client to take part more often than others would find its envelope refused.
 
     Args:
         instruction: as sent, or as received.
@@ -157,12 +160,10 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """
     from shuffle_plugins.shuffler.envelopes import RoundContext
 
-    return RoundContext(
-        run=instruction.run,
-        token=instruction.token,
-        fingerprint=instruction.mechanism.fingerprint(dim=dim),
-        participation=instruction.participation,
-    )
+    terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
+    fingerprint = instruction.mechanism.fingerprint(dim=dim)
+    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + instruction.analyzer_key).digest()
+    return RoundContext(run=instruction.run, token=instruction.token, fingerprint=digest)
 
 
 def plain_payload(report: bytes | None, *, size: int) -> bytes:
