@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_shuffle.messages import Instruction, opened_payload, payload_of
+from flwr_shuffle.messages import Instruction, payload_of, read_plain_payload
 from flwr_shuffle.reading import readable_reports
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.shuffler.base import Shuffler
@@ -131,11 +131,12 @@ class InMemoryStage(ShuffleStage):
         del grid, timeout
         answers = [reply for reply in replies if not reply.has_error()]
         participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
+        size = instruction.mechanism.report_bytes(dim=dim)
         encoded = []
         dummies = unreadable = 0
         for reply in answers:
             try:
-                report = opened_payload(payload_of(reply.content))
+                report = read_plain_payload(payload_of(reply), size=size)
             except ValueError:
                 unreadable += 1
                 continue
