@@ -1,0 +1,56 @@
+"""Why a batch is not shuffled: codes that are the same whoever is at fault."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Refusal(StrEnum):
+    """Reasons, each a constant that names nobody."""
+
+    UNDER_MINIMUM = "under-minimum"
+    DUPLICATE = "duplicate"
+    REPLAYED = "replayed"
+    WRONG_ROUND = "wrong-round"
+    UNREADABLE = "unreadable"
+    UNKNOWN_SIGNER = "unknown-signer"
+    WRONG_SIZE = "wrong-size"
+    NOT_A_MIXER = "not-a-mixer"
+    MISCONFIGURED = "misconfigured"
+    NO_ANSWER = "no-answer"
+
+
+_MEANING = {
+    Refusal.UNDER_MINIMUM: "fewer reports than the shuffler's minimum; invite more clients",
+    Refusal.DUPLICATE: "two envelopes of one signer, or one envelope twice; send each client's answer once",
+    Refusal.REPLAYED: "a round with this token was shuffled or tried before; start a round with a new token",
+    Refusal.WRONG_ROUND: "an answer to another round; start a new one",
+    Refusal.UNREADABLE: (
+        "altered, sealed to another key, or sealed for another round; clients must pin this shuffler's key "
+        "and all have heard the same round"
+    ),
+    Refusal.UNKNOWN_SIGNER: "not signed by an enrolled client; see the shuffler's enrolment file",
+    Refusal.WRONG_SIZE: "batches or envelopes are not all of one size; clients must run one version",
+    Refusal.NOT_A_MIXER: "the node asked does not shuffle; set shuffle-role in its node_config",
+    Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",
+    Refusal.NO_ANSWER: "the shuffler did not answer in time",
+}
+
+
+class ShuffleError(ValueError):
+    """Keys, files or messages of a shuffler that cannot be used; says which and what to do."""
+
+
+class BatchRefused(ShuffleError):
+    """A batch was refused as a whole; nothing of it was shuffled.
+
+    Attributes:
+        code: why. The text follows from it alone, so it tells nothing about who was in the batch.
+    """
+
+    def __init__(self, code: Refusal) -> None:
+        super().__init__(f"the batch was refused ({code}): {_MEANING[code]}")
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[BatchRefused], tuple[Refusal]]:
+        return type(self), (self.code,)

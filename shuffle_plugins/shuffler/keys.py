@@ -1,0 +1,175 @@
+"""Key pairs of mixers, analyzers and clients, and the files that hold them.
+
+A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits:
+short enough for a line of configuration, which is where it must stand to be pinned.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from shuffle_plugins.shuffler.errors import ShuffleError
+
+KEY_BYTES = 32
+"""Bytes of a public key of either kind."""
+
+SealingKey = X25519PrivateKey
+"""Private key that opens what was sealed to its public key: a mixer's or an analyzer's."""
+
+SigningKey = Ed25519PrivateKey
+"""Private key with which a client signs its envelopes."""
+
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+_LONGEST_KEY_FILE = 10_000
+
+
+def generate_sealing_key() -> SealingKey:
+    """A new X25519 key for HPKE, from the operating system's entropy."""
+    return X25519PrivateKey.generate()
+
+
+def generate_signing_key() -> SigningKey:
+    """A new Ed25519 key for signatures, from the operating system's entropy."""
+    return Ed25519PrivateKey.generate()
+
+
+def public_bytes(private_key: SealingKey | SigningKey) -> bytes:
+    """The public key that belongs to a private one, 32 bytes."""
+    return private_key.public_key().public_bytes_raw()
+
+
+def public_hex(private_key: SealingKey | SigningKey) -> str:
+    """The public key that belongs to a private one, 64 hexadecimal digits."""
+    return public_bytes(private_key).hex()
+
+
+def parse_public_key(text: object) -> bytes:
+    """The 32 bytes of a public key written as 64 hexadecimal digits.
+
+    Raises:
+        ShuffleError: if it is anything else, spaces around it included.
+    """
+    if not isinstance(text, str) or not _HEX.fullmatch(text):
+        raise ShuffleError("a public key is a string of 64 hexadecimal digits; quote it in a configuration")
+    return bytes.fromhex(text)
+
+
+def write_private_key(path: Path | str, private_key: SealingKey | SigningKey) -> None:
+    """Write a private key to a new file that only its owner may read (mode 0600).
+
+    Raises:
+        FileExistsError: if there is such a file: a key is never overwritten.
+        OSError: if it cannot be written.
+    """
+    text = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_sealing_key(path: Path | str) -> SealingKey:
+    """The mixer's or analyzer's private key in a file.
+
+    Raises:
+        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
+    """
+    key = _read(path)
+    if not isinstance(key, X25519PrivateKey):
+        raise ShuffleError(f"the file {path} does not hold a private sealing key (X25519)")
+    return key
+
+
+def read_signing_key(path: Path | str) -> SigningKey:
+    """The client's private key in a file.
+
+    Raises:
+        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
+    """
+    key = _read(path)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ShuffleError(f"the file {path} does not hold a private signing key (Ed25519)")
+    return key
+
+
+def read_enrolled(path: Path | str) -> frozenset[bytes]:
+    """Public signing keys of the clients that may take part: one a line, ``#`` starts a comment.
+
+    Raises:
+        ShuffleError: if the file cannot be read, a line is no key, a key is there twice, or there is none.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShuffleError(f"the enrolment file {path} cannot be read: {error}") from error
+    enrolled: set[bytes] = set()
+    for number, line in enumerate(lines, 1):
+        text = line.split("#", 1)[0].strip()
+        if not text:
+            continue
+        try:
+            key = parse_public_key(text)
+        except ShuffleError as error:
+            raise ShuffleError(f"line {number} of the enrolment file {path}: {error}") from None
+        if key in enrolled:
+            raise ShuffleError(f"line {number} of the enrolment file {path}: this key stands there already")
+        enrolled.add(key)
+    if not enrolled:
+        raise ShuffleError(f"the enrolment file {path} names no client")
+    return frozenset(enrolled)
+
+
+def enrol(path: Path | str, public_key: bytes, *, note: str = "") -> None:
+    """Add a client's public signing key to an enrolment file, which is made if need be.
+
+    Args:
+        path: the mixer's enrolment file.
+        public_key: 32 bytes.
+        note: comment of one line to stand beside the key.
+
+    Raises:
+        ShuffleError: if the key is there already, the note has several lines, or the file is none of these.
+    """
+    if len(public_key) != KEY_BYTES:
+        raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
+    if len(note.splitlines()) > 1:
+        raise ShuffleError("a note is one line")
+    there = Path(path).exists() and Path(path).read_bytes() != b""
+    if there and public_key in read_enrolled(path):
+        raise ShuffleError(f"this key is enrolled in {path} already")
+    unended = there and not Path(path).read_bytes().endswith(b"\n")
+    comment = f"  # {note.strip()}" if note.strip() else ""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(("\n" if unended else "") + public_key.hex() + comment + "\n")
+
+
+def _read(path: Path | str) -> object:
+    """Whatever key is in the file; None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ShuffleError(f"the key file {path} is not a regular file")
+            if os.name == "posix" and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ShuffleError(f"the key file {path} is open to others than its owner; chmod 600 {path}")
+            text = file.read(_LONGEST_KEY_FILE)
+    except OSError as error:
+        raise ShuffleError(f"the key file {path} cannot be read: {error.strerror}") from error
+    try:
+        return load_pem_private_key(text, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
