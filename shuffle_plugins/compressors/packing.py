@@ -118,6 +118,19 @@ def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
     if len(fields) == 1:
         values, bits = fields[0]
         return pack_rows(values.reshape(1, -1), bits)[0]
+    return _close_gaps(pack_each(fields), sum(values.shape[1] * bits for values, bits in fields))
+
+
+def pack_each(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """Each record packed to whole bytes of its own, uint8 (records, bytes). Checks nothing.
+
+    A row is what :func:`pack_records` makes of that record alone.
+
+    Args:
+        fields: integers (records, width) and the bits of one value, for each field.
+    """
+    if len(fields) == 1:
+        return pack_rows(*fields[0])
     records = fields[0][0].shape[0]
     length = sum(values.shape[1] * bits for values, bits in fields)
     joined = torch.zeros((records, (length + 7) // 8 + 1), dtype=torch.uint8, device=fields[0][0].device)
@@ -125,7 +138,7 @@ def pack_records(fields: Sequence[tuple[Tensor, int]]) -> Tensor:
     for values, bits in fields:
         _shift_in(joined, pack_rows(values, bits), start)
         start += values.shape[1] * bits
-    return _close_gaps(joined[:, :-1], length)
+    return joined[:, :-1]
 
 
 def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int) -> list[Tensor]:
@@ -139,7 +152,22 @@ def unpack_records(data: Tensor, layout: Sequence[tuple[int, int]], records: int
     if len(layout) == 1:
         bits, width = layout[0]
         return [unpack_rows(data.reshape(1, -1), bits, records * width).reshape(records, width)]
-    rows = _open_gaps(data, sum(bits * width for bits, width in layout), records)
+    return _unpack_joined(_open_gaps(data, sum(bits * width for bits, width in layout), records), layout)
+
+
+def unpack_each(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The fields that :func:`pack_each` packed.
+
+    Args:
+        rows: uint8 (records, bytes).
+        layout: bits of one value and width, for each field.
+    """
+    if len(layout) == 1:
+        return [unpack_rows(rows, *layout[0])]
+    return _unpack_joined(torch.nn.functional.pad(rows, (0, 1)), layout)
+
+
+def _unpack_joined(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tensor]:
     fields = []
     start = 0
     for bits, width in layout:

@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.packing import MAX_BITS, pack_records, unpack_records
+from shuffle_plugins.compressors.packing import (
+    MAX_BITS,
+    pack_each,
+    pack_records,
+    unpack_each,
+    unpack_records,
+)
 from shuffle_plugins.compressors.packing import compact_dtype as compact_dtype
 
 _MAGIC = b"SHRP"
@@ -21,6 +27,7 @@ _PREFIX = struct.Struct("<4sHB")
 _SIZES = struct.Struct("<QQB")
 _FIELD = struct.Struct("<BBI")
 _CHECKSUM = struct.Struct("<I")
+_CHUNK_BYTES = 1 << 24
 _INTEGER, _FLOAT = 0, 1
 _FLOATS = {32: torch.float32, 64: torch.float64}
 
@@ -61,6 +68,13 @@ class Field:
     def width(self) -> int:
         """Values per report."""
         return 1 if self.values.dim() == 1 else self.values.shape[1]
+
+    def _holding(self, values: Tensor) -> Field:
+        """This field with other values of its kind, known to fit: the check is most of what a slice costs."""
+        field = object.__new__(Field)
+        object.__setattr__(field, "values", values)
+        object.__setattr__(field, "bits", self.bits)
+        return field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,27 +156,54 @@ class Reports:
 
         Integers take exactly their bits, padded to a whole byte once at the end; floats are little-endian.
         """
+        integers, floats = self._columns()
+        parts = [self._header(len(self))]
+        if integers:
+            parts.append(pack_records(integers).numpy().tobytes())
+        body = b"".join(parts + [array.tobytes() for array in floats])
+        return body + _CHECKSUM.pack(zlib.crc32(body))
+
+    def each_to_bytes(self) -> list[bytes]:
+        """Every report by itself, as :meth:`to_bytes` of that one alone would write it, but all in one go.
+
+        For a host that simulates many clients, each of which sends its own message.
+        """
+        integers, floats = self._columns()
+        header = self._header(1)
+        columns = [pack_each(integers).numpy()] if integers else []
+        columns += [array.view(np.uint8) for array in floats]
+        size = len(header) + sum(column.shape[1] for column in columns)
+        step = max(1, _CHUNK_BYTES // size)
+        messages = []
+        for start in range(0, len(self), step):
+            parts = [column[start : start + step] for column in columns]
+            table = np.empty((parts[0].shape[0], size), dtype=np.uint8)
+            table[:, : len(header)] = np.frombuffer(header, dtype=np.uint8)
+            np.concatenate(parts, axis=1, out=table[:, len(header) :])
+            bodies = (row.tobytes() for row in table)
+            messages += [body + _CHECKSUM.pack(zlib.crc32(body)) for body in bodies]
+        return messages
+
+    def _header(self, count: int) -> bytes:
         name = self.mechanism.encode()
-        parts = [
-            _PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)),
-            name,
-            _SIZES.pack(self.dim, len(self), len(self.fields)),
-        ]
+        parts = [_PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)), name]
+        parts.append(_SIZES.pack(self.dim, count, len(self.fields)))
+        for field in self.fields:
+            kind = _FLOAT if field.values.is_floating_point() else _INTEGER
+            parts.append(_FIELD.pack(kind, field.bits, field.width))
+        return b"".join(parts)
+
+    def _columns(self) -> tuple[list[tuple[Tensor, int]], list[np.ndarray]]:
+        """The integer fields (reports, width) with their bits, and the others as little-endian arrays."""
         integers = []
         floats = []
         for field in self.fields:
-            values = field.values.detach().cpu()
+            values = field.values.detach().cpu().reshape(len(self), field.width)
             if values.is_floating_point():
-                parts.append(_FIELD.pack(_FLOAT, field.bits, field.width))
-                array = values.numpy()
-                floats.append(np.ascontiguousarray(array, dtype=f"<f{field.bits // 8}").tobytes())
+                floats.append(np.ascontiguousarray(values.numpy(), dtype=f"<f{field.bits // 8}"))
             else:
-                parts.append(_FIELD.pack(_INTEGER, field.bits, field.width))
-                integers.append((values.reshape(len(self), field.width), field.bits))
-        if integers:
-            parts.append(pack_records(integers).numpy().tobytes())
-        body = b"".join(parts + floats)
-        return body + _CHECKSUM.pack(zlib.crc32(body))
+                integers.append((values, field.bits))
+        return integers, floats
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -179,6 +220,55 @@ class Reports:
             return cls._parse(memoryview(data))
         except (struct.error, UnicodeDecodeError) as error:
             raise ValueError("not the bytes of reports: truncated or malformed") from error
+
+    @classmethod
+    def from_each(cls, messages: Sequence[bytes]) -> Reports:
+        """One batch out of messages of one report each, in their order: the inverse of :meth:`each_to_bytes`.
+
+        Raises:
+            ValueError: if there is no message, one is not the bytes of exactly one report, or they are not
+                all of one mechanism, dimension and layout.
+        """
+        if not messages:
+            raise ValueError("nothing to read")
+        first = cls.from_bytes(messages[0])
+        if len(first) != 1:
+            raise ValueError(f"not the bytes of one report: there are {len(first)}")
+        header, size = first._header(1), len(messages[0])
+        body = size - _CHECKSUM.size
+        for data in messages:
+            if len(data) != size or data[: len(header)] != header:
+                raise ValueError("reports of different mechanisms, dimensions or layouts cannot be mixed")
+            if zlib.crc32(memoryview(data)[:body]) != _CHECKSUM.unpack_from(data, body)[0]:
+                raise ValueError("the bytes of the reports are corrupted: the checksum does not match")
+        step = max(1, _CHUNK_BYTES // size)
+        parts = [
+            first._parse_table(b"".join(messages[start : start + step]), len(header), size)
+            for start in range(0, len(messages), step)
+        ]
+        return first._with([torch.cat(column) for column in zip(*parts, strict=True)])
+
+    def _parse_table(self, joined: bytes, at: int, size: int) -> list[Tensor]:
+        """The fields of joined messages of this layout, ``at`` bytes of header and ``size`` in all each."""
+        table = np.frombuffer(joined, dtype=np.uint8).reshape(-1, size)
+        integers = [field for field in self.fields if not field.values.is_floating_point()]
+        packed = (sum(field.bits * field.width for field in integers) + 7) // 8
+        rows = torch.from_numpy(table[:, at : at + packed].copy())
+        unpacked = iter(
+            unpack_each(rows, [(field.bits, field.width) for field in integers]) if integers else ()
+        )
+        at += packed
+        columns = []
+        for field in self.fields:
+            if not field.values.is_floating_point():
+                values = next(unpacked)
+            else:
+                stop = at + field.bits // 8 * field.width
+                array = np.ascontiguousarray(table[:, at:stop]).view(f"<f{field.bits // 8}")
+                values = torch.from_numpy(array.astype(f"=f{field.bits // 8}"))
+                at = stop
+            columns.append(values if field.values.dim() == 2 else values.squeeze(1))
+        return columns
 
     @classmethod
     def _parse(cls, data: memoryview) -> Self:
@@ -231,5 +321,5 @@ class Reports:
         return self.mechanism, self.dim, shape
 
     def _with(self, values: Sequence[Tensor]) -> Reports:
-        fields = tuple(Field(value, field.bits) for value, field in zip(values, self.fields, strict=True))
+        fields = tuple(field._holding(value) for value, field in zip(values, self.fields, strict=True))
         return Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)

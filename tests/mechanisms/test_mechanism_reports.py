@@ -110,3 +110,51 @@ def test_bad_fields_are_refused(values, bits, message):
 def test_fields_of_different_length_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         reports(SIGN, Field(torch.tensor([1]), 1))
+
+
+LAYOUTS = [
+    (SIGN,),
+    (INDEX,),
+    (INDEX, SIGN),
+    (VECTOR,),
+    (INDEX, VECTOR, SIGN, DOUBLE),
+    (WIDE,),
+    (WIDE, INDEX),
+    (Field(torch.zeros(5, dtype=torch.int64), 0), SIGN),
+]
+
+
+@pytest.mark.parametrize("fields", LAYOUTS)
+@pytest.mark.parametrize("chunk", [1, 1 << 24])
+def test_each_report_by_itself_is_its_own_message(fields, chunk, monkeypatch):
+    monkeypatch.setattr("shuffle_plugins.mechanisms.reports._CHUNK_BYTES", chunk)
+    sent = reports(*fields)
+    messages = sent.each_to_bytes()
+    assert messages == [sent.narrow(i, i + 1).to_bytes() for i in range(5)]
+    back = Reports.from_each(messages)
+    assert same(sent, back)
+    assert [f.values.dtype for f in back.fields] == [
+        f.values.dtype for f in Reports.from_bytes(sent.to_bytes()).fields
+    ]
+    assert same(sent.narrow(3, 5), Reports.from_each(messages[3:]))
+
+
+def test_no_report_is_no_message():
+    assert reports(INDEX, VECTOR).narrow(0, 0).each_to_bytes() == []
+    with pytest.raises(ValueError, match="nothing"):
+        Reports.from_each([])
+
+
+def test_messages_that_are_not_one_report_each_of_one_kind_are_refused():
+    messages = reports(INDEX, SIGN).each_to_bytes()
+    for at in range(len(messages[2])):
+        altered = bytearray(messages[2])
+        altered[at] ^= 4
+        with pytest.raises(ValueError, match="reports"):
+            Reports.from_each([*messages[:2], bytes(altered), *messages[3:]])
+    with pytest.raises(ValueError, match="one report"):
+        Reports.from_each([reports(INDEX, SIGN).to_bytes()])
+    with pytest.raises(ValueError, match="mixed"):
+        Reports.from_each([*messages, messages[0] + b"\0"])
+    with pytest.raises(ValueError, match="mixed"):
+        Reports.from_each([*messages, reports(INDEX).each_to_bytes()[0]])
