@@ -21,6 +21,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from shuffle_plugins import __version__
+from shuffle_plugins.cli_keys import app as keys_app
 from shuffle_plugins.cli_options import (
     BEST,
     GENERIC,
@@ -106,6 +107,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(keys_app, cls=_Group)
 
 
 class Unknown(StrEnum):

@@ -106,6 +106,18 @@ def read_signing_key(path: Path | str) -> SigningKey:
     return key
 
 
+def read_private_key(path: Path | str) -> SealingKey | SigningKey:
+    """The private key in a file, of either kind.
+
+    Raises:
+        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
+    """
+    key = _read(path)
+    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey):
+        raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
+    return key
+
+
 def read_enrolled(path: Path | str) -> frozenset[bytes]:
     """Public signing keys of the clients that may take part: one a line, ``#`` starts a comment.
 

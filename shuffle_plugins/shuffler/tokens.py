@@ -93,10 +93,6 @@ class SpentTokens:
             except sqlite3.IntegrityError:
                 raise BatchRefused(Refusal.REPLAYED) from None
 
-    def __len__(self) -> int:
-        with self._connection() as connection:
-            return int(connection.execute("SELECT COUNT(*) FROM spent").fetchone()[0])
-
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection of its own for every use: nothing is held over a fork, and each statement commits."""
@@ -113,6 +109,11 @@ class SpentTokens:
                 yield connection
         except sqlite3.Error as error:
             raise ShuffleError(f"the state file {self._path} cannot be used: {error}") from error
+
+
+def state_beside(key_file: Path | str) -> Path:
+    """Where the state of a mixer's key is kept unless said otherwise: its file's name and ``.rounds``."""
+    return Path(f"{key_file}.rounds")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
