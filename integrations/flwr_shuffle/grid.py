@@ -1,0 +1,201 @@
+"""A Flower grid that gives back a round's replies shuffled, as one message that is nobody's."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+# Flower has no public address for these three.
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.stages import Anonymous, ShuffleStage
+from flwr_shuffle.updates import Layout
+from shuffle_plugins.shuffler.errors import Refusal
+
+_log = logging.getLogger("flwr")
+
+
+class AnonymousReply(Message):
+    """The one reply to a shuffled round, from nobody: how many reports there are, and the reports.
+
+    Attributes:
+        anonymous: what the stage gave back.
+        token: of the round.
+    """
+
+    anonymous: Anonymous
+    token: bytes
+
+    def __init__(self, anonymous: Anonymous, *, token: bytes) -> None:
+        counts: dict[str, int | float | list[int] | list[float]] = {
+            "reports": 0 if anonymous.reports is None else len(anonymous.reports),
+            "answered": anonymous.answered,
+            "unreadable": anonymous.unreadable,
+        }
+        content = RecordDict({"metrics": MetricRecord(counts)})
+        super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
+        self.anonymous = anonymous
+        self.token = token
+
+
+class ShuffleGrid(Grid):
+    """Another grid, whose replies to rounds with a shuffle instruction come back without names or order.
+
+    It hides from all code above it who sent what: from the strategy, its logs and its metrics. It does not
+    hide it from this process, which holds the other grid: how far the shuffle can be trusted is the stage's
+    to say (:attr:`ShuffleStage.trust`). Messages without an instruction pass as they are.
+
+    Args:
+        grid: any Flower grid, in simulation or deployment.
+        stage: what shuffles.
+    """
+
+    def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
+        if not isinstance(stage, ShuffleStage):
+            raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
+        self._grid = grid
+        self._stage = stage
+
+    @property
+    def stage(self) -> ShuffleStage:
+        """What shuffles."""
+        return self._stage
+
+    def open(self) -> None:
+        """Let the stage find what it needs; once per run, before the first round.
+
+        Raises:
+            RuntimeError: if it is not there.
+        """
+        self._stage.open(self._grid)
+
+    def set_run(self, run: Run) -> None:
+        """Passed on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The other grid's."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node, as ``flwr.app.Message`` makes it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """The connected clients: all nodes but those of the stage."""
+        excluded = self._stage.excluded_nodes
+        return [node for node in self._grid.get_node_ids() if node not in excluded]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """The connected clients: all nodes but those of the stage."""
+        excluded = self._stage.excluded_nodes
+        return [node for node in self._grid.get_nodes() if node.node_id not in excluded]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Passed on.
+
+        Raises:
+            ValueError: if a message bears a shuffle instruction: its reply could be pulled with its sender's
+                name. Use :meth:`send_and_receive`.
+        """
+        pushed = list(messages)
+        if any(_is_shuffled(message) for message in pushed):
+            raise ValueError(
+                "a round that is to be shuffled cannot be pushed and pulled message by message: that would "
+                "give each reply with its sender's name. Use send_and_receive"
+            )
+        return self._grid.push_messages(pushed)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Passed on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`.
+
+        Raises:
+            ValueError: if some messages bear an instruction and others do not, their instructions differ, the
+                model's arrays differ in layout, or a node is asked twice or is no client.
+        """
+        sent = list(messages)
+        if not any(_is_shuffled(message) for message in sent):
+            return self._grid.send_and_receive(sent, timeout=timeout)
+        instruction, dim = _common(sent)
+        invited = {message.metadata.dst_node_id for message in sent}
+        if len(invited) != len(sent):
+            raise ValueError("a node is asked twice in one round; each client may report once")
+        if invited & self._stage.excluded_nodes:
+            raise ValueError("the mix node is no client: leave it out of the cohort")
+        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
+        _log_errors(replies)
+        anonymous = _checked(replies, invited) or self._stage.collect(
+            replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
+        )
+        return [AnonymousReply(anonymous, token=instruction.token)]
+
+
+def _is_shuffled(message: Message) -> bool:
+    return message.has_content() and RECORD_KEY in message.content
+
+
+def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
+    records: dict[int, ConfigRecord] = {}
+    models = {}
+    for message in messages:
+        record = message.content.config_records.get(RECORD_KEY)
+        arrays = list(message.content.array_records.values())
+        if record is None or len(arrays) != 1:
+            raise ValueError(
+                "every message of a shuffled round holds the model, as its one ArrayRecord, and the "
+                "instruction; send other messages apart"
+            )
+        records[id(record)] = record
+        models[id(arrays[0])] = arrays[0]
+    instructions = {Instruction.from_record(record) for record in records.values()}
+    layouts = {Layout.of(arrays) for arrays in models.values()}
+    if len(instructions) != 1 or len(layouts) != 1:
+        raise ValueError("all clients of a round get the same instruction and a model of the same layout")
+    return instructions.pop(), layouts.pop().dim
+
+
+def _checked(replies: Sequence[Message], invited: set[int]) -> Anonymous | None:
+    """A refusal, if a node answered that was not asked, or one answered twice."""
+    senders = Counter(reply.metadata.src_node_id for reply in replies)
+    if senders.keys() <= invited and not any(count > 1 for count in senders.values()):
+        return None
+    return Anonymous(
+        reports=None,
+        answered=0,
+        participants=tuple(str(node) for node in sorted(senders.keys() & invited)),
+        refusal=Refusal.DUPLICATE if senders.keys() <= invited else Refusal.WRONG_ROUND,
+    )
+
+
+def _log_errors(replies: Sequence[Message]) -> None:
+    """How many clients failed, and why where that is a constant: other texts may hold data."""
+    errors = [reply.error for reply in replies if reply.has_error()]
+    if not errors:
+        return
+    _log.warning("%d of %d clients answered with an error", len(errors), len(replies))
+    refusals = Counter(
+        error.reason for error in errors if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason
+    )
+    for reason, count in refusals.most_common(5):
+        _log.warning("\t%d refused: %.200s", count, reason)

@@ -1,0 +1,184 @@
+"""Who takes part in a round: drawn by the server, or decided by each client in secret."""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shuffle_plugins.accounting.federated import FederatedRound
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+
+_KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
+_DEVIATIONS = 4.0
+_FEWEST = 2
+
+
+class ClientSampling(ABC):
+    """How the clients of a round are chosen, and what that makes of its cost."""
+
+    @property
+    def participation(self) -> float:
+        """Probability with which an invited client reports, by its own secret coin; 1 if all do."""
+        return 1.0
+
+    @abstractmethod
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        """The nodes to invite, drawn from the operating system's entropy, in random order.
+
+        Raises:
+            ValueError: if there are too few nodes.
+        """
+
+    @abstractmethod
+    def expected_reports(self, population: int) -> float:
+        """How many reports a round has on average, if nobody drops out."""
+
+    def default_minimum(self, population: int) -> int:
+        """Fewest reports of a round worth releasing: 80 % of what a poor draw would bring, at least 2."""
+        expected = self.expected_reports(population)
+        return max(_FEWEST, math.ceil(_KEPT * (expected - self._deviation(expected))))
+
+    @abstractmethod
+    def accounted(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+    ) -> FederatedRound:
+        """What a round cost.
+
+        Args:
+            mechanism: of the reports.
+            candidates: connected clients of which the invited were drawn.
+            invited: clients asked.
+            answered: clients that sent a report or a dummy.
+            reports: reports shuffled together.
+        """
+
+    @abstractmethod
+    def worst(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+    ) -> FederatedRound:
+        """What a round of at least ``minimum`` reports can cost at most."""
+
+    def _deviation(self, expected: float) -> float:
+        return _DEVIATIONS * math.sqrt(expected)
+
+
+class _ServerDraws(ClientSampling):
+    """Sampling in which the server sees who takes part: it amplifies for an observer of the model alone."""
+
+    def accounted(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+    ) -> FederatedRound:
+        """What a round cost; see :meth:`ClientSampling.accounted`."""
+        del answered
+        return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=reports)
+
+    def worst(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+    ) -> FederatedRound:
+        """What a round of at least ``minimum`` reports can cost at most."""
+        return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=minimum)
+
+
+@dataclass(frozen=True)
+class FixedSize(_ServerDraws):
+    """The server invites ``cohort`` of the connected clients, uniformly.
+
+    Raises:
+        ValueError: if the cohort is less than 2.
+    """
+
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if type(self.cohort) is not int or self.cohort < _FEWEST:
+            raise ValueError(f"cohort is a whole number of clients, at least {_FEWEST}, got {self.cohort!r}")
+
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        """A uniform subset of ``cohort`` nodes."""
+        if len(node_ids) < self.cohort:
+            raise ValueError(f"cannot draw {self.cohort} of {len(node_ids)} nodes")
+        return random.SystemRandom().sample(node_ids, self.cohort)
+
+    def expected_reports(self, population: int) -> float:
+        """The cohort."""
+        return self.cohort
+
+    def _deviation(self, expected: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Poisson(_ServerDraws):
+    """The server invites each connected client with probability ``rate``, independently.
+
+    Raises:
+        ValueError: if the rate is not in (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        """Each node with probability ``rate``; none, if chance will."""
+        system = random.SystemRandom()
+        drawn = [node for node in node_ids if system.random() < self.rate]
+        system.shuffle(drawn)
+        return drawn
+
+    def expected_reports(self, population: int) -> float:
+        """rate · population."""
+        return self.rate * population
+
+
+@dataclass(frozen=True)
+class SelfSampling(ClientSampling):
+    """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
+
+    The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
+    sampling amplifies against the server as well.
+
+    Raises:
+        ValueError: if the rate is not in (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate)
+
+    @property
+    def participation(self) -> float:
+        """The rate."""
+        return float(self.rate)
+
+    def draw(self, node_ids: Sequence[int]) -> list[int]:
+        """All nodes, in random order."""
+        return random.SystemRandom().sample(node_ids, len(node_ids))
+
+    def expected_reports(self, population: int) -> float:
+        """rate · population."""
+        return self.rate * population
+
+    def accounted(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+    ) -> FederatedRound:
+        """What a round cost: ``reports`` of those who answered, and nobody knows whose."""
+        del candidates, invited
+        return FederatedRound.secret(mechanism, answered=answered, reports=reports)
+
+    def worst(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+    ) -> FederatedRound:
+        """What a round of at least ``minimum`` reports can cost at most: when nobody else answers."""
+        del candidates, invited
+        return FederatedRound.secret(mechanism, answered=minimum, reports=minimum)
+
+
+def _check_rate(rate: float) -> None:
+    if type(rate) not in (int, float) or not 0 < rate <= 1:
+        raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")
