@@ -31,15 +31,21 @@ def readable_reports(
     them, or in length, is not of this round.
     """
     header, size = _header(mechanism, dim), mechanism.report_bytes(dim=dim)
-    batches = []
-    for data in encoded:
-        if len(data) != size or not data.startswith(header):
-            continue
-        try:
-            batches.append(Reports.from_bytes(data))
-        except ValueError:
-            continue
+    alike = [data for data in encoded if len(data) == size and data.startswith(header)]
+    batches = _one_by_one(alike)
     return batches, len(encoded) - len(batches)
+
+
+def _one_by_one(encoded: Sequence[bytes]) -> list[Reports]:
+    """A batch of one for each that is intact; all in one go if all are, else those of each half."""
+    if not encoded:
+        return []
+    try:
+        reports = Reports.from_each(encoded)
+    except ValueError:
+        middle = len(encoded) // 2
+        return _one_by_one(encoded[:middle]) + _one_by_one(encoded[middle:]) if middle else []
+    return [reports.narrow(i, i + 1) for i in range(len(reports))]
 
 
 def valid_sum(mechanism: LocalRandomizer, reports: Reports) -> tuple[Tensor, int]:
