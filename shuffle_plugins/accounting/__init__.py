@@ -18,6 +18,7 @@ from shuffle_plugins.accounting.calibrate import (
     calibrate_num_steps,
 )
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.sum_rounds import SumRound
 
 __all__ = [
     "NEIGHBOURING_RELATION",
@@ -30,6 +31,7 @@ __all__ = [
     "Sampling",
     "ShuffleAccountant",
     "ShuffleRound",
+    "SumRound",
     "calibrate_cohort",
     "calibrate_local_epsilon",
     "calibrate_num_steps",

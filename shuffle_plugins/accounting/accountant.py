@@ -6,25 +6,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
 
 from shuffle_plugins.accounting.blanket import Form
-from shuffle_plugins.accounting.losses import (
-    COARSE,
-    FINE,
-    SINGLE,
-    Kind,
-    LossLaw,
-    Resolution,
-    loss_law,
-    tighter,
+from shuffle_plugins.accounting.laws import (
+    Round,
+    from_state,
+    has_two_counts,
+    lower_families,
+    lower_law,
+    upper_law,
+    upper_pair_from_below,
 )
-from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
+from shuffle_plugins.accounting.losses import COARSE, FINE, SINGLE, Kind, LossLaw, Resolution
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.published import stronger_clones
 from shuffle_plugins.accounting.renyi import RenyiComposition
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling
+from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.rounding import rounded
 
 Method = Literal["pld", "rdp"]
@@ -35,7 +34,6 @@ _MOST_STEPS = 10**12
 _MOST_LOSS_STEPS = 10**6
 _CROSSING = 1e-6
 _ROUNDOFF = 1e-9  # relative, of a δ: small ε0 leave it few digits
-_PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 _GRIDLESS = "stronger clones, numerical"
 _MOST_REPLACEMENTS = 200
@@ -106,38 +104,6 @@ class NamedBound:
     source: str
 
 
-@lru_cache(maxsize=8192)
-def _upper_law(shuffle_round: ShuffleRound, resolution: Resolution, kind: Kind) -> LossLaw:
-    laws = [loss_law(m, kind=kind, resolution=resolution) for m in upper_mixtures(shuffle_round)]
-    return reduce(tighter, laws)
-
-
-@lru_cache(maxsize=8192)
-def _is_counted(shuffle_round: ShuffleRound) -> bool:
-    """Whether the round's pair is one of counts, which can be bounded from below as well."""
-    mixtures = upper_mixtures(shuffle_round)
-    return all(isinstance(pair, CountPair) for mixture in mixtures for pair in mixture.pairs)
-
-
-@lru_cache(maxsize=8192)
-def _has_two_counts(shuffle_round: ShuffleRound) -> bool:
-    """Whether the round's outcomes are so few that one round alone can be resolved very finely."""
-    pairs = [pair for mixture in upper_mixtures(shuffle_round) for pair in mixture.pairs]
-    return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in pairs)
-
-
-@lru_cache(maxsize=8192)
-def _lower_law(shuffle_round: ShuffleRound, resolution: Resolution, family: str) -> LossLaw:
-    return loss_law(lower_mixtures(shuffle_round)[family], kind="lower", resolution=resolution)
-
-
-@lru_cache(maxsize=8192)
-def _lower_families(shuffle_round: ShuffleRound) -> tuple[str, ...]:
-    """Names of the round's lower bounds, the most telling first."""
-    mixtures = lower_mixtures(shuffle_round)
-    return tuple(sorted(mixtures, key=lambda name: -mixtures[name].information))
-
-
 class ShuffleAccountant:
     """Adds up shuffled rounds and says what they cost together.
 
@@ -162,18 +128,18 @@ class ShuffleAccountant:
         if method not in get_args(Method):
             raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
         self._method: Method = method
-        self._rounds: list[ShuffleRound] = []
+        self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._allowance: _Allowance | None = None
 
     # -- recording --------------------------------------------------------------------------------------
 
-    def step(self, shuffle_round: ShuffleRound, *, num_steps: int = 1) -> None:
+    def step(self, shuffle_round: Round, *, num_steps: int = 1) -> None:
         """Record ``num_steps`` rounds. Call it before the rounds' output is released.
 
         Raises:
-            TypeError: if ``shuffle_round`` is not a :class:`ShuffleRound`.
+            TypeError: if ``shuffle_round`` is neither a :class:`ShuffleRound` nor a :class:`SumRound`.
             ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
                 adversary than the history.
         """
@@ -191,9 +157,9 @@ class ShuffleAccountant:
         if allowance is not None and not allowance.covers(rounds[-1], before=len(rounds) - 1):
             self._allowance = None
 
-    def _check_joins(self, shuffle_round: ShuffleRound) -> None:
-        if not isinstance(shuffle_round, ShuffleRound):
-            raise TypeError(f"step takes a ShuffleRound, got {type(shuffle_round).__name__}")
+    def _check_joins(self, shuffle_round: Round) -> None:
+        if not isinstance(shuffle_round, Round):
+            raise TypeError(f"step takes a ShuffleRound or a SumRound, got {type(shuffle_round).__name__}")
         if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
             raise ValueError(
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
@@ -206,7 +172,7 @@ class ShuffleAccountant:
         return self._method
 
     @property
-    def history(self) -> tuple[tuple[ShuffleRound, int], ...]:
+    def history(self) -> tuple[tuple[Round, int], ...]:
         """Rounds in the order they were recorded, with their numbers of steps."""
         return tuple(zip(self._rounds, self._steps, strict=True))
 
@@ -223,7 +189,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
         """
-        _check_delta(delta)
+        check_delta(delta)
         found = self._epsilons.get(delta)
         if found is None:
             lower, lower_name = self._lower_epsilon(delta)
@@ -272,7 +238,7 @@ class ShuffleAccountant:
         )
 
     def would_exceed(
-        self, shuffle_round: ShuffleRound, *, num_steps: int = 1, target_epsilon: float, delta: float
+        self, shuffle_round: Round, *, num_steps: int = 1, target_epsilon: float, delta: float
     ) -> bool:
         """Whether recording these rounds would take the certified ε at ``delta`` over ``target_epsilon``.
 
@@ -283,7 +249,7 @@ class ShuffleAccountant:
             ValueError: as :meth:`step` and :meth:`epsilon`.
         """
         check_target(target_epsilon)
-        _check_delta(delta)
+        check_delta(delta)
         _check_num_steps(num_steps)
         self._check_joins(shuffle_round)
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
@@ -324,7 +290,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        _check_delta(delta)
+        check_delta(delta)
         return self._certified(delta)[0]
 
     def upper_epsilon(self, delta: float) -> float:
@@ -333,7 +299,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`epsilon`.
         """
-        _check_delta(delta)
+        check_delta(delta)
         return self._upper_epsilon(delta)[0]
 
     def numerical_interval(self, delta: float) -> tuple[float, float]:
@@ -345,14 +311,16 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`epsilon`.
         """
-        _check_delta(delta)
+        check_delta(delta)
         if not self._rounds:
             return 0.0, 0.0
         upper = self._upper_epsilon(delta)[0]
-        if self._replacement_distance() > 0 or not all(map(_is_counted, self._rounds)):
+        distinct = self._distinct()
+        resolution = self._resolution(distinct)
+        laws = [law for r in distinct if (law := upper_pair_from_below(r, resolution)) is not None]
+        if self._replacement_distance() > 0 or len(laws) < len(distinct):
             return min(self._lower_epsilon(delta)[0], upper), upper
-        laws, steps = self._upper_laws("lower")
-        return min(LossComposition(laws, steps).epsilon(delta), upper), upper
+        return min(LossComposition(laws, list(distinct.values())).epsilon(delta), upper), upper
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
         """Every bound this package has of its own on ε at δ.
@@ -360,10 +328,10 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        _check_delta(delta)
+        check_delta(delta)
         if not self._rounds:
             return ()
-        laws, steps = self._upper_laws("upper")
+        laws, steps = self._upper_laws()
         found = [
             NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
             for name, epsilon in (
@@ -424,9 +392,7 @@ class ShuffleAccountant:
         if not isinstance(state.get("history"), (list, tuple)):
             raise ValueError("the saved history is damaged: it is not a list of entries")
         try:
-            entries = [
-                (ShuffleRound.from_state(round_state), steps) for round_state, steps in state["history"]
-            ]
+            entries = [(from_state(round_state), steps) for round_state, steps in state["history"]]
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
@@ -440,15 +406,15 @@ class ShuffleAccountant:
         return self._rounds[0].adversary.value if self._rounds else "any"
 
     def _upper_name(self, method: Method) -> str:
-        forms = sorted({r.effective_blanket().form for r in self._rounds} or {Form.CORNERS})
-        return f"{' and '.join(_PAIR_NAMES[form] for form in forms)}, {method.upper()}"
+        names = sorted({r.pair_name for r in self._rounds} or {"blanket pair"})
+        return f"{' and '.join(names)}, {method.upper()}"
 
     def _pure_epsilon(self) -> float:
         return math.fsum(r.local_epsilon * steps for r, steps in self.history)
 
     def _local_delta(self) -> float:
         """δ of the local guarantees, composed without amplification."""
-        tails = (r.local_delta + r.effective_blanket().tail for r in self._rounds)
+        tails = (r.own_delta for r in self._rounds)
         return min(math.fsum(d * steps for d, steps in zip(tails, self._steps, strict=True)), 1.0)
 
     def _cap(self, delta: float) -> float:
@@ -480,24 +446,24 @@ class ShuffleAccountant:
             epsilon = needed * (1 + 1e-6)
         return math.inf
 
-    def _distinct(self) -> dict[ShuffleRound, int]:
-        distinct: dict[ShuffleRound, int] = {}
+    def _distinct(self) -> dict[Round, int]:
+        distinct: dict[Round, int] = {}
         for shuffle_round, steps in self.history:
             distinct[shuffle_round] = distinct.get(shuffle_round, 0) + steps
         return distinct
 
-    def _resolution(self, distinct: Mapping[ShuffleRound, int]) -> Resolution:
-        if sum(distinct.values()) == 1 and all(_has_two_counts(r) for r in distinct):
+    def _resolution(self, distinct: Mapping[Round, int]) -> Resolution:
+        if sum(distinct.values()) == 1 and all(has_two_counts(r) for r in distinct):
             return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
-    def _upper_laws(self, kind: Kind) -> tuple[list[LossLaw], list[int]]:
+    def _upper_laws(self) -> tuple[list[LossLaw], list[int]]:
         distinct = self._distinct()
         resolution = self._resolution(distinct)
-        return [_upper_law(r, resolution, kind) for r in distinct], list(distinct.values())
+        return [upper_law(r, resolution) for r in distinct], list(distinct.values())
 
     def _composed_delta(self, epsilon: float) -> float:
-        laws, steps = self._upper_laws("upper")
+        laws, steps = self._upper_laws()
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
                 return LossComposition(laws, steps).delta(epsilon)
@@ -520,7 +486,7 @@ class ShuffleAccountant:
         if not self._rounds:
             return 0.0, name
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
-        laws, steps = self._upper_laws("upper")
+        laws, steps = self._upper_laws()
         if self._method == "pld":
             found.append((self._by_losses(laws, steps, delta), name))
             found.extend(self._without_a_grid(delta))
@@ -536,6 +502,8 @@ class ShuffleAccountant:
         if sum(distinct.values()) != 1 or self._replacement_distance():
             return
         (only,) = distinct
+        if isinstance(only, SumRound):
+            return
         adaptive = only.blanket is not None and only.blanket.form is Form.CLONES
         if adaptive or only.sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL):
             return
@@ -583,7 +551,7 @@ class ShuffleAccountant:
         """
         distinct = self._distinct()
         resolution = self._resolution(distinct)
-        families = {r: _lower_families(r) for r in distinct}
+        families = {r: lower_families(r) for r in distinct}
         if not families or not all(families.values()):
             return []
         picks = [{r: names[0] for r, names in families.items()}]
@@ -595,7 +563,7 @@ class ShuffleAccountant:
         candidates = []
         for pick in picks:
             name = ", ".join(sorted(set(pick.values())))
-            laws = [_lower_law(r, resolution, family) for r, family in pick.items()]
+            laws = [lower_law(r, resolution, family) for r, family in pick.items()]
             candidates.append((name, laws))
             if not all(law.symmetric for law in laws):
                 candidates.append((name, [law.reversed() for law in laws]))
@@ -606,13 +574,13 @@ class ShuffleAccountant:
 class _Allowance:
     """So many steps of a round, after the first ``before`` entries, were found to stay within a target."""
 
-    shuffle_round: ShuffleRound
+    shuffle_round: Round
     before: int
     target_epsilon: float
     delta: float
     steps: int
 
-    def covers(self, shuffle_round: ShuffleRound, *, before: int) -> bool:
+    def covers(self, shuffle_round: Round, *, before: int) -> bool:
         return before == self.before and (
             shuffle_round is self.shuffle_round or shuffle_round == self.shuffle_round
         )
@@ -651,6 +619,7 @@ def _above(delta: float) -> float:
     return min(delta * (1 + _ROUNDOFF), (1 + delta) / 2)
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Raise ValueError unless ``delta`` is a number in (0, 1)."""
     if not (_is_number(delta) and 0 < delta < 1):
         raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")

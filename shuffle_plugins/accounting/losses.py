@@ -134,7 +134,35 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
-    loss = _log_ratio(p, q)
+    return finite_law(
+        None, p, q, missing=missing + certain, kind=kind, resolution=resolution, symmetric=mixture.symmetric
+    )
+
+
+def finite_law(
+    loss: Floats | None,
+    p: Floats,
+    q: Floats,
+    *,
+    missing: float,
+    kind: Kind,
+    resolution: Resolution,
+    symmetric: bool,
+) -> LossLaw:
+    """The law of a finite pair, with no more outcomes than ``resolution`` can tell apart.
+
+    Args:
+        loss: log(p/q) where it is known better than from the masses, in any order; None computes it.
+        p: masses under P; outcomes without mass under P or Q are left out, and are part of ``missing``.
+        q: masses under Q.
+        missing: as in :class:`LossLaw`.
+        kind: whether the pair bounds from above or from below.
+        resolution: how finely losses are kept.
+        symmetric: whether exchanging P and Q changes nothing.
+    """
+    keep = (p > 0) & (q > 0)
+    p, q = p[keep], q[keep]
+    loss = _log_ratio(p, q) if loss is None else loss[keep]
     deviation = _deviation(loss, p)
     outcomes = len(loss)
     loss, p, q = _condense(loss, p, q, cell=deviation / (_STORED_CELLS[kind] * resolution.cells), kind=kind)
@@ -142,12 +170,12 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         loss=loss,
         p=p,
         q=q,
-        missing=missing + certain,
+        missing=missing,
         deviation=deviation,
         kind=kind,
         cells=resolution.cells,
         condensed=len(loss) < outcomes,
-        symmetric=mixture.symmetric,
+        symmetric=symmetric,
     )
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.blanket import Blanket, Form, check_local_epsilon
 
 NEIGHBOURING_RELATION = "replace-one"
 MAX_POPULATION = 10**15
 
 RoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
+
+_PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 
 
 class Sampling(StrEnum):
@@ -135,6 +137,16 @@ class ShuffleRound:
         if self.local_delta > 0:
             return Blanket.clones(self.local_epsilon)
         return Blanket.generic(self.local_epsilon)
+
+    @property
+    def own_delta(self) -> float:
+        """δ of one report without amplification: its δ0, and the tail cut off its blanket."""
+        return self.local_delta + self.effective_blanket().tail
+
+    @property
+    def pair_name(self) -> str:
+        """What the dominating pair of such a round is called."""
+        return _PAIR_NAMES[self.effective_blanket().form]
 
     @property
     def replacement_distance(self) -> float:

@@ -1,0 +1,74 @@
+"""Privacy loss laws of rounds of every kind, cached: what an accountant composes."""
+
+from __future__ import annotations
+
+from functools import lru_cache, reduce
+
+from shuffle_plugins.accounting import sum_losses
+from shuffle_plugins.accounting.losses import Kind, LossLaw, Resolution, loss_law, tighter
+from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
+from shuffle_plugins.accounting.rounds import ShuffleRound
+from shuffle_plugins.accounting.sum_rounds import SumRound
+
+Round = ShuffleRound | SumRound
+"""What an accountant records: hashable, for the neighbouring relation replace-one at fixed population."""
+
+
+@lru_cache(maxsize=8192)
+def upper_law(recorded: Round, resolution: Resolution) -> LossLaw:
+    """The law of the round's dominating pair, bounded from above."""
+    if isinstance(recorded, SumRound):
+        return sum_losses.upper_law(recorded, resolution)
+    return reduce(tighter, _pair_laws(recorded, resolution, "upper"))
+
+
+@lru_cache(maxsize=8192)
+def upper_pair_from_below(recorded: Round, resolution: Resolution) -> LossLaw | None:
+    """The same pair bounded from below, which tells the numerical error; None if it is not made of counts."""
+    if isinstance(recorded, SumRound) or not all(isinstance(pair, CountPair) for pair in _pairs(recorded)):
+        return None
+    return reduce(tighter, _pair_laws(recorded, resolution, "lower"))
+
+
+def _pair_laws(recorded: ShuffleRound, resolution: Resolution, kind: Kind) -> list[LossLaw]:
+    return [loss_law(m, kind=kind, resolution=resolution) for m in upper_mixtures(recorded)]
+
+
+def _pairs(recorded: ShuffleRound) -> list[object]:
+    return [pair for mixture in upper_mixtures(recorded) for pair in mixture.pairs]
+
+
+@lru_cache(maxsize=8192)
+def has_two_counts(recorded: Round) -> bool:
+    """Whether the round's outcomes are so few that one round alone can be resolved very finely."""
+    if isinstance(recorded, SumRound):
+        return True
+    return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in _pairs(recorded))
+
+
+@lru_cache(maxsize=8192)
+def lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
+    """The law of one of the round's instances."""
+    if isinstance(recorded, SumRound):
+        return sum_losses.instance_law(recorded, resolution)
+    return loss_law(lower_mixtures(recorded)[family], kind="lower", resolution=resolution)
+
+
+@lru_cache(maxsize=8192)
+def lower_families(recorded: Round) -> tuple[str, ...]:
+    """Names of the round's lower bounds, the most telling first."""
+    if isinstance(recorded, SumRound):
+        return (sum_losses.INSTANCE,) if sum_losses.has_instance(recorded) else ()
+    mixtures = lower_mixtures(recorded)
+    return tuple(sorted(mixtures, key=lambda name: -mixtures[name].information))
+
+
+def from_state(state: tuple[object, ...]) -> Round:
+    """Rebuild a round of either kind from its ``state()``.
+
+    Raises:
+        ValueError: if the tuple is not one that a round's ``state`` writes.
+    """
+    if isinstance(state, (tuple, list)) and len(state) > 0 and state[0] == SumRound.MARK:
+        return SumRound.from_state(tuple(state))
+    return ShuffleRound.from_state(state)  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""Rounds whose output is a sum of the cohort's integer vectors plus fair coins: what they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_cover
+from shuffle_plugins.accounting.rounds import MAX_POPULATION, Adversary, Sampling
+
+_SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumRound:
+    """One kind of round of a multi-message sum; hashable, so results are cached by it.
+
+    What is seen is Σ x_i + Bin(trials, ½) in every coordinate, x_i integer vectors. It is accounted through
+    the Gaussian that covers the binomial (``gaussian_cover``).
+
+    Attributes:
+        sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
+        attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
+            at most ``sensitivity``: it makes the lower bound. 0 if none is known.
+        trials: fair coins added to each coordinate by honest clients of the round.
+        dim: number of coordinates.
+        population: n, the public and fixed number of clients.
+        cohort: k, how many take part; ``population`` under full participation, the smallest batch under a
+            single pass, of which one step is one whole pass.
+        sampling: without replacement, full, or single pass.
+        adversary: against whom the round is measured; a server that sees who took part gains what sampling
+            hides.
+
+    Neighbouring relation: replace-one at fixed population.
+
+    Raises:
+        ValueError: if a field is out of range, or the fields contradict each other.
+    """
+
+    sensitivity: float
+    trials: int
+    dim: int
+    population: int
+    cohort: int
+    attained: int = 0
+    sampling: Sampling = Sampling.FULL
+    adversary: Adversary = Adversary.MODEL_OBSERVER
+
+    MARK: ClassVar[str] = "sum"
+    local_epsilon: ClassVar[float] = math.inf
+    own_delta: ClassVar[float] = 0.0
+    pair_name: ClassVar[str] = "covering Gaussian"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling", Sampling(self.sampling))
+        object.__setattr__(self, "adversary", Adversary(self.adversary))
+        if self.sampling not in _SCHEMES:
+            raise ValueError(
+                f"the coins of a sum are shared out among a cohort of known size, so {self.sampling} "
+                "sampling is not accounted; draw k of n, or let everybody take part"
+            )
+        _whole("trials", self.trials, low=0)
+        _whole("dim", self.dim, low=1)
+        _whole("attained", self.attained, low=0)
+        _whole("population", self.population, low=1, high=MAX_POPULATION)
+        _whole("cohort", self.cohort, low=1, high=self.population)
+        if self.sampling is Sampling.FULL and self.cohort != self.population:
+            raise ValueError("full participation needs cohort == population")
+        if isinstance(self.sensitivity, bool) or not isinstance(self.sensitivity, (int, float)):
+            raise ValueError(f"sensitivity must be a number, got {self.sensitivity!r}")
+        if not 0 < self.sensitivity < math.inf:
+            raise ValueError(f"sensitivity must be positive and finite, got {self.sensitivity!r}")
+        if self.attained > self.sensitivity:
+            raise ValueError("no two vectors are further apart than the sensitivity; lower attained")
+        object.__setattr__(self, "sensitivity", float(self.sensitivity))
+        self.cover()
+
+    def cover(self) -> GaussianCover:
+        """The Gaussian that covers the noise of one coordinate."""
+        return gaussian_cover(self.trials)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Deviation of the covering Gaussian over the sensitivity."""
+        return self.cover().deviation / self.sensitivity
+
+    @property
+    def sampling_rate(self) -> float:
+        """γ: what hides whether a client took part."""
+        observed = self.adversary is Adversary.MODEL_OBSERVER
+        if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
+            return self.cohort / self.population
+        return 1.0
+
+    @property
+    def replacement_distance(self) -> float:
+        """Total variation between the round and a function of the Gaussian mechanism, all coordinates."""
+        return min(1.0, self.dim * self.cover().distance)
+
+    def state(self) -> tuple[Any, ...]:
+        """The round as a plain tuple of str, int and float, for checkpoints."""
+        return (
+            self.MARK,
+            self.sampling.value,
+            self.adversary.value,
+            self.sensitivity,
+            self.attained,
+            self.trials,
+            self.dim,
+            self.population,
+            self.cohort,
+        )
+
+    @classmethod
+    def from_state(cls, state: tuple[Any, ...]) -> Self:
+        """Rebuild a round from :meth:`state`.
+
+        Raises:
+            ValueError: if the tuple is not one that :meth:`state` writes.
+        """
+        try:
+            mark, sampling, adversary, sensitivity, attained, trials, dim, population, cohort = state
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"not the state of a SumRound: {state!r}") from error
+        if mark != cls.MARK:
+            raise ValueError(f"not the state of a SumRound: {state!r}")
+        return cls(
+            sampling=Sampling(sampling),
+            adversary=Adversary(adversary),
+            sensitivity=sensitivity,
+            attained=attained,
+            trials=trials,
+            dim=dim,
+            population=population,
+            cohort=cohort,
+        )
+
+
+def _whole(name: str, value: object, *, low: int, high: float = math.inf) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number in [{low}, {high:g}], got {value!r}")
