@@ -28,7 +28,6 @@ NoteOption = Annotated[str, typer.Option("--note", help="Comment to stand beside
 app = typer.Typer(
     name="keys",
     help="Keys of the mix node and of its clients. What is printed is public; what is written is not.",
-    no_args_is_help=True,
 )
 
 
