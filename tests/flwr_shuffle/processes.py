@@ -1,0 +1,267 @@
+"""A Flower deployment of real processes on loopback, for tests: SuperLink, SuperNodes, the programs they start.
+
+Every process carries a mark in its environment. The end of the ``with`` block kills, by PID, whatever bears it;
+the kernel kills the rest if the test process itself is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from warm_processes import PROGRAMS
+
+_MARK = "FLOWER_TEST_MARK"
+_HERE = Path(__file__).parent
+_REPOSITORY = _HERE.parent.parent
+_SHIM = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as link:
+    link.connect(os.environ["FLOWER_TEST_SOCKET"])
+    request = {{"start": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}
+    link.sendall((json.dumps(request) + "\\n").encode())
+    link.recv(1)
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def marked_pids(mark: str) -> list[int]:
+    """Living processes that were started with a mark in their environment."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if wanted in environment and state != "Z":
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def wait_for(condition: Callable[[], object], *, seconds: float, what: str) -> object:
+    """Poll until the condition is true and return its value; TimeoutError names what was waited for."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(0.05)
+    return value
+
+
+@dataclass
+class Program:
+    """A process of the deployment."""
+
+    name: str
+    pid: int
+    log: Path
+    folder: Path
+    deployment: Deployment = field(repr=False)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+        return self.deployment.ask({"status": self.pid})["code"]
+
+    def text(self) -> str:
+        """What it and the programs it started have written."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def wait(self, *, seconds: float) -> int:
+        """Wait for the end and return the exit status."""
+        try:
+            wait_for(lambda: self.exit_code is not None, seconds=seconds, what=f"end of {self.name}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.text()[-6000:]}") from None
+        code = self.exit_code
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        """Send SIGKILL to this process alone, and wait until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        wait_for(lambda: self.exit_code is not None, seconds=10, what=f"death of {self.name}")
+
+
+class Deployment:
+    """SuperLink and SuperNodes in a folder of their own. Use as a context manager.
+
+    Args:
+        folder: takes a home per process, logs, and the SuperLink's database.
+        variables: additions to every process's environment.
+    """
+
+    def __init__(self, folder: Path, *, variables: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.mark = secrets.token_hex(8)
+        self.port = free_port()
+        self.database = folder / "superlink.db"
+        self._sockets = Path("/tmp") / f"flower-test-{self.mark}"  # a socket's path has to be short
+        self._variables = dict(variables or {})
+        self._warm: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._sockets.mkdir(mode=0o700)
+        programs = self.folder / "bin"
+        programs.mkdir(parents=True)
+        for name in PROGRAMS:
+            shim = programs / name
+            shim.write_text(_SHIM.format(python=sys.executable))
+            shim.chmod(0o755)
+        with open(self.folder / "warm.log", "wb") as log:
+            self._warm = subprocess.Popen(
+                [sys.executable, str(_HERE / "warm_processes.py"), str(self._socket)],
+                env=self._environment(self.folder / "warm"),
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            wait_for(self._socket.exists, seconds=120, what="import of Flower's programs")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every process of the deployment, and wait until all are gone."""
+        if self._warm is not None:
+            self._warm.kill()  # takes its children along
+            self._warm.wait()
+        try:
+            wait_for(self._all_killed, seconds=30, what="end of the deployment's processes")
+        finally:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _all_killed(self) -> bool:
+        pids = marked_pids(self.mark)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return not pids
+
+    @property
+    def _socket(self) -> Path:
+        return self._sockets / "s"
+
+    def _environment(self, home: Path, *, log: Path | None = None) -> dict[str, str]:
+        home.mkdir(parents=True, exist_ok=True)
+        inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return {
+            **inherited,
+            _MARK: self.mark,
+            "FLOWER_TEST_LOG": str(log or home / "log"),
+            "FLOWER_TEST_SOCKET": str(self._socket),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_HOME": str(home),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join(map(str, (_REPOSITORY, _REPOSITORY / "integrations"))),
+            **self._variables,
+        }
+
+    def ask(self, request: dict) -> dict:
+        """Ask the process that starts the others."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(30)
+            link.connect(str(self._socket))
+            with link.makefile("rw") as stream:
+                stream.write(json.dumps(request) + "\n")
+                stream.flush()
+                return dict(json.loads(stream.readline()))
+
+    def start(self, name: str, command: list[str], *, cwd: Path | None = None) -> Program:
+        """Start one of Flower's programs under a name of its own, which is also its home's."""
+        home = self.folder / name
+        log = home / "log"
+        environment = self._environment(home, log=log)
+        answer = self.ask({"start": command, "env": environment, "cwd": str(cwd or home)})
+        return Program(name, answer["pid"], log, home, self)
+
+    def start_superlink(self) -> Program:
+        """Start the SuperLink on a database file, and wait until it answers."""
+        command = ["flower-superlink", "--insecure", "--port", str(self.port)]
+        superlink = self.start("superlink", [*command, "--database", str(self.database)])
+
+        def listening() -> bool:
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        wait_for(listening, seconds=60, what="SuperLink")
+        return superlink
+
+    def start_supernode(self, name: str, *, node_config: Mapping[str, str | int | float | bool]) -> Program:
+        """Start a SuperNode with a configuration of its own, and wait until it is connected."""
+        literals = {True: "true", False: "false"}
+        pairs = [
+            f"{key}={literals[value] if isinstance(value, bool) else json.dumps(value)}"
+            for key, value in node_config.items()
+        ]
+        command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--port", str(free_port())]
+        if pairs:
+            command += ["--node-config", " ".join(pairs)]
+        connected = (
+            (self.folder / name / "log").read_text().count("SuperNode ID:")
+            if (self.folder / name / "log").exists()
+            else 0
+        )
+        node = self.start(name, command)
+        wait_for(lambda: node.text().count("SuperNode ID:") > connected, seconds=60, what=name)
+        return node
+
+    def start_run(
+        self, app: Path, *, name: str, run_config: Mapping[str, str | int | float | bool]
+    ) -> Program:
+        """Submit an app with ``flwr run --stream``; the program ends with the run."""
+        home = self.folder / name
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "test"\n[superlink.test]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        command = ["flwr", "run", str(app), "test", "--stream"]
+        for key, value in run_config.items():
+            command += ["--run-config", f"{key}={json.dumps(value)}"]
+        return self.start(name, command, cwd=app)
+
+    def processes(self) -> list[int]:
+        """PIDs of all that lives of this deployment."""
+        return marked_pids(self.mark)
+
+
+@contextmanager
+def deployment(folder: Path, *, variables: Mapping[str, str] | None = None) -> Iterator[Deployment]:
+    """A deployment that leaves nothing behind."""
+    with Deployment(folder, variables=variables) as running:
+        yield running

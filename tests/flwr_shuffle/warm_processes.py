@@ -1,0 +1,169 @@
+"""Starts Flower's programs as forks of a process that has already imported them.
+
+A program of Flower takes three seconds to start where torch is imported, and a deployment starts one per message.
+Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can be killed
+alone. All of them die with this one, and this one dies with the process that started it.
+
+Run as ``python warm_processes.py SOCKET``. A request is one line of JSON on that socket:
+``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` answers ``{"pid": …}``, and ``{"status": pid}``
+answers ``{"code": exit status, negative for a signal, or null while it runs}``. The environment of a program must
+have FLOWER_TEST_LOG, the file that takes its output.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_POLL = 0.1
+
+PROGRAMS = (
+    "flower-superexec",
+    "flower-superlink",
+    "flower-supernode",
+    "flwr",
+    "flwr-clientapp",
+    "flwr-serverapp",
+)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def imported_programs() -> dict[str, Callable[[], object]]:
+    """Import whatever Flower's programs will need."""
+    installed = {entry.name: entry for entry in entry_points(group="console_scripts")}
+    programs = {name: installed[name].load() for name in PROGRAMS}
+    for name in (
+        "cryptography.hazmat.primitives.hpke",
+        "flwr.clientapp",
+        "flwr.serverapp.strategy",
+        "flwr.superlink.main",
+        "flwr.supernode.main",
+        "sklearn.datasets",
+        "torch",
+        "torch.nn",
+    ):
+        importlib.import_module(name)
+    return programs
+
+
+def shorten_waits() -> None:
+    """Poll every tenth of a second and miss a silent process after ten seconds; Flower has no settings for it.
+
+    To be called before Flower's other modules are imported, since they take these constants as defaults.
+    """
+    from flwr.common import constant as common
+    from flwr.supercore import constant as core
+
+    common.HEARTBEAT_CALL_TIMEOUT = 3
+    common.HEARTBEAT_DEFAULT_INTERVAL = 5
+    common.HEARTBEAT_MIN_INTERVAL = 1
+    core.PULL_INITIAL_BACKOFF = _POLL  # type: ignore[assignment]
+    quick = SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("__")})
+    quick.sleep = lambda seconds: time.sleep(min(seconds, _POLL))
+    for name in ("flwr.supernode.start_client_internal", "flwr.superlink.grid.http_grid"):
+        importlib.import_module(name).time = quick  # type: ignore[attr-defined]
+
+
+def prepare(request: dict) -> None:
+    """Make this process that of a request: its session, folder, environment, arguments and log."""
+    os.setsid()
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    log = os.open(request["env"]["FLOWER_TEST_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    sys.argv = list(request["start"])
+    random.seed()
+
+
+def serve(listener: socket.socket) -> dict | None:
+    """Answer requests. Returns the request in a process that was started for it, None at the end."""
+    codes: dict[int, int | None] = {}
+    listener.settimeout(_POLL)
+    while True:
+        while codes:  # nobody must take a dead parent for a living one: Flower looks for its PID
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            codes[pid] = os.waitstatus_to_exitcode(status)
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection, connection.makefile("rw") as stream:
+            request = json.loads(stream.readline())
+            if "status" in request:
+                answer: dict = {"code": codes.get(request["status"])}
+            else:
+                pid = os.fork()
+                if pid == 0:
+                    prepare(request)
+                    return request
+                codes[pid] = None
+                answer = {"pid": pid}
+            stream.write(json.dumps(answer) + "\n")
+            stream.flush()
+
+
+def end(program: Callable[[], object]) -> NoReturn:
+    """Run a program and end as the interpreter would, but for taking torch apart, which lasts seconds."""
+    code: object = 1
+    try:
+        code = program()
+    except SystemExit as leaving:
+        code = leaving.code
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def main() -> None:
+    die_with_parent()
+    shorten_waits()
+    programs = imported_programs()
+    path = Path(sys.argv[1])
+    sys.path.pop(0)  # the tests' own folder is no part of any program
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    gc.freeze()
+    request = serve(listener)
+    if request is not None:
+        listener.close()
+        end(programs[Path(request["start"][0]).name])
+
+
+if __name__ == "__main__":
+    main()
