@@ -1,0 +1,235 @@
+import os
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from sealing import SIZE, Parties, round_context
+
+from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes, seal
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
+from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_bytes
+
+REPORT = bytes(range(SIZE))
+
+
+@pytest.fixture(scope="module")
+def parties() -> Parties:
+    return Parties()
+
+
+def opener(parties: Parties, **changes: Any) -> EnvelopeOpener:
+    return EnvelopeOpener(
+        **{
+            "context": parties.context,
+            "analyzer_key": parties.analyzer_key,
+            "private_key": parties.mixer_key,
+            "enrolled": parties.enrolled,
+            **changes,
+        }
+    )
+
+
+def refusal(open_with: EnvelopeOpener, envelope: bytes) -> Refusal:
+    with pytest.raises(BatchRefused) as refused:
+        open_with.open(envelope)
+    return refused.value.code
+
+
+def test_a_report_goes_through_both_layers(parties: Parties) -> None:
+    opened = opener(parties).open(parties.envelope(REPORT, client=2))
+    assert (opened.signer, opened.real) == (public_bytes(parties.clients[2]), True)
+    reports = open_reports([opened.inner], context=parties.context, analyzer_private_key=parties.analyzer)
+    assert reports == [REPORT]
+
+
+def test_a_dummy_holds_no_report(parties: Parties) -> None:
+    opened = opener(parties).open(parties.envelope(None))
+    assert not opened.real
+    reports = open_reports([opened.inner], context=parties.context, analyzer_private_key=parties.analyzer)
+    assert reports == [bytes(SIZE)]
+
+
+@given(size=st.integers(0, 3000), seed=st.binary(min_size=1, max_size=4))
+def test_lengths_tell_nothing(size: int, seed: bytes) -> None:
+    parties = Parties(clients=[generate_signing_key()])
+    report = (seed * (size // len(seed) + 1))[:size]
+    lengths = {len(parties.envelope(one, size=size)) for one in (report, None, bytes(size))}
+    assert lengths == {envelope_size(size)}
+
+
+def test_every_flipped_bit_is_noticed(parties: Parties) -> None:
+    """The highest bit of the point too, which X25519 ignores: HPKE derives its keys from all of them."""
+    honest = opener(parties)
+    envelope = parties.envelope(REPORT)
+    for bit in range(8 * len(envelope)):
+        altered = bytearray(envelope)
+        altered[bit // 8] ^= 1 << bit % 8
+        assert refusal(honest, bytes(altered)) is Refusal.UNREADABLE
+
+
+def test_every_flipped_bit_inside_is_noticed_by_the_analyzer(parties: Parties) -> None:
+    inner = opener(parties).open(parties.envelope(REPORT)).inner
+    altered = [
+        inner[: bit // 8] + bytes([inner[bit // 8] ^ 1 << bit % 8]) + inner[bit // 8 + 1 :]
+        for bit in range(8 * len(inner))
+    ]
+    found = open_reports([*altered, inner], context=parties.context, analyzer_private_key=parties.analyzer)
+    assert found == [REPORT]
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 47, 48, 100, envelope_size(0) - 1])
+def test_scraps_are_unreadable(parties: Parties, length: int) -> None:
+    assert refusal(opener(parties), os.urandom(length)) is Refusal.UNREADABLE
+    assert refusal(opener(parties), parties.envelope(REPORT)[:length]) is Refusal.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run": "other"}, {"token": bytes(16)}, {"fingerprint": bytes(32)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict[str, Any]) -> None:
+    context = parties.context
+    values = {"run": context.run, "token": context.token, "fingerprint": context.fingerprint}
+    other = RoundContext(**{**values, **change})
+    envelope = parties.envelope(REPORT)
+    assert refusal(opener(parties, context=other), envelope) is Refusal.UNREADABLE
+    inner = opener(parties).open(envelope).inner
+    assert open_reports([inner], context=other, analyzer_private_key=parties.analyzer) == []
+
+
+def test_a_client_that_was_told_another_analyzer_key_is_noticed(parties: Parties) -> None:
+    """Else a server could tell its report by the key that opens it."""
+    envelope = parties.envelope(REPORT, analyzer_key=public_bytes(generate_sealing_key()))
+    assert refusal(opener(parties), envelope) is Refusal.UNREADABLE
+
+
+def test_other_keys_open_nothing(parties: Parties) -> None:
+    envelope = parties.envelope(REPORT)
+    assert refusal(opener(parties, private_key=generate_sealing_key()), envelope) is Refusal.UNREADABLE
+    assert refusal(opener(parties, private_key=parties.analyzer), envelope) is Refusal.UNREADABLE
+    inner = opener(parties).open(envelope).inner
+    for key in (generate_sealing_key(), parties.mixer_key):
+        assert open_reports([inner], context=parties.context, analyzer_private_key=key) == []
+    assert open_reports([envelope], context=parties.context, analyzer_private_key=parties.analyzer) == []
+
+
+def test_who_is_not_enrolled_is_refused(parties: Parties) -> None:
+    envelope = parties.envelope(REPORT, signing_key=generate_signing_key())
+    assert refusal(opener(parties), envelope) is Refusal.UNKNOWN_SIGNER
+
+
+def resealed(parties: Parties, cover: bytes, *, to: bytes | None = None) -> bytes:
+    binding = envelopes._binding(parties.context, parties.analyzer_key)
+    key = X25519PublicKey.from_public_bytes(to or public_bytes(parties.mixer_key))
+    return envelopes._SUITE.encrypt(cover, key, info=envelopes._TO_MIXER + binding)
+
+
+def cover_of(parties: Parties, envelope: bytes) -> bytes:
+    binding = envelopes._binding(parties.context, parties.analyzer_key)
+    return envelopes._SUITE.decrypt(envelope, parties.mixer_key, info=envelopes._TO_MIXER + binding)
+
+
+def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
+    """Whoever can seal to the mixer still cannot change flag, signer, signature or the sealed report."""
+    cover = cover_of(parties, parties.envelope(REPORT))
+    assert opener(parties).open(resealed(parties, cover)).real
+    for bit in range(8 * len(cover)):
+        altered = bytearray(cover)
+        altered[bit // 8] ^= 1 << bit % 8
+        code = refusal(opener(parties), resealed(parties, bytes(altered)))
+        assert code in (Refusal.UNKNOWN_SIGNER, Refusal.UNREADABLE)
+
+
+def test_another_clients_name_cannot_be_put_on_an_envelope(parties: Parties) -> None:
+    first = cover_of(parties, parties.envelope(REPORT, client=0))
+    second = cover_of(parties, parties.envelope(REPORT, client=1))
+    for cover in (first[:1] + second[1:33] + first[33:], first[:97] + second[97:]):
+        assert refusal(opener(parties), resealed(parties, cover)) is Refusal.UNKNOWN_SIGNER
+
+
+def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
+    other = generate_sealing_key()
+    passed_on = resealed(parties, cover_of(parties, parties.envelope(REPORT)), to=public_bytes(other))
+    assert refusal(opener(parties, private_key=other), passed_on) is Refusal.UNKNOWN_SIGNER
+
+
+def windows(data: bytes, width: int) -> set[bytes]:
+    return {data[i : i + width] for i in range(len(data) - width + 1)}
+
+
+def test_envelopes_have_nothing_in_common(parties: Parties) -> None:
+    """Reports or dummies, of one client or two: no two share eight bytes, nor do they with what is inside."""
+    kinds = [(REPORT, 0), (REPORT, 0), (REPORT, 1), (None, 0), (None, 1), (bytes(SIZE), 0)] * 20
+    known = REPORT + bytes(SIZE) + b"".join(parties.enrolled) + parties.analyzer_key
+    known += public_bytes(parties.mixer_key) + parties.context.token + parties.context.fingerprint
+    seen = windows(known, 8)
+    for report, client in kinds:
+        found = windows(parties.envelope(report, client=client), 8)
+        assert not found & seen
+        seen |= found
+
+
+@pytest.mark.parametrize("report", [REPORT, None], ids=["reports", "dummies"])
+def test_envelopes_look_random(parties: Parties, report: bytes | None) -> None:
+    """Byte values of the ciphertext, and its bits place by place; the point before it has a fixed bit."""
+    sample = [parties.envelope(report)[32:] for _ in range(1500)]
+    counts = [0] * 256
+    for byte in b"".join(sample):
+        counts[byte] += 1
+    assert chisquare(counts).pvalue > 1e-6
+    places = 8 * len(sample[0])
+    ones = [sum(one[place // 8] >> place % 8 & 1 for one in sample) for place in range(places)]
+    deviation = sum((count - len(sample) / 2) ** 2 / (len(sample) / 4) for count in ones)
+    assert abs(deviation - places) < 6 * (2 * places) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": SIZE + 1},
+        {"size": SIZE - 1},
+        {"analyzer_key": bytes(31)},
+        {"mixer_key": b""},
+        {"mixer_key": bytes(32)},
+        {"analyzer_key": bytes(32)},
+        {"mixer_key": "ab" * 16},
+    ],
+)
+def test_what_cannot_be_sealed_is_refused(parties: Parties, change: dict[str, Any]) -> None:
+    with pytest.raises(ShuffleError):
+        parties.envelope(REPORT, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": 1},
+        {"token": bytes(15)},
+        {"token": "0" * 16},
+        {"fingerprint": bytes(16)},
+        {"fingerprint": None},
+    ],
+)
+def test_a_context_has_its_form(change: dict[str, Any]) -> None:
+    with pytest.raises(ShuffleError):
+        round_context(**change)
+
+
+def test_contexts_that_differ_have_other_digests() -> None:
+    runs = ["", "a", "aa", "\ud800", "é"]
+    tokens = [bytes(16), bytes(15) + b"a", b"a" + bytes(15)]
+    digests = {round_context(run=run, token=token).digest() for run in runs for token in tokens}
+    assert len(digests) == len(runs) * len(tokens)
+
+
+def test_sealing_twice_gives_two_envelopes(parties: Parties) -> None:
+    assert parties.envelope(REPORT) != parties.envelope(REPORT)
+
+
+def test_seal_takes_nothing_by_position() -> None:
+    with pytest.raises(TypeError):
+        seal(REPORT, SIZE)  # type: ignore[call-arg, misc]

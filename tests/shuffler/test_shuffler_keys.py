@@ -1,0 +1,165 @@
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shuffle_plugins import cli
+from shuffle_plugins.shuffler import ShuffleError, SpentTokens, keys
+
+KEY = "ab" * 32
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_private_keys_come_back_from_files_that_only_their_owner_reads(tmp_path: Path) -> None:
+    sealing, signing = keys.generate_sealing_key(), keys.generate_signing_key()
+    keys.write_private_key(tmp_path / "sealing", sealing)
+    keys.write_private_key(tmp_path / "signing", signing)
+    assert keys.public_hex(keys.read_sealing_key(tmp_path / "sealing")) == keys.public_hex(sealing)
+    assert keys.public_hex(keys.read_signing_key(tmp_path / "signing")) == keys.public_hex(signing)
+    for name in ("sealing", "signing"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert keys.public_hex(keys.read_private_key(tmp_path / name)) in (
+            keys.public_hex(sealing),
+            keys.public_hex(signing),
+        )
+
+
+def test_new_keys_differ() -> None:
+    assert len({keys.public_hex(keys.generate_sealing_key()) for _ in range(10)}) == 10
+    assert len({keys.public_hex(keys.generate_signing_key()) for _ in range(10)}) == 10
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601, 0o644])
+def test_a_key_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> None:
+    keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(ShuffleError, match="chmod 600"):
+        keys.read_signing_key(tmp_path / "key")
+
+
+def test_a_key_of_the_other_kind_is_refused(tmp_path: Path) -> None:
+    keys.write_private_key(tmp_path / "sealing", keys.generate_sealing_key())
+    keys.write_private_key(tmp_path / "signing", keys.generate_signing_key())
+    with pytest.raises(ShuffleError, match="signing key"):
+        keys.read_signing_key(tmp_path / "sealing")
+    with pytest.raises(ShuffleError, match="sealing key"):
+        keys.read_sealing_key(tmp_path / "signing")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 100, b"-----BEGIN PRIVATE KEY-----\nAA==\n", b"x" * 50_000]
+)
+def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    (tmp_path / "key").chmod(0o600)
+    for read in (keys.read_signing_key, keys.read_sealing_key, keys.read_private_key):
+        with pytest.raises(ShuffleError, match="does not hold"):
+            read(tmp_path / "key")
+
+
+def test_missing_files_and_directories_are_no_keys(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(ShuffleError, match="cannot be read"):
+            keys.read_signing_key(path)
+        with pytest.raises(ShuffleError, match="cannot be read"):
+            keys.read_enrolled(path)
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
+    before = (tmp_path / "key").read_bytes()
+    with pytest.raises(FileExistsError):
+        keys.write_private_key(tmp_path / "key", keys.generate_signing_key())
+    assert (tmp_path / "key").read_bytes() == before
+
+
+def test_public_keys_are_64_hexadecimal_digits() -> None:
+    assert keys.parse_public_key(KEY) == keys.parse_public_key(KEY.upper()) == bytes.fromhex(KEY)
+    for text in (
+        "",
+        KEY[:-1],
+        KEY + "a",
+        KEY + "\n",
+        f" {KEY[1:]}",
+        "g" * 64,
+        "é" * 64,
+        "٣" * 64,
+        KEY.encode(),
+        7,
+    ):
+        with pytest.raises(ShuffleError, match="64 hexadecimal"):
+            keys.parse_public_key(text)
+
+
+def test_an_enrolment_file_is_keys_and_comments(tmp_path: Path) -> None:
+    file = tmp_path / "enrolled"
+    file.write_text(f"# the clinics\n\n{KEY}  # ward 3\n  {'01' * 32}\n")
+    assert keys.read_enrolled(file) == {bytes.fromhex(KEY), b"\x01" * 32}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{KEY}\n{KEY.upper()}\n", "line 2.*already"),
+        (f"\n{KEY[:-1]}\n", "line 2.*64 hexadecimal"),
+        (f"{KEY} {KEY}\n", "line 1"),
+        ("# nobody\n", "names no client"),
+        ("", "names no client"),
+    ],
+)
+def test_an_enrolment_file_is_read_strictly(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "enrolled").write_text(text)
+    with pytest.raises(ShuffleError, match=said):
+        keys.read_enrolled(tmp_path / "enrolled")
+
+
+def test_enrolling_adds_a_line_once(tmp_path: Path) -> None:
+    file = tmp_path / "enrolled"
+    file.write_text(KEY)  # without an end of line
+    keys.enrol(file, b"\x01" * 32, note="ward 3")
+    keys.enrol(file, b"\x02" * 32)
+    assert file.read_text() == f"{KEY}\n{'01' * 32}  # ward 3\n{'02' * 32}\n"
+    for key, note in ((b"\x02" * 32, ""), (b"\x03" * 31, ""), (b"\x03" * 32, "two\nlines")):
+        with pytest.raises(ShuffleError):
+            keys.enrol(file, key, note=note)
+    assert len(keys.read_enrolled(file)) == 3
+
+
+def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: object) -> str:
+        assert cli.main(["keys", *map(str, arguments)]) == 0
+        return capsys.readouterr().out.strip()
+
+    mixer = run("mixer", tmp_path / "mixer.key")
+    assert mixer == keys.public_hex(keys.read_sealing_key(tmp_path / "mixer.key"))
+    SpentTokens(tmp_path / "mixer.key.rounds", public_key=keys.parse_public_key(mixer))
+    client = run("client", tmp_path / "client.key")
+    assert client == run("public", tmp_path / "client.key")
+    assert run("enrol", tmp_path / "enrolled", client, "--note", "ward 3") == ""
+    assert keys.read_enrolled(tmp_path / "enrolled") == {keys.parse_public_key(client)}
+
+
+def test_the_command_line_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").write_text("precious")
+    for arguments in (
+        ["mixer", tmp_path / "there"],
+        ["client", tmp_path / "there"],
+        ["mixer", tmp_path / "new", "--state", tmp_path / "there"],
+        ["mixer", tmp_path / "new", "--state", tmp_path / "new"],
+        ["public", tmp_path / "none"],
+        ["enrol", tmp_path / "there", KEY],
+        ["enrol", tmp_path / "new", "abc"],
+    ):
+        assert cli.main(["keys", *map(str, arguments)]) == 2
+        assert capsys.readouterr().err.startswith("error:")
+    assert (tmp_path / "there").read_text() == "precious"
+    assert os.listdir(tmp_path) == ["there"]

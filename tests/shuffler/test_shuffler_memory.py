@@ -1,0 +1,83 @@
+from collections import Counter
+from itertools import permutations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler, shuffled
+
+TRIALS = 24_000
+SIGNIFICANCE = 1e-6
+
+
+def batch(*values: int, mechanism: str = "test", dim: int = 3) -> Reports:
+    return Reports(mechanism=mechanism, dim=dim, fields=(Field(torch.tensor(values, dtype=torch.int64), 16),))
+
+
+def check_uniform(drawn: Counter[tuple[int, ...]]) -> None:
+    orders = list(permutations(range(4)))
+    assert set(drawn) <= set(orders)
+    assert chisquare([drawn[order] for order in orders]).pvalue > SIGNIFICANCE
+
+
+def test_every_order_of_a_list_is_equally_likely() -> None:
+    check_uniform(Counter(tuple(shuffled(range(4))) for _ in range(TRIALS)))
+
+
+def test_every_order_of_reports_is_equally_likely() -> None:
+    batches = [batch(i) for i in range(4)]
+    shuffler = InMemoryShuffler()
+    check_uniform(
+        Counter(tuple(shuffler.shuffle(batches).fields[0].values.tolist()) for _ in range(TRIALS // 6))
+    )
+
+
+def test_shuffled_leaves_its_argument_alone_and_keeps_every_item() -> None:
+    items = ["a", "a", "b"] * 100
+    assert sorted(shuffled(items)) == sorted(items)
+    assert items == ["a", "a", "b"] * 100
+    assert shuffled([]) == []
+
+
+def test_no_report_is_lost_or_made_up() -> None:
+    mixed = InMemoryShuffler().shuffle([batch(2 * i, 2 * i + 1) for i in range(500)])
+    assert mixed.fields[0].values.tolist() != list(range(1000))
+    assert sorted(mixed.fields[0].values.tolist()) == list(range(1000))
+
+
+def test_fewer_batches_than_the_minimum_are_refused() -> None:
+    shuffler = InMemoryShuffler(minimum=5)
+    assert shuffler.minimum == 5
+    assert len(shuffler.shuffle([batch(i) for i in range(5)])) == 5
+    for count in range(5):
+        with pytest.raises(BatchRefused) as refused:
+            shuffler.shuffle([batch(i) for i in range(count)])
+        assert refused.value.code is Refusal.UNDER_MINIMUM
+
+
+@pytest.mark.parametrize(
+    ("batches", "code"),
+    [
+        ([batch(1), batch(2, 3)], Refusal.WRONG_SIZE),
+        ([batch(), batch()], Refusal.WRONG_SIZE),
+        ([batch(1), batch(1, mechanism="other")], Refusal.UNREADABLE),
+        ([batch(1), batch(1, dim=4)], Refusal.UNREADABLE),
+    ],
+)
+def test_batches_that_do_not_look_alike_are_refused(batches: list[Reports], code: Refusal) -> None:
+    with pytest.raises(BatchRefused) as refused:
+        InMemoryShuffler().shuffle(batches)
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize("minimum", [1, 0, -3, True, 2.0, "2", None])
+def test_a_minimum_under_two_is_no_minimum(minimum: object) -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        InMemoryShuffler(minimum=minimum)  # type: ignore[arg-type]
+
+
+def test_a_shuffler_says_who_is_trusted() -> None:
+    assert issubclass(InMemoryShuffler, Shuffler)
+    assert InMemoryShuffler.trust.endswith(".")
