@@ -1,0 +1,114 @@
+"""What a shuffled run is told to do, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flwr_shuffle.sampling import ClientSampling, FixedSize
+from flwr_shuffle.stages import InMemoryStage, ShuffleStage
+from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.base import Shuffler
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+_FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Checked settings of a run; the fields are those of :class:`ShuffleStrategy`.
+
+    Raises:
+        ValueError: if a field is out of range, or they contradict each other.
+    """
+
+    mechanism: MechanismSpec
+    sampling: ClientSampling
+    population: int
+    minimum_reports: int
+    stage: ShuffleStage
+    delta: float
+    max_epsilon: float | None
+    against: Against
+    connect_timeout: float
+    poll_interval: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampling, ClientSampling):
+            raise ValueError(f"sampling must be FixedSize, Poisson or SelfSampling, got {self.sampling!r}")
+        if type(self.population) is not int or self.population < _FEWEST:
+            raise ValueError(
+                f"population is a whole number of clients, at least {_FEWEST}, got {self.population!r}"
+            )
+        most = self.population
+        if isinstance(self.sampling, FixedSize):
+            most = self.sampling.cohort
+            if most > self.population:
+                raise ValueError(
+                    f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
+                    "more clients (population) or draw fewer"
+                )
+        if type(self.minimum_reports) is not int or not _FEWEST <= self.minimum_reports <= most:
+            raise ValueError(
+                f"minimum_reports is a whole number from {_FEWEST} to {most}, got {self.minimum_reports!r}"
+            )
+        if self.stage.minimum > most:
+            raise ValueError(
+                f"the shuffler refuses less than {self.stage.minimum} reports, a round has at most {most}"
+            )
+        if type(self.delta) not in (int, float) or not 0 < self.delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {self.delta!r}")
+        budget = self.max_epsilon
+        if budget is not None and (type(budget) not in (int, float) or not 0 < budget < math.inf):
+            raise ValueError(f"max_epsilon is positive and finite, or None, got {budget!r}")
+        object.__setattr__(self, "against", Against(self.against))
+        for name in ("connect_timeout", "poll_interval"):
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not seconds > 0:
+                raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
+
+
+def mechanism_of(
+    randomizer: str | MechanismSpec, *, local_epsilon: float | None, clipping_norm: float | None
+) -> MechanismSpec:
+    """The mechanism that a user named, or gave.
+
+    Raises:
+        ValueError: if a spec is given its numbers again, or a name lacks them.
+    """
+    if isinstance(randomizer, MechanismSpec):
+        if local_epsilon is not None or clipping_norm is not None:
+            raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
+        return randomizer
+    if local_epsilon is None or clipping_norm is None:
+        raise ValueError("with a mechanism's name give local_epsilon and clipping_norm")
+    return MechanismSpec(name=randomizer, local_epsilon=local_epsilon, radius=clipping_norm)
+
+
+def stage_of(shuffler: ShuffleStage | Shuffler | None) -> ShuffleStage:
+    """The stage that a user gave, or one around the shuffler given.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if isinstance(shuffler, ShuffleStage):
+        return shuffler
+    return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)
+
+
+def minimum_of(
+    minimum_reports: int | None, *, sampling: ClientSampling, population: int, stage: ShuffleStage
+) -> int:
+    """The minimum that a user gave, or what can be expected of the draw.
+
+    Raises:
+        ValueError: if the shuffler's own minimum is larger than the one given.
+    """
+    if minimum_reports is None:
+        return max(stage.minimum, min(population, sampling.default_minimum(population)))
+    if minimum_reports < stage.minimum:
+        raise ValueError(
+            f"the shuffler refuses less than {stage.minimum} reports; minimum_reports is {minimum_reports}"
+        )
+    return minimum_reports

@@ -1,0 +1,510 @@
+"""Any Flower strategy, on shuffled private updates, with a budget that holds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import Result, Strategy
+
+# Flower has no public address for what its accountants answer.
+from flwr.supercore.privacy_accounting import PrivacySpent
+from shuffle_plugins.ledger.budget import BudgetLedger
+from torch import Tensor
+
+from flwr_shuffle.books import Books
+from flwr_shuffle.checkpoints import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.inner import messages_of, model_of, synthetic_reply, typed_alike
+from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
+from flwr_shuffle.reading import valid_sum
+from flwr_shuffle.sampling import ClientSampling, SelfSampling
+from flwr_shuffle.settings import Settings, mechanism_of, minimum_of, stage_of
+from flwr_shuffle.stages import Anonymous, ShuffleStage
+from flwr_shuffle.updates import Layout
+from shuffle_plugins.accounting.federated import (
+    Against,
+    FederatedAccountant,
+    FederatedRound,
+    FederatedSpending,
+)
+from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.rounding import rounded
+from shuffle_plugins.shuffler.base import Shuffler
+from shuffle_plugins.shuffler.errors import Refusal
+
+_log = logging.getLogger("flwr")
+
+_MENTION_EVERY = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """A round that was sent and not yet aggregated."""
+
+    token: bytes
+    server_round: int
+    arrays: ArrayRecord
+    arrays_key: str
+    layout: Layout
+    mechanism: LocalRandomizer
+    candidates: int
+    invited: int
+    worst: FederatedRound
+
+
+class ShuffleStrategy(Strategy):
+    """Trains with another strategy on updates that clients randomised and somebody shuffled.
+
+    Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
+    In each round the clients' updates are clipped to the mechanism's ball and randomised before they leave
+    the client; the inner strategy gets one reply, the current model moved by the unbiased mean of the
+    shuffled reports, with weight 1. What a round costs is in the books before the inner strategy sees it.
+
+    Every ε is certified, for replace-one neighbours, and says against whom: an ``observer`` of the models,
+    for whom sampling amplifies; the ``server``, which knows who took part, for its most frequent client. Both
+    take the shuffle for granted, so read the stage's ``trust``. If nobody is trusted, a client's ε is the sum
+    of its ε0 (``local``).
+
+    A round with too few reports is thrown away: the model stays as it is. With a ledger, a run that was
+    killed goes on from its last completed round, with all that it spent. Momentum and moments of Flower's
+    own strategies go on as well, and those of any with ``state_dict`` and ``load_state_dict``; another
+    strategy that keeps something between rounds loses it.
+
+    Args:
+        strategy: FedAvg, FedAdam, … or your own. It must send one message to every node it is shown, and be
+            content with one reply: ``fraction_train=1.0``.
+        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec.
+        local_epsilon: ε0 of one report in nats, with a name.
+        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm, with a name.
+        sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
+        population: fewest connected clients to start a round; each round draws from all that are connected,
+            and is accounted for with their number.
+        shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports.
+        minimum_reports: fewest reports to release a round, at least 2 and the shuffler's own minimum; by
+            default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The budget is
+            checked as if each round had so few.
+        accountant: a fresh one by default. With a ledger it must be fresh.
+        ledger: a budget ledger, or a path to keep one at; None keeps no books beyond this process.
+        model: name of the model whose budget it is, if ``ledger`` is a path.
+        delta: δ of every ε, in (0, 1); at most 1 / population is usual.
+        max_epsilon: ε that must not be exceeded; None sets no budget.
+        budget_against: whose ε that is.
+        connect_timeout: seconds to wait for ``population`` clients at the start of a round.
+        poll_interval: seconds between two looks for them.
+
+    Raises:
+        ValueError: if arguments are out of range or contradict each other.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> from flwr_shuffle import FixedSize
+        >>> strategy = ShuffleStrategy(
+        ...     FedAvg(fraction_evaluate=0.0), randomizer="linf-block", local_epsilon=2.0, clipping_norm=0.1,
+        ...     sampling=FixedSize(100), population=1000, delta=1e-6, max_epsilon=1.0,
+        ... )
+        >>> strategy.spending().num_rounds
+        0
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        randomizer: str | MechanismSpec,
+        local_epsilon: float | None = None,
+        clipping_norm: float | None = None,
+        sampling: ClientSampling,
+        population: int,
+        shuffler: ShuffleStage | Shuffler | None = None,
+        minimum_reports: int | None = None,
+        accountant: FederatedAccountant | None = None,
+        ledger: BudgetLedger | str | os.PathLike[str] | None = None,
+        model: str = "model",
+        delta: float,
+        max_epsilon: float | None = None,
+        budget_against: Against = Against.OBSERVER,
+        connect_timeout: float = 600.0,
+        poll_interval: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
+        self.strategy = strategy
+        stage = stage_of(shuffler)
+        self._settings = Settings(
+            mechanism=mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm),
+            sampling=sampling,
+            population=population,
+            minimum_reports=minimum_of(
+                minimum_reports, sampling=sampling, population=population, stage=stage
+            ),
+            stage=stage,
+            delta=delta,
+            max_epsilon=max_epsilon,
+            against=budget_against,
+            connect_timeout=connect_timeout,
+            poll_interval=poll_interval,
+        )
+        if ledger is not None and not isinstance(ledger, BudgetLedger):
+            ledger = BudgetLedger(ledger, model=model)
+        self._books = Books(accountant or FederatedAccountant(), ledger=ledger)
+        self._round: _Round | None = None
+        self._arrays: ArrayRecord | None = None
+        self._done = 0
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The model after the last released round, also when the budget ended the run; None before it."""
+        return self._arrays
+
+    @property
+    def settings(self) -> Settings:
+        """What the run was told to do."""
+        return self._settings
+
+    @property
+    def minimum_reports(self) -> int:
+        """Fewest reports with which a round is released."""
+        return max(self._settings.minimum_reports, self._settings.stage.minimum)
+
+    @property
+    def accountant(self) -> FederatedAccountant:
+        """The rounds so far."""
+        return self._books.accountant
+
+    def spending(self, delta: float | None = None) -> FederatedSpending:
+        """What all rounds cost, against observer, server and with nobody trusted, with lower bounds.
+
+        Args:
+            delta: the strategy's by default.
+
+        Raises:
+            ValueError: if ``delta`` is out of range.
+        """
+        return self._books.spending(self._settings.delta if delta is None else delta)
+
+    def get_epsilon(self, delta: float) -> float:
+        """The certified ε against the one the budget is held against."""
+        return self._books.spent(delta, against=self._settings.against)
+
+    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
+        """The certified ε against the one the budget is held against, in Flower's own form."""
+        delta = self._settings.delta if delta is None else delta
+        return PrivacySpent(
+            epsilon=self.get_epsilon(delta),
+            delta=delta,
+            num_releases=self.accountant.num_rounds,
+            accounting_method=f"shuffle-{self.accountant.method}, against {self._settings.against}",
+        )
+
+    def state_dict(self) -> Any:
+        """The accountant's state, for a checkpoint of one's own; a ledger needs no such care."""
+        return self.accountant.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on with the rounds of :meth:`state_dict`.
+
+        Raises:
+            ValueError: if it is not the state of an accountant, or a ledger keeps the books.
+        """
+        if self._books.durable:
+            raise ValueError("the ledger keeps the books of this run; there is nothing to restore")
+        self.accountant.load_state_dict(state)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
+
+        With a ledger that has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
+        rounds before it as well, and ``initial_arrays`` says only what the model looks like.
+
+        Raises:
+            PrivacyBudgetExhausted: before a round that could exceed the budget. The model so far is in
+                :attr:`arrays`, and in the ledger.
+            TimeoutError: if fewer than ``population`` clients connect in time.
+            CohortMismatch: if the inner strategy samples on its own.
+            ValueError: if the checkpoint is of another model.
+        """
+        stage = self._settings.stage
+        if isinstance(grid, ShuffleGrid) and grid.stage is not stage:
+            raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
+        shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
+        self._resume(initial_arrays)
+        shuffled.open()
+        done = self._done
+        if done:
+            _log.info("Going on after round %d; the rounds below are counted from there", done)
+        result = super().start(
+            grid=shuffled,
+            initial_arrays=initial_arrays if self._arrays is None else self._arrays,
+            num_rounds=max(0, num_rounds - done),
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=None if evaluate_fn is None else lambda now, model: evaluate_fn(now + done, model),
+        )
+        return Result(
+            arrays=initial_arrays if self._arrays is None else self._arrays,
+            train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
+            evaluate_metrics_clientapp=_later(result.evaluate_metrics_clientapp, done),
+            evaluate_metrics_serverapp=_later(result.evaluate_metrics_serverapp, done),
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Draw a cohort, let the inner strategy write to it, and enter the round; called by Flower.
+
+        No messages, if chance drew fewer clients than ``minimum_reports``: the round is left out.
+        """
+        settings = self._settings
+        if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
+            raise ValueError(
+                "a shuffled round needs a ShuffleGrid with this strategy's stage: call start(), or wrap the "
+                "grid yourself"
+            )
+        self._round = None
+        self._books.settle()
+        server_round += self._done
+        minimum = self.minimum_reports
+        candidates = self._connected(grid)
+        cohort = settings.sampling.draw(candidates)
+        if len(cohort) < minimum:
+            _log.warning("configure_train: %d clients drawn, %d needed; left out", len(cohort), minimum)
+            return []
+        messages = messages_of(
+            self.strategy, server_round=server_round, arrays=arrays, config=config, grid=grid, cohort=cohort
+        )
+        key, sent = model_of(messages)
+        layout = Layout.of(sent)
+        mechanism = settings.mechanism.build(dim=layout.dim)
+        worst = settings.sampling.worst(
+            mechanism, candidates=len(candidates), invited=len(cohort), minimum=minimum
+        )
+        self._check_budget(worst)
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=str(grid.run.run_id),
+            server_round=server_round,
+            mechanism=settings.mechanism,
+            participation=settings.sampling.participation,
+            analyzer_key=settings.stage.analyzer_key,
+        )
+        record = instruction.to_record()
+        for message in messages:
+            message.content[RECORD_KEY] = record
+        self._books.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
+        self._round = _Round(
+            token=instruction.token,
+            server_round=server_round,
+            arrays=sent,
+            arrays_key=key,
+            layout=layout,
+            mechanism=mechanism,
+            candidates=len(candidates),
+            invited=len(cohort),
+            worst=worst,
+        )
+        _log.info("configure_train: invited %d clients of %d", len(cohort), len(candidates))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Enter what the round cost, then hand its mean to the inner strategy; called by Flower.
+
+        (None, None) if nothing is released. The metrics say ``reports``, ``epsilon-observer`` and
+        ``epsilon-server``.
+        """
+        del server_round
+        received = list(replies)
+        current, self._round = self._round, None
+        if current is None:
+            if received:
+                raise ValueError("replies to a round that this strategy did not begin")
+            return None, None
+        anonymous = _anonymous(received, current)
+        if anonymous.reports is None or anonymous.refusal is not None:
+            self._refuse(anonymous, current)
+            return None, None
+        total, count = valid_sum(current.mechanism, anonymous.reports)
+        dropped = anonymous.unreadable + len(anonymous.reports) - count
+        if dropped:
+            _log.warning("aggregate_train: %d replies dropped: no reports of this round", dropped)
+        if count == 0:
+            self._refuse(anonymous, current)
+            return None, None
+        actual = self._settings.sampling.accounted(
+            current.mechanism,
+            candidates=current.candidates,
+            invited=current.invited,
+            answered=anonymous.answered - (len(anonymous.reports) - count),
+            reports=count,
+        )
+        if count < self.minimum_reports:
+            self._books.refuse(actual=actual, participants=anonymous.participants)
+            _log.warning("aggregate_train: %d reports, %d needed; not released", count, self.minimum_reports)
+            return None, None
+        self._check_dearer(actual, current.worst, anonymous)
+        self._books.receive(actual=actual, participants=anonymous.participants)
+        arrays, metrics = self._released(current, total / count)
+        return arrays, self._with_spending(metrics, count)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """The inner strategy's. Evaluation is not private: what clients answer leaves them as it is."""
+        return list(self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The inner strategy's."""
+        return self.strategy.aggregate_evaluate(server_round + self._done, replies)
+
+    def summary(self) -> None:
+        """Log what protects the clients and what was spent, then the inner strategy's summary."""
+        settings = self._settings
+        budget = "none"
+        if settings.max_epsilon is not None:
+            budget = f"ε ≤ {settings.max_epsilon:g} against {settings.against}"
+        lines = [
+            f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}",
+            f"Clipping norm: {settings.mechanism.radius:g}",
+            f"Sampling: {settings.sampling} of at least {settings.population} clients",
+            f"Fewest reports: {self.minimum_reports}",
+            f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
+            f"Books: {'a ledger' if self._books.durable else 'in memory only'}",
+        ]
+        if self.accountant.num_rounds:
+            lines.append(f"Spent: {self._spent_line()} ({self.accountant.num_rounds} rounds)")
+        if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
+            lines.append("Participation is open to this process: only a mix node hides it from the server")
+        _log.info("\t├──> Shuffle-model differential privacy:")
+        for line in lines:
+            _log.info("\t│\t├── %s", line)
+        _log.info("\t│\t└── Trust: %s", settings.stage.trust)
+        self.strategy.summary()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.strategy!r}, {self._settings!r})"
+
+    def _resume(self, initial: ArrayRecord) -> None:
+        checkpoint = self._books.last_checkpoint()
+        if checkpoint is None:
+            return
+        state = ModelState.from_bytes(checkpoint.data)
+        if Layout.of(state.arrays) != Layout.of(initial):
+            raise ValueError(
+                "the ledger's checkpoint is of a model with other arrays; give this model another name "
+                "(model=…) or another ledger"
+            )
+        restore_strategy(self.strategy, state.strategy)
+        self._arrays = state.arrays
+        self._done = checkpoint.server_round
+
+    def _connected(self, grid: Grid) -> list[int]:
+        """One look at who is connected, once they are enough: what is drawn from, and accounted with."""
+        needed = self._settings.population
+        begun = time.monotonic()
+        mention = begun
+        while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
+            now = time.monotonic()
+            if now - begun >= self._settings.connect_timeout:
+                raise TimeoutError(
+                    f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "
+                    "wait longer (connect_timeout)"
+                )
+            if now >= mention:
+                mention = now + _MENTION_EVERY
+                _log.info("Waiting for clients: %d of %d connected", len(nodes), needed)
+            time.sleep(self._settings.poll_interval)
+        return nodes
+
+    def _check_budget(self, federated_round: FederatedRound) -> None:
+        settings = self._settings
+        if settings.max_epsilon is None:
+            return
+        if self._books.would_exceed(
+            federated_round, max_epsilon=settings.max_epsilon, delta=settings.delta, against=settings.against
+        ):
+            raise PrivacyBudgetExhausted(
+                f"another round could take ε against {settings.against} over {settings.max_epsilon:g} at "
+                f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self._spent_line()}"
+            )
+
+    def _check_dearer(self, actual: FederatedRound, worst: FederatedRound, anonymous: Anonymous) -> None:
+        """Whole numbers make γ of a round differ by a hair; if it is larger, the budget is asked again."""
+        if actual.observer.sampling_rate <= worst.observer.sampling_rate:
+            return
+        try:
+            self._check_budget(actual)
+        except PrivacyBudgetExhausted:
+            self._books.refuse(actual=actual, participants=anonymous.participants)
+            raise
+
+    def _refuse(self, anonymous: Anonymous, current: _Round) -> None:
+        """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way."""
+        lost = anonymous.refusal is Refusal.NO_ANSWER
+        self._books.refuse(actual=current.worst if lost else None, participants=None)
+        reason = anonymous.refusal or "no report in it"
+        _log.warning("aggregate_train: the batch was refused (%s); nothing is released", reason)
+
+    def _released(self, current: _Round, mean: Tensor) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        moved = current.layout.shifted(current.arrays, mean)
+        reply = synthetic_reply(self.strategy, moved, key=current.arrays_key)
+        arrays, metrics = self.strategy.aggregate_train(current.server_round, [reply])
+        if arrays is None:
+            self._books.complete(current.token, checkpoint=None)
+            return None, metrics
+        arrays = typed_alike(arrays, current.arrays)
+        checkpoint = (
+            ModelState(arrays, strategy_state(self.strategy)).to_bytes() if self._books.durable else None
+        )
+        self._books.complete(current.token, checkpoint=checkpoint)
+        self._arrays = arrays
+        return arrays, metrics
+
+    def _with_spending(self, metrics: MetricRecord | None, reports: int) -> MetricRecord:
+        told = MetricRecord() if metrics is None else metrics
+        told["reports"] = reports
+        for against in (Against.OBSERVER, Against.SERVER):
+            told[f"epsilon-{against}"] = self._books.spent(self._settings.delta, against=against)
+        _log.info("aggregate_train: %d reports; %s", reports, self._spent_line())
+        return told
+
+    def _spent_line(self) -> str:
+        delta = self._settings.delta
+        observer, server = (
+            rounded(self._books.spent(delta, against=against), up=True)
+            for against in (Against.OBSERVER, Against.SERVER)
+        )
+        return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
+
+
+def _anonymous(received: list[Message], current: _Round) -> Anonymous:
+    if len(received) != 1 or not isinstance(received[0], AnonymousReply):
+        raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
+    if received[0].token != current.token:
+        raise ValueError("this reply is to another round")
+    return received[0].anonymous
+
+
+def _later(metrics: dict[int, MetricRecord], rounds: int) -> dict[int, MetricRecord]:
+    return {server_round + rounds: record for server_round, record in metrics.items()}
