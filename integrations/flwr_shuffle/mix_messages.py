@@ -127,7 +127,7 @@ def read_batch(content: RecordDict) -> tuple[MixedBatch, bytes]:
     values = _values(content, _BATCH)
     batch = MixedBatch(reports=_ciphertexts(values["reports"]), answered=values["answered"])
     if not 1 <= len(batch.reports) <= batch.answered:
-        raise ValueError("more reports than clients that answered")
+        raise ValueError("no reports, or more reports than clients that answered")
     return batch, values["token"]
 
 

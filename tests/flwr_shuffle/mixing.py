@@ -1,0 +1,140 @@
+"""A run with a mix node in one process: keys in files, clients that seal chosen reports, a spied grid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
+from flwr_shuffle.mix_node import register_mix_node
+from flwr_shuffle.mix_stage import MixNodeStage
+from flwr_shuffle.stages import Anonymous
+
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler import SpentTokens, seal
+from shuffle_plugins.shuffler.keys import (
+    enrol,
+    generate_sealing_key,
+    generate_signing_key,
+    parse_public_key,
+    public_bytes,
+    public_hex,
+    write_private_key,
+)
+
+DIM = 40
+SPEC = MechanismSpec(name="linf-block", local_epsilon=2.0)
+SIZE = SPEC.report_bytes(dim=DIM)
+
+Relayed = Callable[[list[Message]], list[Message]]
+
+
+class SpiedGrid(InProcessGrid):
+    """Keeps all messages of a server; ``relay`` may change those that go out, ``receive`` those that come."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: list[Message] = []
+        self.relay: Relayed = list
+        self.receive: Relayed = list
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        sent = self.relay(list(messages))
+        replies = self.receive(super().send_and_receive(sent, timeout=timeout))
+        self.seen += [*sent, *replies]
+        return replies
+
+
+@dataclass(kw_only=True)
+class MixedRun:
+    """Six clients and, as the first node, a mix node. ``dummies`` are positions of those that sit out."""
+
+    folder: Path
+    clients: int = 6
+    minimum: int = 3
+    dummies: set[int] = field(default_factory=set)
+    sent: dict[int, bytes] = field(default_factory=dict)
+    changes: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mixer_key = generate_sealing_key()
+        write_private_key(self.folder / "mixer", self.mixer_key)
+        SpentTokens.create(self.folder / "mixer.rounds", public_key=public_bytes(self.mixer_key))
+        self.signing_keys = {i: generate_signing_key() for i in range(1, self.clients + 1)}
+        for key in self.signing_keys.values():
+            enrol(self.folder / "enrolled", public_bytes(key))
+        app = ClientApp()
+        register_mix_node(app)
+        app.train()(self._train)
+        self.grid = SpiedGrid(app, num_nodes=self.clients + 1, node_config=self.config)
+        self.stage = MixNodeStage(discovery_timeout=0.2, poll_interval=0.05)
+
+    def config(self, position: int) -> dict[str, Any]:
+        """What a node's operator wrote."""
+        if position:
+            return {"shuffle-mixer-public-key": public_hex(self.mixer_key)}
+        return {
+            "shuffle-role": "mixer",
+            "shuffle-mixer-key-file": str(self.folder / "mixer"),
+            "shuffle-enrolled-file": str(self.folder / "enrolled"),
+            "shuffle-min-batch": self.minimum,
+        }
+
+    def instruction(self, **changes: Any) -> Instruction:
+        """A new round."""
+        values = {
+            "token": os.urandom(16),
+            "run": "test",
+            "server_round": 1,
+            "mechanism": SPEC,
+            "analyzer_key": self.stage.analyzer_key,
+        }
+        return Instruction(**{**values, **changes})
+
+    def answers(self, instruction: Instruction) -> list[Message]:
+        """What the clients answer to an instruction."""
+        content = RecordDict({RECORD_KEY: instruction.to_record()})
+        nodes = self.grid.get_node_ids()[1:]
+        return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
+
+    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
+        """Have replies shuffled."""
+        return self.stage.collect(replies, instruction=instruction, dim=DIM, grid=self.grid, timeout=None)
+
+    def round(self) -> Anonymous:
+        """An honest round from beginning to end."""
+        self.stage.open(self.grid)
+        instruction = self.instruction()
+        return self.collect(self.answers(instruction), instruction)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        instruction = instruction_of(message)
+        assert instruction is not None
+        position = int(context.node_config["partition-id"])
+        vector = torch.full((1, DIM), 0.1 * position)
+        report = SPEC.build(dim=DIM).randomize(vector, clip=True).to_bytes()
+        self.sent[position] = report
+        values = {
+            "size": SIZE,
+            "context": context_of(instruction, dim=DIM),
+            "analyzer_key": instruction.analyzer_key,
+            "mixer_key": parse_public_key(context.node_config["shuffle-mixer-public-key"]),
+            "signing_key": self.signing_keys[position],
+        }
+        values |= self.changes.get(position, {})
+        honest = None if position in self.dummies else report
+        return reply(seal(values.pop("report", honest), **values), to=message)
+
+
+def encoded(reports: Reports | None) -> list[bytes]:
+    """Each report by itself, as bytes, sorted."""
+    assert reports is not None
+    return sorted(reports.narrow(i, i + 1).to_bytes() for i in range(len(reports)))
