@@ -80,8 +80,8 @@ class MixNodeStage(ShuffleStage):
         self._answer_timeout = answer_timeout
         self._mix_timeout = mix_timeout
         self._poll_interval = poll_interval
-        self._mixer: int | None = None
-        self._role: MixerRole | None = None
+        self._told: dict[int, MixerRole | None] = {}
+        self._mixer: tuple[int, MixerRole] | None = None
         self._mix_nodes: frozenset[int] = frozenset()
 
     @property
@@ -95,7 +95,7 @@ class MixNodeStage(ShuffleStage):
     @property
     def minimum(self) -> int:
         """Fewest reports that come back: the server's or the mixer's minimum, whichever is larger."""
-        return max(self._minimum, self._role.minimum if self._role else 0)
+        return max(self._minimum, self._mixer[1].minimum if self._mixer else 0)
 
     @property
     def analyzer_key(self) -> bytes:
@@ -108,30 +108,35 @@ class MixNodeStage(ShuffleStage):
         return self._mix_nodes
 
     def open(self, grid: Grid) -> None:
-        """Find the mix node; at once, if the one found last is still connected and answered last time.
+        """Find the mix node. Nodes are asked once, so this costs next to nothing when none has joined since.
+
+        A mix node that was started anew is another node to Flower: the last one found with a key is taken.
 
         Raises:
             RuntimeError: if none is found in time, or several are and no key says which.
         """
-        if self._mixer is not None and self._mixer in set(grid.get_node_ids()):
-            return
-        self._mixer = self._role = None
         deadline = time.monotonic() + self._discovery_timeout
-        told: dict[int, MixerRole | None] = {}
         while True:
-            told |= self._asked(grid, [node for node in grid.get_node_ids() if node not in told])
-            mixers = {node: role for node, role in told.items() if role is not None}
+            connected = dict.fromkeys(grid.get_node_ids())
+            self._told |= self._asked(grid, [node for node in connected if node not in self._told])
+            mixers = {node: role for node, role in self._told.items() if role and node in connected}
             self._mix_nodes |= frozenset(mixers)
-            chosen = {node: role for node, role in mixers.items() if self._wanted in (None, role.public_key)}
-            if len(chosen) == 1:
-                ((self._mixer, self._role),) = chosen.items()
-                _log.info("shuffle: mix node found, public key %s", self._role.public_key.hex())
-                return
-            if len(chosen) > 1:
+            found = {
+                role.public_key: (node, role)
+                for node, role in mixers.items()
+                if self._wanted in (None, role.public_key)
+            }
+            if len(found) > 1:
                 raise RuntimeError(
-                    f"{len(chosen)} mix nodes are connected; say by mixer_public_key which one, and run each "
-                    "key on one node alone"
+                    f"mix nodes with {len(found)} keys are connected; say by mixer_public_key which one"
                 )
+            if found:
+                [mixer] = found.values()
+                if mixer != self._mixer:
+                    _log.info("shuffle: mix node %d, public key %s", mixer[0], mixer[1].public_key.hex())
+                self._mixer = mixer
+                self._told = dict.fromkeys(connected) | self._told
+                return
             if time.monotonic() >= deadline:
                 raise RuntimeError(
                     'no mix node is connected. Start a SuperNode with shuffle-role="mixer" and its files in '
@@ -193,15 +198,13 @@ class MixNodeStage(ShuffleStage):
             self.open(grid)
         except RuntimeError as error:
             _log.error("shuffle: %s", error)
-        if self._mixer is None:
-            raise BatchRefused(Refusal.NO_ANSWER)
-        message = Message(request.to_content(), self._mixer, MIX_QUERY)
+            raise BatchRefused(Refusal.NOT_A_MIXER) from None
+        assert self._mixer is not None
+        message = Message(request.to_content(), self._mixer[0], MIX_QUERY)
         seconds = self._mix_timeout if timeout is None else min(timeout, self._mix_timeout)
-        replies = [
-            reply for reply in grid.send_and_receive([message], timeout=seconds) if not reply.has_error()
-        ]
-        if not replies:
-            self._mixer = None
+        replies = list(grid.send_and_receive([message], timeout=seconds))
+        if not replies or replies[0].has_error():
+            self._told.clear()
             raise BatchRefused(Refusal.NO_ANSWER)
         return _read(replies[0].content, request)
 
@@ -244,12 +247,13 @@ def _role(content: RecordDict) -> MixerRole | None:
 
 
 def _read(content: RecordDict, request: MixRequest) -> MixedBatch:
+    """The batch in a mixer's answer. One that cannot be read counts as lost: it may have held the reports."""
     try:
         code = refusal_in(content)
         if code is None:
             batch, token = read_batch(content)
     except ValueError:
-        raise BatchRefused(Refusal.UNREADABLE) from None
+        raise BatchRefused(Refusal.NO_ANSWER) from None
     if code is not None:
         raise BatchRefused(code)
     if token != request.context.token or batch.answered != len(request.envelopes):

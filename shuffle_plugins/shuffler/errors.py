@@ -19,6 +19,14 @@ class Refusal(StrEnum):
     MISCONFIGURED = "misconfigured"
     NO_ANSWER = "no-answer"
 
+    @property
+    def conclusive(self) -> bool:
+        """Whether it is certain that nothing of the round was shuffled, now or before.
+
+        If not, an answer may have been lost, and whoever keeps a budget must count the round.
+        """
+        return self not in (Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NO_ANSWER)
+
 
 _MEANING = {
     Refusal.UNDER_MINIMUM: "fewer reports than the shuffler's minimum; invite more clients",
@@ -31,9 +39,9 @@ _MEANING = {
     ),
     Refusal.UNKNOWN_SIGNER: "not signed by an enrolled client; see the shuffler's enrolment file",
     Refusal.WRONG_SIZE: "batches or envelopes are not all of one size; clients must run one version",
-    Refusal.NOT_A_MIXER: "the node asked does not shuffle; set shuffle-role in its node_config",
+    Refusal.NOT_A_MIXER: "no mix node, or one that is none; set shuffle-role in its node_config",
     Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",
-    Refusal.NO_ANSWER: "the shuffler did not answer in time",
+    Refusal.NO_ANSWER: "the shuffler's answer was lost, or did not come in time",
 }
 
 

@@ -45,6 +45,11 @@ class SpiedGrid(InProcessGrid):
         self.seen: list[Message] = []
         self.relay: Relayed = list
         self.receive: Relayed = list
+        self.connected: Callable[[], Iterable[int]] | None = None
+
+    def get_node_ids(self) -> list[int]:
+        nodes = super().get_node_ids()
+        return nodes if self.connected is None else [nodes[position] for position in self.connected()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         sent = self.relay(list(messages))
@@ -63,6 +68,8 @@ class MixedRun:
     dummies: set[int] = field(default_factory=set)
     sent: dict[int, bytes] = field(default_factory=dict)
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    connected: range | None = None
+    restarted: int | None = None
 
     def __post_init__(self) -> None:
         self.mixer_key = generate_sealing_key()
@@ -75,11 +82,13 @@ class MixedRun:
         register_mix_node(app)
         app.train()(self._train)
         self.grid = SpiedGrid(app, num_nodes=self.clients + 1, node_config=self.config)
+        self.nodes = self.grid.get_node_ids()
+        self.grid.connected = lambda: range(len(self.nodes)) if self.connected is None else self.connected
         self.stage = MixNodeStage(discovery_timeout=0.2, poll_interval=0.05)
 
     def config(self, position: int) -> dict[str, Any]:
         """What a node's operator wrote."""
-        if position:
+        if position not in (0, self.restarted):
             return {"shuffle-mixer-public-key": public_hex(self.mixer_key)}
         return {
             "shuffle-role": "mixer",
@@ -102,7 +111,8 @@ class MixedRun:
     def answers(self, instruction: Instruction) -> list[Message]:
         """What the clients answer to an instruction."""
         content = RecordDict({RECORD_KEY: instruction.to_record()})
-        nodes = self.grid.get_node_ids()[1:]
+        mixers = {self.nodes[position] for position in (0, self.restarted) if position is not None}
+        nodes = [node for node in self.grid.get_node_ids() if node not in mixers]
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
