@@ -69,7 +69,7 @@ class ShuffleGrid(Grid):
         return self._stage
 
     def open(self) -> None:
-        """Let the stage find what it needs; once per run, before the first round.
+        """Let the stage find what it needs; before each round, as nodes come and go.
 
         Raises:
             RuntimeError: if it is not there.

@@ -40,7 +40,7 @@ class Anonymous:
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back a batch.
 
-    The server calls :meth:`open` once per run, and :meth:`collect` once per round. What comes out of
+    The server calls :meth:`open` before each round, and :meth:`collect` once in it. What comes out of
     :meth:`collect` must not depend on the order of the replies, nor say whose report is which.
     """
 
@@ -65,7 +65,7 @@ class ShuffleStage(ABC):
         return frozenset()
 
     def open(self, grid: Grid) -> None:
-        """Find what the stage needs among the connected nodes, before the first round.
+        """Find what the stage needs among the connected nodes; cheap when it is known already.
 
         Raises:
             RuntimeError: if it is not there; the text says what to start.

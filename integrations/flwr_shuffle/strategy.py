@@ -40,7 +40,6 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.rounding import rounded
 from shuffle_plugins.shuffler.base import Shuffler
-from shuffle_plugins.shuffler.errors import Refusal
 
 _log = logging.getLogger("flwr")
 
@@ -285,6 +284,7 @@ class ShuffleStrategy(Strategy):
         self._books.settle()
         server_round += self._done
         minimum = self.minimum_reports
+        grid.open()
         candidates = self._connected(grid)
         cohort = settings.sampling.draw(candidates)
         if len(cohort) < minimum:
@@ -461,7 +461,7 @@ class ShuffleStrategy(Strategy):
 
     def _refuse(self, anonymous: Anonymous, current: _Round) -> None:
         """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way."""
-        lost = anonymous.refusal is Refusal.NO_ANSWER
+        lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._books.refuse(actual=current.worst if lost else None, participants=None)
         reason = anonymous.refusal or "no report in it"
         _log.warning("aggregate_train: the batch was refused (%s); nothing is released", reason)
