@@ -1,18 +1,18 @@
 """Cohorts of one mechanism compared: which round is at least as dear as which, and many sizes told by few.
 
-Everything rests on one lemma (``docs/accounting.md``, "Federated rounds"): k' of n' clients cost no more than k of n
-if k' ≥ k and k'/n' ≤ k/n.
+Everything rests on one lemma (``docs/accounting.md``, "Federated rounds"): k' of n' clients cost no more than
+k of n if k' ≥ k and k'/n' ≤ k/n.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 _FINEST = 1.001
-_PLENTY = 64
+_UNUSUAL = 0.03
 
 
 class Cohort(NamedTuple):
@@ -26,6 +26,11 @@ class Cohort(NamedTuple):
     def open(self) -> bool:
         """Whether everybody reports: sampling hides nobody."""
         return self.hiding == self.reports
+
+    @property
+    def spread(self) -> float:
+        """Clients for each report, 1/γ."""
+        return self.hiding / self.reports
 
     def covers(self, other: Cohort) -> bool:
         """Whether a round of this size costs at least as much as the other."""
@@ -46,53 +51,100 @@ def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, dearer: bool = Tru
     """
     fewer = Counter(cohorts)
     limit = max(limit, 2 * len({cohort.kind for cohort in fewer}))
+    floor = min(cohorts, key=lambda cohort: cohort.reports).reports if cohorts else 1
+    least = min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0)
     ratio = _FINEST
     while len(fewer) > limit:
         fewer = Counter()
         for cohort, rounds in cohorts.items():
-            fewer[_on_grid(cohort, ratio, dearer=dearer)] += rounds
+            rounded = _lowered if dearer else _raised
+            fewer[rounded(cohort, ratio=ratio, floor=floor, least=least)] += rounds
         ratio = 1 + 2 * (ratio - 1)
     return fewer
 
 
-def _on_grid(cohort: Cohort, ratio: float, *, dearer: bool) -> Cohort:
+def _lowered(cohort: Cohort, *, ratio: float, floor: int, least: float) -> Cohort:
+    """Reports down to floor·ratio^i, and clients for each report down to least·ratio^j."""
     kind, hiding, reports = cohort
-    step = math.log(ratio)
-    if dearer:
-        few = max(1, min(reports, int(ratio ** math.floor(math.log(reports) / step))))
-        if cohort.open:
-            return Cohort(kind, few, few)
-        spread = ratio ** math.floor(math.log(hiding / reports) / step)
-        return Cohort(kind, max(few, min(int(few * spread), few * hiding // reports)), few)
-    many = max(reports, math.ceil(ratio ** math.ceil(math.log(reports) / step)))
+    few = min(reports, max(floor, int(floor * ratio ** _steps(reports / floor, ratio, math.floor))))
+    if cohort.open:
+        return Cohort(kind, few, few)
+    spread = least * ratio ** _steps(cohort.spread / least, ratio, math.floor)
+    return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
+
+
+def _raised(cohort: Cohort, *, ratio: float, floor: int, least: float) -> Cohort:
+    """Reports and clients for each report up to the next such numbers."""
+    kind, hiding, reports = cohort
+    many = max(reports, math.ceil(floor * ratio ** _steps(reports / floor, ratio, math.ceil)))
     if cohort.open:
         return Cohort(kind, many, many)
-    spread = ratio ** math.ceil(math.log(hiding / reports) / step)
+    spread = least * ratio ** _steps(cohort.spread / least, ratio, math.ceil)
     return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
+
+
+def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
+    return whole(math.log(value) / math.log(ratio))
 
 
 def dearest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
     """A history that costs at least as much as any with at most ``most[kind]`` of the rounds of each kind.
 
-    Of open cohorts the smallest are taken. Sampled ones are not ordered, and all are taken.
+    Of open cohorts the smallest are taken. Sampled ones are not ordered: all are taken.
     """
-    return _first(cohorts, most, smallest=True)
+    taken: Counter[Cohort] = Counter()
+    left = dict(most)
+    for cohort in sorted(cohorts, key=lambda cohort: cohort.reports):
+        rounds = cohorts[cohort]
+        if cohort.open:
+            rounds = min(rounds, left.get(cohort.kind, 0))
+            left[cohort.kind] = left.get(cohort.kind, 0) - rounds
+        if rounds:
+            taken[cohort] += rounds
+    return taken
 
 
 def cheapest(cohorts: Mapping[Cohort, int], taken: Mapping[int, int]) -> Counter[Cohort]:
-    """A history that costs no more than any with ``taken[kind]`` of the rounds of each kind."""
+    """A history that costs no more than any with ``taken[kind]`` rounds of each kind."""
     found: Counter[Cohort] = Counter()
-    sampled: dict[int, list[Cohort]] = {}
-    for cohort in cohorts:
-        if not cohort.open:
-            sampled.setdefault(cohort.kind, []).append(cohort)
-    mixed = {kind for kind in sampled if any(c.open for c in cohorts if c.kind == kind)}
-    if mixed:
-        raise ValueError("sampled and open cohorts are kinds of their own")
-    for kind, found_sizes in sampled.items():
-        if taken.get(kind, 0):
-            reports = max(cohort.reports for cohort in found_sizes)
-            hiding = max(-(-reports * cohort.hiding // cohort.reports) for cohort in found_sizes)
-            found[Cohort(kind, hiding, reports)] = taken[kind]
-    opened = {cohort: rounds for cohort, rounds in cohorts.items() if cohort.open}
-    return found + _first(opened, taken, smallest=False)
+    for kind, rounds in taken.items():
+        sizes = [cohort for cohort in cohorts if cohort.kind == kind]
+        if not all(cohort.open for cohort in sizes):
+            found[_below(sizes)] += rounds
+            continue
+        for cohort in sorted(sizes, key=lambda cohort: -cohort.reports):
+            several = min(rounds, cohorts[cohort])
+            rounds -= several
+            if several:
+                found[cohort] += several
+    return found
+
+
+def _below(sizes: Sequence[Cohort]) -> Cohort:
+    """A size that costs no more than any of these."""
+    reports = max(cohort.reports for cohort in sizes)
+    return Cohort(sizes[0].kind, max(-(-reports * c.hiding // c.reports) for c in sizes), reports)
+
+
+def dearer_than(one: Cohort, other: Cohort) -> Cohort:
+    """A size that covers both, of one kind."""
+    few = min(one.reports, other.reports)
+    return Cohort(one.kind, max(few, min(few * c.hiding // c.reports for c in (one, other))), few)
+
+
+def dear_one(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
+    """A size that costs at least as much as all but a few per cent of the rounds of a kind."""
+    own = [(cohort, rounds) for cohort, rounds in cohorts.items() if cohort.kind == kind]
+    few = int(_quantile([(cohort.reports, rounds) for cohort, rounds in own]))
+    spread = _quantile([(cohort.spread, rounds) for cohort, rounds in own])
+    return Cohort(kind, max(few, math.floor(few * spread)), few)
+
+
+def _quantile(values: Sequence[tuple[float, int]]) -> float:
+    """The value below which only an unusual share of the rounds lies."""
+    left = _UNUSUAL * sum(rounds for _, rounds in values)
+    for value, rounds in sorted(values):
+        left -= rounds
+        if left < 0:
+            return value
+    raise ValueError("no rounds")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self, get_args
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, Self, get_args
 
 from shuffle_plugins.accounting.accountant import (
     EpsilonInterval,
@@ -20,19 +22,16 @@ from shuffle_plugins.accounting.accountant import (
     check_delta,
     check_target,
 )
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.cohorts import Cohort, cheapest, dear_one, dearest, fewer_sizes
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 
 FederatedState = tuple[Any, Any, float, float]
+RoundKind = tuple[Any, ...]
 
 _STATE_VERSION = 1
-_SIZES_EXACT = 32
-_SIZES_QUICK = 12
-_FINEST_RATIO = 1.001
-_ROUNDS_PER_SPARE = 100
-_MOST_AHEAD_SHARE = 4
+_MOST_SIZES, _FEW_SIZES = 32, 12
+_LONG, _ROUNDS_PER_SPARE = 50, 200
 _LEAST_AHEAD = 16
-_DEAR_SHARE = 0.05
 _TOLERANCE = 1e-9
 
 
@@ -97,13 +96,20 @@ class FederatedRound:
                     "say what an adversary knows by population and cohort; leave the rounds' adversary alone"
                 )
             if shuffle_round.local_epsilon != self.local_epsilon:
-                raise ValueError(f"local_epsilon is {self.local_epsilon!r}, a round's {shuffle_round.local_epsilon!r}")
+                raise ValueError(
+                    f"local_epsilon is {self.local_epsilon!r}, a round's {shuffle_round.local_epsilon!r}"
+                )
         if self.observer.cohort != self.server.cohort:
             raise ValueError("observer and server see the same number of reports")
-        if _mechanism_of(self.observer) != _mechanism_of(self.server):
+        if (
+            replace(self.observer, population=self.server.population, sampling=self.server.sampling)
+            != self.server
+        ):
             raise ValueError("observer and server see the reports of one mechanism")
-        if not 0 <= self.local_delta < 1:
-            raise ValueError(f"local_delta must be in [0, 1), got {self.local_delta!r}")
+        if not self.server.local_delta <= self.local_delta < 1:
+            raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
+        if self.observer.population < self.server.population:
+            raise ValueError("an observer cannot know more than the server")
 
     @classmethod
     def drawn(cls, mechanism: _Randomizer, *, candidates: int, invited: int, reports: int) -> Self:
@@ -166,6 +172,28 @@ class FederatedRound:
         """Whether who took part is hidden from the server too."""
         return self.server.population > self.reports
 
+    @property
+    def kind(self) -> RoundKind:
+        """Mechanism, ε0, δ0, and whether participation is secret, as a plain tuple: rounds of a kind compare."""
+        server = self.server
+        return (
+            server.mechanism,
+            self.local_epsilon,
+            self.local_delta,
+            server.effective_blanket().state(),
+            self.is_secret,
+        )
+
+    def before(self, against: Against) -> ShuffleRound:
+        """The round before an observer or the server.
+
+        Raises:
+            ValueError: for ``Against.LOCAL``, before which nothing is shuffled.
+        """
+        if against is Against.LOCAL:
+            raise ValueError("with nobody trusted a round costs local_epsilon")
+        return self.observer if against is Against.OBSERVER else self.server
+
     def state(self) -> FederatedState:
         """The round as plain tuples, str, int, float and bool, for checkpoints."""
         return (self.observer.state(), self.server.state(), self.local_epsilon, self.local_delta)
@@ -211,15 +239,61 @@ class FederatedSpending:
     worst_client_rounds: int
 
 
-class FederatedAccountant:
-    """Adds up federated rounds before an observer, the server and nobody trusted.
+class RecordedRound(NamedTuple):
+    """One entry of a history: the round, whether its participants are unknown, whether anything was released."""
 
-    Each client's cost before the server is that of the rounds it took part in. The number reported bounds it for
-    all clients at once, by one history that dominates every client's: of each kind of round (one mechanism at one
-    ε0) the dearest, as many as any one client took part in. *Proof.* A client's j-th smallest cohort of a kind is
-    no smaller than the j-th smallest of all, and a larger cohort at γ = 1 costs no more: the further reports can be
-    added by anybody. So round by round the client's history is a post-processing of a dominated one, and a
-    dominating pair of the latter composes. ∎ Rounds of secret participation are charged to everybody.
+    federated_round: FederatedRound
+    unnamed: bool
+    released: bool
+
+
+@dataclass(slots=True)
+class _Participation:
+    """Who took part in rounds of one kind, and how often."""
+
+    index: int
+    example: FederatedRound
+    named: Counter[str] = field(default_factory=Counter)
+    most: int = 0
+    unnamed: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the client who took part most."""
+        return self.most + self.unnamed
+
+    def add(self, names: frozenset[str]) -> None:
+        self.named.update(names)
+        self.most = max(self.most, max(map(self.named.__getitem__, names)))
+
+    def cohort(self, shuffle_round: ShuffleRound) -> Cohort:
+        return Cohort(self.index, shuffle_round.population, int(shuffle_round.cohort))
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """The history and ``left`` more rounds that ``cohort`` covers cost at most ``epsilon``."""
+
+    cohort: Cohort
+    left: int
+    epsilon: float
+
+    def after(self, cohort: Cohort) -> _Certificate | None:
+        """What it still says once one more round is recorded."""
+        if self.left < 1 or not self.cohort.covers(cohort):
+            return None
+        return replace(self, left=self.left - 1)
+
+
+class FederatedAccountant:
+    """Adds up federated rounds before an observer, before the server, and with nobody trusted.
+
+    Before the server a client pays for the rounds it took part in. The number reported bounds every client's at
+    once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the dearest, as
+    many as any one client took part in. *Proof.* The j-th smallest cohort that a client was in is no smaller than
+    the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody can add the further reports. So
+    round by round the client's view is a post-processing of one that the dominating history covers, and dominating
+    pairs compose. ∎ Rounds of secret participation have no such order and are charged to everybody.
 
     Args:
         method: how upper bounds compose, as for :class:`ShuffleAccountant`.
@@ -232,7 +306,7 @@ class FederatedAccountant:
         >>> mechanism = registry.get("linf-block", local_epsilon=2.0, dim=1000)
         >>> accountant = FederatedAccountant()
         >>> one = FederatedRound.drawn(mechanism, candidates=1000, invited=100, reports=95)
-        >>> accountant.step(one, participants=[str(i) for i in range(95)])
+        >>> accountant.step(one, participants=[str(client) for client in range(95)])
         >>> found = accountant.spending(1e-6)
         >>> found.observer.upper < found.server.upper < found.local_epsilon
         True
@@ -242,18 +316,14 @@ class FederatedAccountant:
         if method not in get_args(Method):
             raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
         self._method: Method = method
-        self._entries: list[_Entry] = []
-        self._kinds: dict[_Kind, int] = {}
-        self._observed: Counter[_Size] = Counter()
-        self._served: Counter[_Size] = Counter()
-        self._named: list[Counter[str]] = []
-        self._unnamed: list[int] = []
-        self._most: list[int] = []
-        self._spares: dict[tuple[Against, float], _Spare] = {}
-        self._allowances: dict[Against, _Allowance] = {}
+        self._records: list[RecordedRound] = []
+        self._kinds: dict[RoundKind, _Participation] = {}
+        self._cohorts: dict[Against, Counter[Cohort]] = {against: Counter() for against in _AMPLIFIED}
+        self._last_kind = 0
+        self._certified: dict[tuple[Against, float], _Certificate] = {}
+        self._allowed: dict[tuple[Against, float], _Certificate] = {}
         self._strides: dict[Against, int] = {}
         self._shown: dict[tuple[Against, float], float] = {}
-        self._laws: dict[_Size, ShuffleRound] = {}
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -273,58 +343,39 @@ class FederatedAccountant:
             TypeError: if an argument is of the wrong type.
             ValueError: if there are fewer participants than reports.
         """
-        if not isinstance(federated_round, FederatedRound):
-            raise TypeError(f"step takes a FederatedRound, got {type(federated_round).__name__}")
-        names = None if participants is None else checked_participants(participants, federated_round)
-        self._record(federated_round, released=released, unnamed=names is None)
-        kind = self._kinds[_kind_of(federated_round)]
+        _check_round(federated_round)
+        names = None if participants is None else distinct_participants(participants)
+        if names is not None and len(names) < federated_round.reports:
+            raise ValueError(
+                f"{federated_round.reports} reports of {len(names)} participants: somebody's round would not be "
+                "counted. Name everybody who answered, or pass participants=None"
+            )
+        self._record(federated_round, unnamed=names is None, released=released)
+        kind = self._kind(federated_round)
         if names is None:
-            self._unnamed[kind] += 1
+            kind.unnamed += 1
         else:
-            named = self._named[kind]
-            named.update(names)
-            self._most[kind] = max(self._most[kind], max(map(named.__getitem__, names)))
+            kind.add(names)
 
-    def _record(self, federated_round: FederatedRound, *, released: bool, unnamed: bool) -> None:
-        kind = self._index(_kind_of(federated_round))
-        served = _size_of(kind, federated_round.server)
-        self._served[served] += 1
-        self._laws.setdefault(served, federated_round.server)
-        self._advance(Against.SERVER, served)
-        if released:
-            observed = _size_of(kind, federated_round.observer)
-            self._observed[observed] += 1
-            self._laws.setdefault(observed, federated_round.observer)
-            self._advance(Against.OBSERVER, observed)
-        last = self._entries[-1] if self._entries else None
-        entry = _Entry(federated_round=federated_round, released=released, unnamed=unnamed, steps=1)
-        if last is not None and replace(last, steps=1) == entry:
-            self._entries[-1] = replace(last, steps=last.steps + 1)
-        else:
-            self._entries.append(entry)
+    def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
+        kind = self._kind(federated_round)
+        self._last_kind = kind.index
+        for against in _AMPLIFIED:
+            if released or against is Against.SERVER:
+                cohort = kind.cohort(federated_round.before(against))
+                self._cohorts[against][cohort] += 1
+                for known in (self._certified, self._allowed):
+                    for key in [key for key in known if key[0] is against]:
+                        certificate = known.pop(key).after(cohort)
+                        if certificate is not None:
+                            known[key] = certificate
+        self._records.append(RecordedRound(federated_round, unnamed=unnamed, released=released))
 
-    def _index(self, kind: _Kind) -> int:
-        if kind not in self._kinds:
-            self._kinds[kind] = len(self._kinds)
-            self._named.append(Counter())
-            self._unnamed.append(0)
-            self._most.append(0)
-        return self._kinds[kind]
-
-    def _advance(self, against: Against, size: _Size) -> None:
-        """Keep what was found for rounds to come as long as they are no dearer than foreseen."""
-        for key, spare in list(self._spares.items()):
-            if key[0] is against:
-                if spare.left < 1 or not spare.size.covers(size):
-                    del self._spares[key]
-                else:
-                    self._spares[key] = replace(spare, left=spare.left - 1)
-        allowance = self._allowances.get(against)
-        if allowance is not None:
-            if allowance.left < 1 or not allowance.size.covers(size):
-                del self._allowances[against]
-            else:
-                self._allowances[against] = replace(allowance, left=allowance.left - 1)
+    def _kind(self, federated_round: FederatedRound) -> _Participation:
+        key = federated_round.kind
+        if key not in self._kinds:
+            self._kinds[key] = _Participation(index=len(self._kinds), example=federated_round)
+        return self._kinds[key]
 
     @property
     def method(self) -> Method:
@@ -334,20 +385,21 @@ class FederatedAccountant:
     @property
     def num_rounds(self) -> int:
         """How many rounds were recorded."""
-        return self._served.total()
+        return len(self._records)
 
     @property
     def worst_client_rounds(self) -> int:
         """Rounds of the client who took part most."""
-        return self._worst_client(lambda kind: 1.0)
+        return int(self._worst_client(lambda _: 1.0))
 
     # -- asking -----------------------------------------------------------------------------------------
 
     def spending(self, delta: float) -> FederatedSpending:
         """What the rounds cost at δ, with lower bounds beside the upper ones.
 
-        A lower bound is what real instances of the rounds as recorded attain, before the server for the client
-        who took part most among those known by name.
+        A lower bound is what real instances of the rounds as recorded attain; before the server, those of the
+        client known by name who took part most. Of histories with more than a few dozen different cohorts both
+        are rounded outwards, by a few parts in a thousand.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
@@ -365,9 +417,9 @@ class FederatedAccountant:
     def spent(self, delta: float, *, against: Against = Against.OBSERVER) -> float:
         """The certified ε alone, quickly; infinite if there is none at ``delta``.
 
-        Never below ``spending(delta)``'s up to numerics, above it by at most about one per cent: cohorts of many
-        sizes are rounded down to few, and in long histories a few rounds to come are counted already. It never
-        falls while rounds are recorded.
+        It may lie above the one of :meth:`spending` by up to about one per cent: cohorts of many sizes are
+        rounded down to a few, and in long histories a few rounds to come are counted already. It never falls
+        while rounds are recorded.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
@@ -377,13 +429,11 @@ class FederatedAccountant:
         if against is Against.LOCAL:
             return self._local(delta)
         key = (against, delta)
-        spare = self._spares.get(key)
-        if spare is None:
-            spare = self._spares[key] = self._ahead(against, delta)
-        found = spare.epsilon
-        allowance = self._allowances.get(against)
-        if allowance is not None and allowance.delta == delta:
-            found = min(found, allowance.max_epsilon)
+        if key not in self._certified:
+            self._certified[key] = self._certificate(against, delta)
+        found = self._certified[key].epsilon
+        if key in self._allowed:
+            found = min(found, self._allowed[key].epsilon)
         self._shown[key] = max(found, self._shown.get(key, 0.0))
         return self._shown[key]
 
@@ -397,51 +447,243 @@ class FederatedAccountant:
     ) -> bool:
         """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
 
-        Before the server and locally it is taken to be a round of the client who took part most. Ask with the
-        dearest the round can become: the fewest reports that are accepted. Cheap while rounds of its kind go on.
+        Before the server, and locally, it is taken to be a round of the client who took part most. Ask with the
+        dearest that the round can become: the fewest reports that are accepted.
 
         Raises:
             TypeError: if the round is not a :class:`FederatedRound`.
             ValueError: if ``max_epsilon`` or ``delta`` is out of range.
         """
-        if not isinstance(federated_round, FederatedRound):
-            raise TypeError(f"would_exceed takes a FederatedRound, got {type(federated_round).__name__}")
+        _check_round(federated_round)
         check_target(max_epsilon)
         check_delta(delta)
         against = Against(against)
         if against is Against.LOCAL:
             return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
-        kind = self._index(_kind_of(federated_round))
-        shuffle_round = (
-            federated_round.observer if against is Against.OBSERVER else federated_round.server
-        )
-        size = _size_of(kind, shuffle_round)
-        self._laws.setdefault(size, shuffle_round)
-        allowance = self._allowances.get(against)
-        if (
-            allowance is not None
-            and (allowance.max_epsilon, allowance.delta) == (max_epsilon, delta)
-            and allowance.left >= 1
-            and allowance.size.covers(size)
-        ):
+        key = (against, delta)
+        cohort = self._kind(federated_round).cohort(federated_round.before(against))
+        known = self._allowed.get(key)
+        if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
             return False
-        steps = self.num_rounds
-        ahead = max(_LEAST_AHEAD, steps // _MOST_AHEAD_SHARE)
-        ahead = min(ahead, self._strides.get(against, ahead) * 4)
-        while True:
-            if self._composed(against, extra=size, count=ahead).spent(delta) <= max_epsilon:
-                break
+        most = max(_LEAST_AHEAD, self.num_rounds // 4)
+        ahead = min(most, 4 * self._strides.get(against, most))
+        while self._composed(against, delta, ahead={cohort: ahead}) > max_epsilon:
             if ahead == 1:
-                self._strides[against] = 1
                 return True
             ahead = max(1, ahead // 4)
         self._strides[against] = ahead
-        self._allowances[against] = _Allowance(
-            size=size, left=ahead, max_epsilon=max_epsilon, delta=delta
-        )
+        self._allowed[key] = _Certificate(cohort, ahead, max_epsilon)
         return False
 
     # -- composing --------------------------------------------------------------------------------------
 
-    def _worst_client(self, weight: Any) -> int:
-        raise NotImplementedError
+    def _certificate(self, against: Against, delta: float) -> _Certificate:
+        """What the history costs; if long and of many sizes, with a few rounds to come."""
+        cohorts = self._cohorts[against]
+        long = len(cohorts) > 1 and cohorts.total() >= _LONG
+        spare = math.ceil(cohorts.total() / _ROUNDS_PER_SPARE) if long else 0
+        if not spare or not any(cohort.kind == self._last_kind for cohort in cohorts):
+            return _Certificate(Cohort(-1, 1, 1), 0, self._composed(against, delta))
+        dear = dear_one(cohorts, self._last_kind)
+        return _Certificate(dear, spare, self._composed(against, delta, ahead={dear: spare}))
+
+    def _composed(
+        self, against: Against, delta: float, *, ahead: Mapping[Cohort, int] | None = None
+    ) -> float:
+        charged = fewer_sizes(self._charged(against, ahead or {}), limit=_FEW_SIZES)
+        return self._accountant(charged).spent(delta)
+
+    def _charged(self, against: Against, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
+        """The rounds that the number reported charges for, with rounds to come of everybody."""
+        if against is Against.OBSERVER:
+            return self._cohorts[against] + Counter(ahead)
+        taken = {kind.index: kind.rounds for kind in self._kinds.values()}
+        for cohort, rounds in ahead.items():
+            taken[cohort.kind] += rounds
+        return dearest(self._cohorts[against] + Counter(ahead), taken)
+
+    def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
+        accountant = ShuffleAccountant(method=self._method)
+        examples = {kind.index: kind.example.server for kind in self._kinds.values()}
+        for cohort, rounds in sorted(cohorts.items()):
+            accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
+        return accountant
+
+    def _interval(self, against: Against, delta: float) -> EpsilonInterval:
+        charged = self._charged(against, {})
+        above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
+        adversary = Adversary.MODEL_OBSERVER if against is Against.OBSERVER else Adversary.SERVER
+        attained = charged if against is Against.OBSERVER else self._taken_by_one()
+        below = above
+        if attained != charged or len(charged) > _MOST_SIZES:
+            fewer = fewer_sizes(attained, limit=_MOST_SIZES, dearer=False)
+            below = self._accountant(fewer).epsilon(delta)
+        lower = min(below.lower, above.upper)
+        return replace(
+            above,
+            adversary=adversary.value,
+            lower=lower,
+            lower_bound=below.lower_bound if lower else "none",
+        )
+
+    def _taken_by_one(self) -> Counter[Cohort]:
+        """Rounds that cost no more than those of the named client with the largest Σ ε0."""
+        totals: Counter[str] = Counter()
+        for kind in self._kinds.values():
+            for name, rounds in kind.named.items():
+                totals[name] += rounds
+        if not totals:
+            return Counter()
+        name = max(totals, key=totals.__getitem__)
+        taken = {kind.index: kind.named[name] for kind in self._kinds.values() if name in kind.named}
+        return cheapest(self._cohorts[Against.SERVER], taken)
+
+    def _local(self, delta: float, *, extra: FederatedRound | None = None) -> float:
+        epsilon = self._worst_client(lambda kind: kind.example.local_epsilon)
+        tails = self._worst_client(lambda kind: kind.example.local_delta)
+        if extra is not None:
+            epsilon += extra.local_epsilon
+            tails += extra.local_delta
+        return epsilon if tails <= delta else math.inf
+
+    def _worst_client(self, weight: Callable[[_Participation], float]) -> float:
+        """The largest sum of weights over one client's rounds."""
+        kinds = [kind for kind in self._kinds.values() if kind.rounds]
+        everybody = math.fsum(weight(kind) * kind.unnamed for kind in kinds)
+        if len(kinds) == 1:
+            return everybody + weight(kinds[0]) * kinds[0].most
+        totals: dict[str, float] = {}
+        for kind in kinds:
+            for name, rounds in kind.named.items():
+                totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
+        return everybody + max(totals.values(), default=0.0)
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history and who took part how often, in plain dict, tuple, str, int, float and bool."""
+        return {
+            "version": _STATE_VERSION,
+            "method": self._method,
+            "neighbouring_relation": NEIGHBOURING_RELATION,
+            "history": tuple(
+                (record.federated_round.state(), record.unnamed, record.released) for record in self._records
+            ),
+            "participation": tuple(
+                (key, dict(kind.named)) for key, kind in self._kinds.items() if kind.named
+            ),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the history by a saved one. On any error this accountant stays as it was.
+
+        Raises:
+            ValueError: if the state is damaged, of another version or of another method.
+        """
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if type(version) is not int or version != _STATE_VERSION:
+            raise ValueError("not a state of FederatedAccountant, or of a version this release cannot read")
+        if state.get("method") != self._method:
+            raise ValueError(
+                f"saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
+            )
+        if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
+            raise ValueError("the state is for another neighbouring relation")
+        try:
+            loaded = FederatedAccountant.from_records(
+                [
+                    RecordedRound(FederatedRound.from_state(saved), unnamed=unnamed, released=released)
+                    for saved, unnamed, released in state["history"]
+                ],
+                participation={frozen(kind): named for kind, named in state["participation"]},
+                method=self._method,
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the saved history is damaged: {error}") from error
+        self.__dict__.update(loaded.__dict__)
+
+    @classmethod
+    def from_records(
+        cls,
+        records: Iterable[RecordedRound],
+        *,
+        participation: Mapping[RoundKind, Mapping[str, int]],
+        method: Method = "pld",
+    ) -> Self:
+        """An accountant of rounds that were recorded elsewhere.
+
+        Args:
+            records: the rounds, in order.
+            participation: for each kind of round, in how many of those whose participants are known by name each
+                client took part.
+            method: how upper bounds compose.
+
+        Raises:
+            ValueError: if participation does not belong to the rounds.
+        """
+        accountant = cls(method=method)
+        for record in records:
+            if type(record.unnamed) is not bool or type(record.released) is not bool:
+                raise ValueError("a record's flags are true or false")
+            accountant._record(record.federated_round, unnamed=record.unnamed, released=record.released)
+            accountant._kind(record.federated_round).unnamed += record.unnamed
+        known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
+        for key, named in participation.items():
+            if not all(
+                isinstance(n, str) and type(r) is int and 1 <= r <= known[key] for n, r in named.items()
+            ):
+                raise ValueError("somebody took part in more rounds than there were, or is not a name")
+            kind = accountant._kinds[key]
+            kind.named = Counter(named)
+            kind.most = max(named.values(), default=0)
+        if any(rounds and not participation.get(key) for key, rounds in known.items()):
+            raise ValueError("who took part in rounds with known participants is missing")
+        return accountant
+
+
+def distinct_participants(participants: Iterable[str]) -> frozenset[str]:
+    """The names, each once.
+
+    Raises:
+        TypeError: unless it is an iterable of str, and not one str.
+    """
+    if isinstance(participants, str):
+        raise TypeError("participants are many names, not one str")
+    names = frozenset(participants)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("participants are named by str")
+    return names
+
+
+def frozen(value: Any) -> Any:
+    """Nested lists as nested tuples: what JSON makes of a state or a kind, as it was."""
+    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+@lru_cache(maxsize=8192)
+def _like(example: ShuffleRound, cohort: Cohort) -> ShuffleRound:
+    sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
+    return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
+
+
+def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> ShuffleRound:
+    sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
+    return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
+
+
+def _check_round(federated_round: object) -> None:
+    if not isinstance(federated_round, FederatedRound):
+        raise TypeError(f"expected a FederatedRound, got {type(federated_round).__name__}")
+
+
+def _check_counts(**counts: int) -> None:
+    """Each a whole number from 1 on, in ascending order."""
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ValueError(
+                f"{name} must be a positive int, got {count!r}; a round without reports costs nothing"
+            )
+    ordered = list(counts.items())
+    for (less, few), (more, many) in pairwise(ordered):
+        if few > many:
+            raise ValueError(f"{few} {less} of {many} {more}: there cannot be more")

@@ -1,0 +1,410 @@
+"""What a model has cost its clients, round by round, over runs and restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from sqlite3 import Connection
+from typing import Any, Self
+
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Method
+from shuffle_plugins.accounting.federated import (
+    FederatedAccountant,
+    FederatedRound,
+    RecordedRound,
+    RoundKind,
+    distinct_participants,
+    frozen,
+)
+from shuffle_plugins.ledger.database import Database, Format, StrPath
+from shuffle_plugins.ledger.errors import LedgerError
+
+_FORMAT = Format(
+    what="budget ledger",
+    application_id=0x53504247,
+    version=1,
+    schema=(
+        "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
+        f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
+        """CREATE TABLE rounds (
+            id INTEGER PRIMARY KEY,
+            token BLOB NOT NULL UNIQUE,
+            model TEXT NOT NULL,
+            run TEXT NOT NULL,
+            server_round INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            charged TEXT,
+            participants INTEGER,
+            begun TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+        ) STRICT""",
+        "CREATE INDEX rounds_of_model ON rounds (model, id)",
+        """CREATE TABLE kinds (
+            id INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL UNIQUE
+        ) STRICT""",
+        """CREATE TABLE participation (
+            model TEXT NOT NULL,
+            run TEXT NOT NULL,
+            kind INTEGER NOT NULL REFERENCES kinds (id),
+            participant TEXT NOT NULL,
+            rounds INTEGER NOT NULL,
+            PRIMARY KEY (model, run, kind, participant)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE checkpoints (
+            model TEXT PRIMARY KEY NOT NULL,
+            server_round INTEGER NOT NULL,
+            token BLOB NOT NULL,
+            data BLOB NOT NULL
+        ) STRICT""",
+    ),
+)
+
+
+class RoundState(StrEnum):
+    """How far a round came.
+
+    ``OPEN``: begun; charged as the dearest it can become. ``RECEIVED``: charged at what was received, and free to
+    be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
+    """
+
+    OPEN = "open"
+    RECEIVED = "received"
+    COMPLETE = "complete"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRound:
+    """One round as it stands in the ledger.
+
+    Attributes:
+        token: the round's own.
+        run: name of its run.
+        server_round: its number in the run.
+        state: how far it came.
+        charged: what it is charged as; None if it was refused before anybody learnt anything.
+        participants: how many clients answered; None if that is not known.
+    """
+
+    token: bytes
+    run: str
+    server_round: int
+    state: RoundState
+    charged: FederatedRound | None
+    participants: int | None
+
+    @property
+    def released(self) -> bool:
+        """Whether an observer of the model is taken to have seen its outcome."""
+        return self.state is not RoundState.REFUSED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """What was saved with the last completed round."""
+
+    server_round: int
+    token: bytes
+    data: bytes
+
+
+class BudgetLedger:
+    """The rounds of one model in a file, each entered before anything of it can leak.
+
+    A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
+    :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns. A process that
+    dies in between leaves the round charged at the most it can have cost.
+
+    The file holds how often each participant took part in a run, not in which rounds. Several models may share
+    it. Others may read it at any time; two processes may write to it, but not train one model.
+
+    Args:
+        path: the file; made if it is not there.
+        model: whose budget it is. Models trained on the same people's data share one budget only if they share
+            a name.
+
+    Raises:
+        FileNotFoundError: if its folder does not exist.
+        LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is damaged
+            or locked.
+    """
+
+    def __init__(self, path: StrPath, *, model: str) -> None:
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"model must be a name, got {model!r}")
+        self._model = model
+        self._database = open_budget(path, create=True)
+        with self._database.reading() as connection:
+            self._last = _last_round(connection, model)
+
+    @property
+    def model(self) -> str:
+        """Whose budget it is."""
+        return self._model
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def begin(self, *, token: bytes, run: str, server_round: int, worst: FederatedRound) -> None:
+        """Enter a round before anything is sent.
+
+        Args:
+            token: the round's own; never used before.
+            run: name of the run.
+            server_round: number of the round in it.
+            worst: the dearest that the round can become, at the fewest reports that are accepted.
+
+        Raises:
+            LedgerError: if the token was used, another process has entered rounds of this model since this one
+                opened the file, or the file cannot be written.
+        """
+        if not isinstance(token, bytes) or not token:
+            raise ValueError("a round's token is bytes")
+        with self._database.writing() as connection:
+            if _last_round(connection, self._model) != self._last:
+                raise LedgerError(
+                    f"another process trains {self._model!r} with this ledger: stop one of the two, then open "
+                    "the ledger anew"
+                )
+            if connection.execute("SELECT 1 FROM rounds WHERE token = ?", (token,)).fetchone():
+                raise LedgerError(
+                    "a round with this token was begun before; draw a fresh one for every attempt"
+                )
+            cursor = connection.execute(
+                "INSERT INTO rounds (token, model, run, server_round, state, charged) VALUES (?, ?, ?, ?, ?, ?)",
+                (token, self._model, run, server_round, RoundState.OPEN, _written(worst)),
+            )
+            entered = cursor.lastrowid
+        self._last = entered
+
+    def receive(self, token: bytes, *, actual: FederatedRound, participants: Iterable[str] | None) -> None:
+        """Enter what an open round cost, before anything computed from its reports is released.
+
+        Args:
+            token: the round's.
+            actual: the round at the number of reports received.
+            participants: names of the clients that answered; None if they are not known, and then everybody is
+                taken to have answered.
+
+        Raises:
+            LedgerError: if the round is not open, there are fewer participants than reports, or the file cannot
+                be written.
+        """
+        self._settle(token, RoundState.RECEIVED, actual, participants)
+
+    def refuse(
+        self, token: bytes, *, actual: FederatedRound | None, participants: Iterable[str] | None
+    ) -> None:
+        """Enter that nothing of an open round is released.
+
+        Args:
+            token: the round's.
+            actual: the round as the server saw it, which costs the same before the server as if it had been
+                released; None if the server learnt nothing from any report.
+            participants: as for :meth:`receive`.
+
+        Raises:
+            LedgerError: as :meth:`receive`.
+        """
+        self._settle(token, RoundState.REFUSED, actual, participants)
+
+    def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
+        """Enter that a received round was released, and save the model with it: both or neither.
+
+        Args:
+            token: the round's.
+            checkpoint: what to go on from; replaces the model's last one. None keeps that.
+
+        Raises:
+            LedgerError: if the round was not received, or the file cannot be written.
+        """
+        with self._database.writing() as connection:
+            round_id, _, server_round = self._expect(connection, token, RoundState.RECEIVED)
+            connection.execute("UPDATE rounds SET state = ? WHERE id = ?", (RoundState.COMPLETE, round_id))
+            if checkpoint is not None:
+                connection.execute(
+                    "INSERT OR REPLACE INTO checkpoints (model, server_round, token, data) VALUES (?, ?, ?, ?)",
+                    (self._model, server_round, token, checkpoint),
+                )
+
+    def _settle(
+        self,
+        token: bytes,
+        state: RoundState,
+        actual: FederatedRound | None,
+        participants: Iterable[str] | None,
+    ) -> None:
+        names = None if participants is None else distinct_participants(participants)
+        if actual is not None and names is not None and len(names) < actual.reports:
+            raise LedgerError(f"{actual.reports} reports of {len(names)} participants: name all who answered")
+        with self._database.writing() as connection:
+            round_id, run, _ = self._expect(connection, token, RoundState.OPEN)
+            connection.execute(
+                "UPDATE rounds SET state = ?, charged = ?, participants = ? WHERE id = ?",
+                (
+                    state,
+                    None if actual is None else _written(actual),
+                    None if names is None else len(names),
+                    round_id,
+                ),
+            )
+            if actual is not None and names is not None:
+                kind = _kind_id(connection, actual.kind)
+                connection.executemany(
+                    "INSERT INTO participation (model, run, kind, participant, rounds) VALUES (?, ?, ?, ?, 1) "
+                    "ON CONFLICT DO UPDATE SET rounds = rounds + 1",
+                    [(self._model, run, kind, name) for name in sorted(names)],
+                )
+
+    def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:
+        found = connection.execute(
+            "SELECT id, run, server_round, state FROM rounds WHERE token = ? AND model = ?",
+            (token, self._model),
+        ).fetchone()
+        if found is None:
+            raise LedgerError("no round with this token was begun")
+        if found[3] != state:
+            raise LedgerError(f"round {found[2]} of run {found[1]} is {found[3]}, not {state}")
+        return found[0], found[1], found[2]
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def rounds(self) -> list[LedgerRound]:
+        """The model's rounds in the order they were begun.
+
+        Raises:
+            LedgerError: if the file cannot be read.
+        """
+        with self._database.reading() as connection:
+            return read_rounds(connection, self._model)
+
+    def accountant(self, *, method: Method = "pld") -> FederatedAccountant:
+        """An accountant of the model's rounds; those left open are charged at their worst, to everybody.
+
+        Raises:
+            LedgerError: if the file cannot be read.
+        """
+        with self._database.reading() as connection:
+            return read_accountant(connection, self._model, method=method)
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """What was saved with the last completed round that saved anything.
+
+        Raises:
+            LedgerError: if the file cannot be read.
+        """
+        with self._database.reading() as connection:
+            found = connection.execute(
+                "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self._model,)
+            ).fetchone()
+        return None if found is None else Checkpoint(server_round=found[0], token=found[1], data=found[2])
+
+    def close(self) -> None:
+        """Close the file; harmless to repeat."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_budget(path: StrPath, *, create: bool) -> Database:
+    """A connection to a budget ledger's file.
+
+    Raises:
+        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
+        LedgerError: if it is no budget ledger, or of another version or neighbouring relation.
+    """
+    database = Database(path, format=_FORMAT, create=create)
+    try:
+        with database.reading() as connection:
+            relations = connection.execute("SELECT neighbouring_relation FROM about").fetchall()
+        if relations != [(NEIGHBOURING_RELATION,)]:
+            raise LedgerError(
+                f"{path} counts for other neighbours than {NEIGHBOURING_RELATION}: its ε cannot be continued"
+            )
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def read_models(connection: Connection) -> list[str]:
+    """Models with rounds, in the order of their first."""
+    rows = connection.execute("SELECT model FROM rounds GROUP BY model ORDER BY min(id)")
+    return [model for (model,) in rows]
+
+
+def read_rounds(connection: Connection, model: str) -> list[LedgerRound]:
+    """A model's rounds in the order they were begun."""
+    rows = connection.execute(
+        "SELECT token, run, server_round, state, charged, participants FROM rounds WHERE model = ? ORDER BY id",
+        (model,),
+    )
+    return [
+        LedgerRound(
+            token=token,
+            run=run,
+            server_round=server_round,
+            state=RoundState(state),
+            charged=None if charged is None else _read(charged),
+            participants=participants,
+        )
+        for token, run, server_round, state, charged, participants in rows
+    ]
+
+
+def read_accountant(
+    connection: Connection, model: str, *, run: str | None = None, method: Method = "pld"
+) -> FederatedAccountant:
+    """An accountant of a model's rounds, or of those of one run."""
+    records = [
+        RecordedRound(each.charged, unnamed=each.participants is None, released=each.released)
+        for each in read_rounds(connection, model)
+        if each.charged is not None and run in (None, each.run)
+    ]
+    rows = connection.execute(
+        "SELECT kinds.kind, participant, sum(rounds) FROM participation JOIN kinds ON kinds.id = kind "
+        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) GROUP BY kinds.kind, participant",
+        (model, run),
+    )
+    participation: dict[RoundKind, dict[str, int]] = {}
+    for kind, participant, rounds in rows:
+        participation.setdefault(_read_kind(kind), {})[participant] = rounds
+    try:
+        return FederatedAccountant.from_records(records, participation=participation, method=method)
+    except (KeyError, ValueError) as error:
+        raise LedgerError(f"the ledger contradicts itself: {error}") from error
+
+
+def _last_round(connection: Connection, model: str) -> int | None:
+    (last,) = connection.execute("SELECT max(id) FROM rounds WHERE model = ?", (model,)).fetchone()
+    return None if last is None else int(last)
+
+
+def _kind_id(connection: Connection, kind: RoundKind) -> int:
+    text = json.dumps(kind, allow_nan=False)
+    connection.execute("INSERT OR IGNORE INTO kinds (kind) VALUES (?)", (text,))
+    (found,) = connection.execute("SELECT id FROM kinds WHERE kind = ?", (text,)).fetchone()
+    return int(found)
+
+
+def _written(federated_round: FederatedRound) -> str:
+    return json.dumps(federated_round.state(), allow_nan=False)
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> FederatedRound:
+    try:
+        return FederatedRound.from_state(json.loads(text))
+    except ValueError as error:
+        raise LedgerError(f"the ledger holds a round that cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _read_kind(text: str) -> Any:
+    return frozen(json.loads(text))

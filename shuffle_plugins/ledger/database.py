@@ -1,0 +1,138 @@
+"""SQLite files that are whole after a crash: one writer at a time, and on the disk before a commit returns."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from shuffle_plugins.ledger.errors import LedgerError
+
+StrPath = str | os.PathLike[str]
+
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """What makes a file a ledger of one kind.
+
+    Attributes:
+        what: the kind, in words.
+        application_id: SQLite's mark of the file's owner.
+        version: of the schema.
+        schema: statements that make an empty file one.
+    """
+
+    what: str
+    application_id: int
+    version: int
+    schema: tuple[str, ...]
+
+
+class Database:
+    """One connection to such a file.
+
+    Args:
+        path: the file.
+        format: what the file must be, or is made.
+        create: whether to make the file if it is not there.
+
+    Raises:
+        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
+        LedgerError: if the file is not of this format, is damaged, or stays locked for half a minute.
+    """
+
+    def __init__(self, path: StrPath, *, format: Format, create: bool) -> None:
+        self.path = Path(path)
+        self._format = format
+        if not (self.path.parent if create else self.path).exists():
+            missing = f"the folder {self.path.parent}" if create else f"the ledger {self.path}"
+            raise FileNotFoundError(f"{missing} does not exist")
+        uri = f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        with self._explained():
+            self._connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE_S, isolation_level=None)
+        try:
+            with self._explained():
+                # Rollback journal, not WAL: readers then need no files beside it. EXTRA: a power cut cannot
+                # bring a deleted journal back.
+                self._connection.execute("PRAGMA synchronous = EXTRA")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+            self._identify(create=create)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _identify(self, *, create: bool) -> None:
+        with self.reading() as connection:
+            (mark,) = connection.execute("PRAGMA application_id").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if (mark, version, objects) == (0, 0, 0) and create:
+            self._create()
+        elif mark != self._format.application_id:
+            raise LedgerError(f"{self.path} is not a {self._format.what}; give another file")
+        elif version != self._format.version:
+            raise LedgerError(
+                f"{self.path} is a {self._format.what} of version {version}; this release reads version "
+                f"{self._format.version}. Use the release that wrote it, or another file"
+            )
+
+    def _create(self) -> None:
+        with self.writing() as connection:
+            (mark,) = connection.execute("PRAGMA application_id").fetchone()
+            if mark == self._format.application_id:  # somebody else was faster
+                return
+            for statement in self._format.schema:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {self._format.application_id}")
+            connection.execute(f"PRAGMA user_version = {self._format.version}")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that excludes other writers from its start, and is all or nothing."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that sees one state of the file."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            self._connection.execute(begin)
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:
+            raise LedgerError(
+                f"{self.path} was closed, or is used by a thread that did not open it"
+            ) from error
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self.path} cannot be used as a {self._format.what}: {error}") from error
+
+    def close(self) -> None:
+        """Close the file; harmless to repeat."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
