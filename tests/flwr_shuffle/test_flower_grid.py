@@ -1,0 +1,239 @@
+"""A round through the shuffling grid leaves no name and no order; whatever could tell them is refused."""
+
+import itertools
+import os
+from collections import Counter
+
+import pytest
+from flwr.app import Message, RecordDict
+from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.messages import RECORD_KEY, Instruction, plain_payload
+from flwr_shuffle.reading import readable_reports, valid_sum
+from flwr_shuffle.stages import InMemoryStage, ShuffleStage
+from scipy.stats import chisquare
+from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record
+
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+SPEC = MechanismSpec(name="linf-block", local_epsilon=2.0)
+
+
+def stage(minimum=2):
+    return InMemoryStage(InMemoryShuffler(minimum=minimum))
+
+
+def instruction(**fields):
+    return Instruction(
+        **({"token": os.urandom(16), "run": "r", "server_round": 1, "mechanism": SPEC} | fields)
+    )
+
+
+def question(node, asked, model=None):
+    content = RecordDict({"arrays": record(MODEL) if model is None else model, RECORD_KEY: asked.to_record()})
+    return Message(content, node, "train")
+
+
+def ask(grid, *, asked=None, nodes=None):
+    asked = asked or instruction()
+    [reply] = grid.send_and_receive([question(node, asked) for node in nodes or grid.get_node_ids()])
+    assert isinstance(reply, AnonymousReply)
+    assert reply.token == asked.token
+    return reply
+
+
+def test_replies_come_back_as_one_from_nobody():
+    inner = grid_of(clients=6)
+    grid = ShuffleGrid(inner, stage=stage())
+    reply = ask(grid)
+    assert reply.metadata.src_node_id not in inner.get_node_ids()
+    assert reply.metadata.reply_to_message_id == ""
+    assert dict(reply.content["metrics"]) == {"reports": 6, "answered": 6, "unreadable": 0}
+    assert len(reply.anonymous.reports) == 6
+    assert reply.anonymous.participants == tuple(str(node) for node in inner.get_node_ids())
+
+
+def test_every_order_is_as_likely():
+    spec = MechanismSpec(name="linf-coordinate", local_epsilon=2.0)
+    outcomes = spec.build(dim=DIM).outcomes()
+    rows = [outcomes.narrow(1 << place, (1 << place) + 1).to_bytes() for place in range(4)]
+
+    def payload(message, context):
+        return plain_payload(rows[context.node_config["partition-id"]], size=len(rows[0]))
+
+    inner = grid_of(payload, clients=4)
+    asked = instruction(mechanism=spec)
+    replies = inner.send_and_receive([question(node, asked) for node in inner.get_node_ids()])
+    seen = Counter()
+    for _ in range(1200):
+        found = stage().collect(replies, instruction=asked, dim=DIM, grid=inner, timeout=None)
+        seen[tuple(rows.index(found.reports.narrow(i, i + 1).to_bytes()) for i in range(4))] += 1
+    orders = list(itertools.permutations(range(4)))
+    assert set(seen) <= set(orders)
+    assert chisquare([seen[order] for order in orders]).pvalue > 1e-6
+
+
+def test_errors_are_drop_outs_and_their_text_is_not_logged(caplog):
+    def payload(message, context):
+        if context.node_config["partition-id"] < 2:
+            raise ValueError("the client's data")
+        return honest_payload(message, context)
+
+    with caplog.at_level("WARNING", logger="flwr"):
+        anonymous = ask(ShuffleGrid(grid_of(payload, clients=6), stage=stage())).anonymous
+    assert (len(anonymous.reports), anonymous.answered, len(anonymous.participants)) == (4, 4, 4)
+    ours = [entry.getMessage() for entry in caplog.records if "ClientApp" not in entry.getMessage()]
+    assert ours == ["2 of 6 clients answered with an error"]
+
+
+def test_what_is_no_report_is_dropped_and_counted():
+    def payload(message, context):
+        good = honest_payload(message, context)
+        other = MechanismSpec(name="linf-coordinate", local_epsilon=2.0)
+        wrong = plain_payload(
+            other.build(dim=DIM).outcomes().narrow(0, 1).to_bytes(), size=other.report_bytes(dim=DIM)
+        )
+        forgeries = [b"\x02" + good[1:], good[:-1], good + b"\0", good[:9] + b"\xff" + good[10:], wrong, b"x"]
+        place = context.node_config["partition-id"]
+        return forgeries[place] if place < len(forgeries) else good
+
+    anonymous = ask(ShuffleGrid(grid_of(payload, clients=10), stage=stage())).anonymous
+    assert (len(anonymous.reports), anonymous.unreadable, anonymous.answered) == (4, 6, 4)
+
+
+def test_two_reports_in_one_payload_are_none():
+    spec = MechanismSpec(name="linf-coordinate", local_epsilon=2.0)
+    outcomes = spec.build(dim=DIM).outcomes()
+    batches, dropped = readable_reports(
+        [outcomes.narrow(0, 1).to_bytes(), outcomes.narrow(0, 2).to_bytes()], mechanism=spec, dim=DIM
+    )
+    assert (len(batches), dropped) == (1, 1)
+
+
+def test_dummies_answer_and_do_not_report():
+    def payload(message, context):
+        report = honest_payload(message, context)
+        return report if context.node_config["partition-id"] < 4 else bytes(len(report))
+
+    anonymous = ask(ShuffleGrid(grid_of(payload, clients=9), stage=stage())).anonymous
+    assert (len(anonymous.reports), anonymous.answered, anonymous.unreadable) == (4, 9, 0)
+
+
+def test_batches_under_the_minimum_are_refused():
+    anonymous = ask(ShuffleGrid(grid_of(clients=4), stage=stage(minimum=5))).anonymous
+    assert anonymous.reports is None
+    assert anonymous.refusal is Refusal.UNDER_MINIMUM
+
+
+class _Meddling(InProcessGrid):
+    """Adds replies that no node was asked for."""
+
+    def __init__(self, *args, meddle, **options):
+        super().__init__(*args, **options)
+        self._meddle = meddle
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self._meddle(super().send_and_receive(messages, timeout=timeout))
+
+
+@pytest.mark.parametrize(
+    ("meddle", "refusal"),
+    [
+        (lambda replies: [*replies, replies[0]], Refusal.DUPLICATE),
+        (lambda replies: replies, Refusal.WRONG_ROUND),
+    ],
+    ids=["twice", "not invited"],
+)
+def test_replies_of_nodes_that_were_not_asked_refuse_the_round(meddle, refusal):
+    inner = _Meddling(grid_of(clients=5)._client_app, num_nodes=5, meddle=meddle)
+    grid = ShuffleGrid(inner, stage=stage())
+    if refusal is Refusal.WRONG_ROUND:
+        stranger = grid_of(clients=9)
+        extra = stranger.send_and_receive([question(stranger.get_node_ids()[-1], instruction())])
+        inner._meddle = lambda replies: [*replies, *extra]
+    anonymous = ask(grid).anonymous
+    assert anonymous.reports is None
+    assert anonymous.refusal is refusal
+
+
+def test_rounds_that_are_not_one_round_are_refused():
+    grid = ShuffleGrid(grid_of(clients=3), stage=stage())
+    first, second, third = grid.get_node_ids()
+    asked = instruction()
+    bare = Message(RecordDict({"arrays": record(MODEL)}), third, "train")
+    other_model = record({"weight": MODEL["weight"]})
+    for sent, match in [
+        ([question(first, asked), bare], "every message"),
+        ([question(first, asked), question(second, instruction())], "same instruction"),
+        ([question(first, asked), question(second, asked, other_model)], "same instruction"),
+        ([question(first, asked), question(first, asked)], "twice"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            grid.send_and_receive(sent)
+
+
+def test_rounds_are_not_pushed_message_by_message():
+    grid = ShuffleGrid(grid_of(clients=2), stage=stage())
+    first, second = grid.get_node_ids()
+    with pytest.raises(ValueError, match="send_and_receive"):
+        grid.push_messages([question(first, instruction()), question(second, instruction())])
+
+
+def test_other_messages_pass():
+    grid = ShuffleGrid(InProcessGrid(plain_app(), num_nodes=3), stage=stage())
+    sent = [Message(RecordDict({"arrays": record(MODEL)}), node, "train") for node in grid.get_node_ids()]
+    replies = list(grid.send_and_receive(sent))
+    assert [reply.metadata.src_node_id for reply in replies] == grid.get_node_ids()
+    assert len(list(grid.pull_messages(grid.push_messages(sent)))) == 3
+
+
+class _WithMixer(InMemoryStage):
+    def __init__(self, mixer):
+        super().__init__(InMemoryShuffler())
+        self._mixer = mixer
+
+    @property
+    def excluded_nodes(self):
+        return frozenset({self._mixer})
+
+
+def test_nodes_of_the_stage_are_no_clients():
+    inner = grid_of(clients=5)
+    mixer = inner.get_node_ids()[2]
+    grid = ShuffleGrid(inner, stage=_WithMixer(mixer))
+    assert mixer not in grid.get_node_ids()
+    assert mixer not in [node.node_id for node in grid.get_nodes()]
+    assert len(grid.get_node_ids()) == 4
+    with pytest.raises(ValueError, match="mix node"):
+        grid.send_and_receive([question(mixer, instruction())])
+
+
+def test_a_stage_is_a_stage():
+    with pytest.raises(ValueError, match="ShuffleStage"):
+        ShuffleGrid(grid_of(clients=2), stage=InMemoryShuffler())
+    with pytest.raises(ValueError, match="Shuffler"):
+        InMemoryStage(stage())
+    assert isinstance(stage(), ShuffleStage)
+
+
+def test_impossible_reports_are_left_out_of_the_sum():
+    """A category that no client can send fits in the bits of a report: only the mechanism knows."""
+    spec = MechanismSpec(name="linf-coordinate", local_epsilon=2.0)
+    mechanism = spec.build(dim=DIM)
+    outcomes = mechanism.outcomes()
+    good = Reports.concat([outcomes] * 3)
+    fields = tuple(
+        Field(field.values.new_full(field.values[:2].shape, (1 << field.bits) - 1), field.bits)
+        for field in good.fields
+    )
+    forged = Reports(mechanism=good.mechanism, dim=good.dim, fields=fields)
+    with pytest.raises(ValueError, match="outside|range|reports"):
+        mechanism.sum(forged)
+    total, count = valid_sum(
+        mechanism, Reports.concat([good.narrow(0, 5), forged, good.narrow(5, len(good))])
+    )
+    assert count == len(good)
+    assert total.allclose(mechanism.sum(good))
