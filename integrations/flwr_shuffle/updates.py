@@ -75,10 +75,20 @@ class Layout:
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
         """The floating-point entries as one vector (dim,), in the layout's order and its ``dtype``.
 
+        Arrays are found by name, may come in another order and precision, and integers are not looked at.
+
         Raises:
-            ValueError: if the arrays are not of this layout, in what they declare or in what they hold.
+            ValueError: if names differ, or an array holds another shape, or no floating-point numbers.
         """
-        return torch.from_numpy(self._filled(arrays))
+        self._check(arrays)
+        wide = self.dtype == torch.float64
+        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
+        start = 0
+        for place in self.places:
+            if place.moves:
+                vector[start : start + place.size] = _read(arrays[place.name], place).reshape(-1)
+                start += place.size
+        return torch.from_numpy(vector)
 
     def delta(self, new: Mapping[str, Array], old: Mapping[str, Array]) -> Tensor:
         """What training changed, (dim,): new minus old.
@@ -86,10 +96,7 @@ class Layout:
         Raises:
             ValueError: as :meth:`flatten`.
         """
-        change = self._filled(new)
-        with np.errstate(all="ignore"):
-            change -= self._filled(old)
-        return torch.from_numpy(change)
+        return self.flatten(new).sub_(self.flatten(old))
 
     def shifted(self, arrays: Mapping[str, Array], mean: Tensor) -> ArrayRecord:
         """The arrays moved by a vector (dim,); integers and bools as they are.
@@ -109,33 +116,15 @@ class Layout:
                 values = _read(array, place)
                 step = steps[start : start + place.size].reshape(place.shape)
                 with np.errstate(over="ignore"):
-                    moved[place.name] = Array(np.asarray(values + step, dtype=values.dtype))
+                    moved[place.name] = Array(np.asarray(values + step, dtype=place.dtype))
                 start += place.size
             else:
                 moved[place.name] = array
         return ArrayRecord(moved)
 
-    def _filled(self, arrays: Mapping[str, Array]) -> NDArray[np.floating]:
-        self._check(arrays)
-        wide = self.dtype == torch.float64
-        vector: NDArray[np.floating] = np.empty(self.dim, dtype=np.float64 if wide else np.float32)
-        start = 0
-        for place in self.places:
-            if place.moves:
-                vector[start : start + place.size] = _read(arrays[place.name], place).reshape(-1)
-                start += place.size
-        return vector
-
     def _check(self, arrays: Mapping[str, Array]) -> None:
-        if list(arrays) != [place.name for place in self.places]:
-            raise ValueError("these arrays have other names, or another order, than the model's")
-        for place in self.places:
-            array = arrays[place.name]
-            if (tuple(array.shape), np.dtype(array.dtype)) != (place.shape, np.dtype(place.dtype)):
-                raise ValueError(
-                    f"array {place.name!r} is {array.dtype}{tuple(array.shape)}, the model's is "
-                    f"{place.dtype}{place.shape}"
-                )
+        if set(arrays) != {place.name for place in self.places}:
+            raise ValueError("these arrays have other names than the model's")
 
 
 def _dtype(name: str, declared: str) -> str:
@@ -149,13 +138,13 @@ def _dtype(name: str, declared: str) -> str:
 
 
 def _read(array: Array, place: _Place) -> NDArray[np.floating]:
-    """The numbers that an array holds, which need not be what it declares."""
+    """The numbers that an array holds, which need not be what it declares, in whatever precision."""
     try:
         values = array.numpy()
     except (TypeError, EOFError, OSError, SyntaxError) as error:
         raise ValueError(f"array {place.name!r} cannot be read") from error
-    if (values.shape, values.dtype) != (place.shape, np.dtype(place.dtype)):
+    if values.shape != place.shape or values.dtype.kind != "f":
         raise ValueError(
-            f"array {place.name!r} declares {place.dtype}{place.shape} and holds {values.dtype}{values.shape}"
+            f"array {place.name!r} holds {values.dtype}{values.shape}, the model's {place.dtype}{place.shape}"
         )
     return values

@@ -1,0 +1,196 @@
+"""What a client agrees to: limits and keys from its own code and node_config, never from the server.
+
+A client's ``node_config`` belongs to whoever runs the node; the app's code, and what it gives to the
+constructor, comes with the run. Where both set a limit, the stricter one holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self, TypeVar
+
+from flwr.app import UserConfigValue
+
+from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.shuffler.errors import ShuffleError
+from shuffle_plugins.shuffler.keys import parse_public_key
+
+Number = TypeVar("Number", int, float)
+
+PREFIX = "shuffle-"
+MAX_LOCAL_EPSILON = "shuffle-max-local-epsilon"
+MAX_LOCAL_DELTA = "shuffle-max-local-delta"
+MAX_ROUNDS = "shuffle-max-rounds"
+MAX_TOTAL_LOCAL_EPSILON = "shuffle-max-total-local-epsilon"
+LEDGER_FILE = "shuffle-ledger-file"
+MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
+SIGNING_KEY_FILE = "shuffle-signing-key-file"
+
+KEYS = frozenset(
+    {
+        MAX_LOCAL_EPSILON,
+        MAX_LOCAL_DELTA,
+        MAX_ROUNDS,
+        MAX_TOTAL_LOCAL_EPSILON,
+        LEDGER_FILE,
+        MIXER_PUBLIC_KEY,
+        SIGNING_KEY_FILE,
+    }
+)
+"""Every ``shuffle-`` key that a client's ``node_config`` may have."""
+
+
+class ClientRefusal(StrEnum):
+    """Why a client answers with an error: constants, which depend on configuration and request alone."""
+
+    NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
+    BAD_INSTRUCTION = "shuffle: the instruction is malformed"
+    BAD_MODEL = "shuffle: the message must hold one ArrayRecord of real numbers, and integers if need be"
+    BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
+    BAD_SETTINGS = "shuffle: the client's node_config is not valid"
+    NO_LIMITS = "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config"
+    LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
+    UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
+    NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
+    BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
+    LEDGER = "shuffle: the client's ledger cannot be used"
+    MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
+    MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
+    MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
+    TOKEN_SPENT = "shuffle: the client has answered this round before"
+    TRAINING_FAILED = "shuffle: training failed on the client"
+    INTERNAL = "shuffle: the client failed before it trained"
+
+
+class ClientRefused(Exception):
+    """A client does not take part; ``code`` says why."""
+
+    def __init__(self, code: ClientRefusal) -> None:
+        super().__init__(str(code))
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSettings:
+    """What one client agrees to, and where its ledger and keys are.
+
+    Attributes:
+        limits: on ε0 per round, rounds, and total ε0.
+        max_local_delta: largest δ0 of a report; 0 admits pure ε0 mechanisms alone.
+        ledger_file: where the client counts; None keeps the count in Flower's context.
+        mixer_key: public key of the mixer, 32 bytes; None sends unsealed reports.
+        signing_key_file: the client's private signing key; present if and only if ``mixer_key`` is.
+    """
+
+    limits: ClientLimits
+    max_local_delta: float = 0.0
+    ledger_file: Path | None = None
+    mixer_key: bytes | None = None
+    signing_key_file: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        node_config: Mapping[str, UserConfigValue],
+        *,
+        limits: ClientLimits | None = None,
+        max_local_delta: float | None = None,
+    ) -> Self:
+        """The settings of a node.
+
+        Args:
+            node_config: of the node; keys that do not start with ``shuffle-`` are somebody else's.
+            limits: from the app's code, if any.
+            max_local_delta: from the app's code, if any.
+
+        Raises:
+            ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (a mistyped limit must not be without
+                effect) or a value of another type or out of range; NO_LIMITS if nobody limits ε0.
+        """
+        own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
+        try:
+            return cls._of(own, limits, max_local_delta)
+        except (ValueError, ShuffleError) as error:
+            raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+
+    @classmethod
+    def _of(
+        cls,
+        own: Mapping[str, UserConfigValue],
+        limits: ClientLimits | None,
+        max_local_delta: float | None,
+    ) -> Self:
+        unknown = sorted(own.keys() - KEYS)
+        if unknown:
+            raise ValueError(f"unknown keys in node_config: {', '.join(unknown)}; known: {sorted(KEYS)}")
+        rounds = own.get(MAX_ROUNDS)
+        if rounds is not None and type(rounds) is not int:
+            raise ValueError(f"{MAX_ROUNDS} is a whole number, got {rounds!r}")
+        configured = ClientLimits(
+            max_local_epsilon=_number(own, MAX_LOCAL_EPSILON),
+            max_rounds=rounds,
+            max_total_local_epsilon=_number(own, MAX_TOTAL_LOCAL_EPSILON),
+        )
+        both = stricter(limits, configured) if limits is not None else configured
+        if both.max_local_epsilon is None:
+            raise ClientRefused(ClientRefusal.NO_LIMITS)
+        delta = _number(own, MAX_LOCAL_DELTA)
+        if delta is not None:
+            check_max_local_delta(delta)
+        mixer_key, signing_key = own.get(MIXER_PUBLIC_KEY), _path(own, SIGNING_KEY_FILE)
+        if (mixer_key is None) != (signing_key is None):
+            raise ValueError(f"{MIXER_PUBLIC_KEY} and {SIGNING_KEY_FILE} go together")
+        return cls(
+            limits=both,
+            max_local_delta=_least(max_local_delta, delta) or 0.0,
+            ledger_file=_path(own, LEDGER_FILE),
+            mixer_key=None if mixer_key is None else parse_public_key(mixer_key),
+            signing_key_file=signing_key,
+        )
+
+
+def check_max_local_delta(limit: float) -> float:
+    """Return the limit on δ0.
+
+    Raises:
+        ValueError: unless it is a number in [0, 1).
+    """
+    if type(limit) not in (int, float) or not 0 <= limit < 1:
+        raise ValueError(f"the largest local delta is a number in [0, 1), got {limit!r}")
+    return float(limit)
+
+
+def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
+    """Limits that hold where both hold; None in a field is no limit."""
+    return ClientLimits(
+        max_local_epsilon=_least(first.max_local_epsilon, second.max_local_epsilon),
+        max_rounds=_least(first.max_rounds, second.max_rounds),
+        max_total_local_epsilon=_least(first.max_total_local_epsilon, second.max_total_local_epsilon),
+    )
+
+
+def _least(first: Number | None, second: Number | None) -> Number | None:
+    given = [limit for limit in (first, second) if limit is not None]
+    return min(given) if given else None
+
+
+def _number(own: Mapping[str, UserConfigValue], key: str) -> float | None:
+    value = own.get(key)
+    if value is None:
+        return None
+    if isinstance(value, (bool, str)) or not math.isfinite(value):
+        raise ValueError(f"{key} is a number, got {value!r}")
+    return float(value)
+
+
+def _path(own: Mapping[str, UserConfigValue], key: str) -> Path | None:
+    value = own.get(key)
+    if value is None:
+        return None
+    if type(value) is not str or not value:
+        raise ValueError(f"{key} is the path of a file, got {value!r}")
+    return Path(value).expanduser()

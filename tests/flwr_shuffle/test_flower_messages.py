@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.messages import (
+    PAYLOAD_KEY,
+    RECORD_KEY,
+    Instruction,
+    context_of,
+    instruction_of,
+    payload_of,
+    plain_payload,
+    read_plain_payload,
+    refusal,
+    reply,
+)
+from mod_harness import adding, app
+
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+
+SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
+ASKED = Instruction(
+    token=bytes(range(16)),
+    run="run-7",
+    server_round=3,
+    mechanism=SPEC,
+    participation=0.25,
+    analyzer_key=b"k" * 32,
+)
+
+
+def _with(**changes: Any) -> Instruction:
+    fields = {name: getattr(ASKED, name) for name in ("token", "run", "server_round", "mechanism")}
+    fields |= {"participation": ASKED.participation, "analyzer_key": ASKED.analyzer_key}
+    return Instruction(**(fields | changes))
+
+
+@pytest.fixture
+def message() -> Message:
+    InProcessGrid(app(adding({})), num_nodes=1)  # lets this process make messages
+    return Message(RecordDict(), 5, "train")
+
+
+@pytest.mark.parametrize("asked", [ASKED, _with(analyzer_key=b""), _with(participation=1)])
+def test_an_instruction_comes_back(asked: Instruction) -> None:
+    assert Instruction.from_record(asked.to_record()) == asked
+
+
+def test_it_survives_flowers_own_serialisation() -> None:
+    record = ConfigRecord.inflate(ASKED.to_record().deflate())
+    assert Instruction.from_record(record) == ASKED
+
+
+def test_flower_can_count_its_bytes() -> None:
+    """Flower's own message_size_mod fails on an empty value."""
+    assert _with(analyzer_key=b"").to_record().count_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token": b""},
+        {"token": bytes(15)},
+        {"token": "0" * 16},
+        {"token": None},
+        {"run": ""},
+        {"run": "a" * 129},
+        {"run": "a\nb"},
+        {"run": 7},
+        {"server-round": -1},
+        {"server-round": 1.0},
+        {"server-round": True},
+        {"mechanism": "{}"},
+        {"mechanism": 3},
+        {"participation": 0.0},
+        {"participation": 1.5},
+        {"participation": -0.5},
+        {"participation": float("nan")},
+        {"participation": float("inf")},
+        {"participation": 1},
+        {"participation": "1.0"},
+        {"analyzer-key": b"short"},
+        {"analyzer-key": b""},
+        {"analyzer-key": "k" * 32},
+        {"version": 2},
+        {"version": True},
+        {"version": 1.0},
+        {"extra": 1},
+    ],
+)
+def test_anything_else_is_no_instruction(change: dict[str, Any]) -> None:
+    values: dict[str, Any] = {**ASKED.to_record(), **change}
+    record = ConfigRecord({key: value for key, value in values.items() if value is not None})
+    with pytest.raises(ValueError, match=r".+"):
+        Instruction.from_record(record)
+
+
+@pytest.mark.parametrize("epsilon", ['"2.0"', "NaN", "Infinity", "1e999", "-1", "0", "null", "true"])
+def test_a_local_epsilon_that_is_none(epsilon: str) -> None:
+    record = ASKED.to_record()
+    record["mechanism"] = f'{{"local_epsilon":{epsilon},"name":"l2-block","options":{{}},"radius":1.0}}'
+    with pytest.raises(ValueError, match=r".+"):
+        Instruction.from_record(record)
+
+
+@pytest.mark.parametrize("key", list(ASKED.to_record()))
+def test_nothing_may_be_missing(key: str) -> None:
+    record = ASKED.to_record()
+    del record[key]
+    if key == "analyzer-key":
+        assert not Instruction.from_record(record).sealed
+        return
+    with pytest.raises(ValueError, match="entries"):
+        Instruction.from_record(record)
+
+
+def test_the_instruction_of_a_message(message: Message) -> None:
+    assert instruction_of(message) is None
+    message.content = RecordDict({RECORD_KEY: ASKED.to_record()})
+    assert instruction_of(message) == ASKED
+    message.content = RecordDict({RECORD_KEY: MetricRecord({"a": 1})})
+    with pytest.raises(ValueError, match="ConfigRecord"):
+        instruction_of(message)
+
+
+def test_a_context_differs_wherever_clients_could_be_told_different_things() -> None:
+    variants = [
+        ASKED,
+        _with(token=os.urandom(16)),
+        _with(run="run-8"),
+        _with(server_round=4),
+        _with(participation=0.5),
+        _with(analyzer_key=b"K" * 32),
+        _with(mechanism=MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5)),
+    ]
+    contexts = {context_of(asked, dim=dim).digest() for asked in variants for dim in (8, 9)}
+    assert len(contexts) == 2 * len(variants)
+    assert context_of(ASKED, dim=8) == context_of(Instruction.from_record(ASKED.to_record()), dim=8)
+
+
+def test_payloads_of_reports_and_dummies_are_equally_long() -> None:
+    report = os.urandom(20)
+    assert len(plain_payload(report, size=20)) == len(plain_payload(None, size=20)) == 21
+    assert read_plain_payload(plain_payload(report, size=20), size=20) == report
+    assert read_plain_payload(plain_payload(None, size=20), size=20) is None
+
+
+@pytest.mark.parametrize("report", [b"", bytes(19), bytes(21)])
+def test_a_report_of_another_size_is_not_packed(report: bytes) -> None:
+    with pytest.raises(ValueError, match="20 bytes"):
+        plain_payload(report, size=20)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x01", bytes(20), bytes(22), b"\x02" + bytes(20), b"\x00" + b"\x01" * 20]
+)
+def test_other_payloads_are_not_read(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="not an unsealed payload"):
+        read_plain_payload(payload, size=20)
+
+
+def test_a_reply_holds_the_payload_alone(message: Message) -> None:
+    answer = reply(b"payload", to=message)
+    assert payload_of(answer) == b"payload"
+    assert {key: dict(record) for key, record in answer.content.items()} == {
+        RECORD_KEY: {PAYLOAD_KEY: b"payload"}
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({RECORD_KEY: MetricRecord({"payload": 3})}),
+        RecordDict({RECORD_KEY: ConfigRecord()}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: "text"})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b""})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: [b"a"]})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a", "more": 1})}),
+        RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: b"a"}), "metrics": MetricRecord({"loss": 1.0})}),
+    ],
+)
+def test_other_replies_have_no_payload(content: RecordDict, message: Message) -> None:
+    with pytest.raises(ValueError, match="nothing else"):
+        payload_of(Message(content, reply_to=message))
+
+
+def test_an_error_has_no_payload(message: Message) -> None:
+    with pytest.raises(ValueError, match="nothing else"):
+        payload_of(refusal("constant", to=message))

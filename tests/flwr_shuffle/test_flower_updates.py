@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr_shuffle.updates import Layout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from mod_harness import record
+from torch import nn
+
+MODEL = {
+    "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "scale": np.array(1234.5, dtype=np.float32),
+    "steps": np.array([3, 4], dtype=np.int64),
+    "count": np.array(7, dtype=np.int64),
+    "mask": np.array([True, False]),
+    "half": np.array([0.5], dtype=np.float16),
+    "empty": np.zeros((0, 4), dtype=np.float32),
+}
+
+
+def test_every_float_has_its_place_and_nothing_else() -> None:
+    layout = Layout.of(record(MODEL))
+    assert layout.dim == 6 + 1 + 1
+    assert layout.flatten(record(MODEL)).tolist() == [0, 1, 2, 3, 4, 5, 1234.5, 0.5]
+    assert layout.flatten(record(MODEL)).dtype == torch.float32
+
+
+def test_one_wide_array_makes_the_vector_wide() -> None:
+    arrays = record(MODEL | {"fine": np.array([1 / 3])})
+    assert Layout.of(arrays).dtype == torch.float64
+    assert Layout.of(arrays).flatten(arrays)[-1].item() == 1 / 3
+
+
+def test_a_zero_dimensional_array_moves() -> None:
+    """NumPy turns results of 0-d arrays into scalars; the host's own LDP mod leaves them unprotected."""
+    old, new = record(MODEL), record(MODEL | {"scale": np.array(1235.0, dtype=np.float32)})
+    layout = Layout.of(old)
+    assert layout.delta(new, old).tolist() == [0, 0, 0, 0, 0, 0, 0.5, 0]
+    moved = layout.shifted(old, torch.full((8,), 2.0))
+    assert moved["scale"].numpy().shape == ()
+    assert moved["scale"].numpy() == np.float32(1236.5)
+
+
+def test_integers_and_bools_stay_at_the_servers_value() -> None:
+    old = record(MODEL)
+    wild = record(
+        MODEL | {"steps": np.array([-9, 10**12]), "count": np.array(1), "mask": np.array([False, True])}
+    )
+    layout = Layout.of(old)
+    assert not layout.delta(wild, old).any()
+    moved = layout.shifted(old, torch.ones(8))
+    for name in ("steps", "count", "mask"):
+        assert moved[name].data == old[name].data
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros(9, dtype=np.int8), np.zeros((2, 2), dtype=np.float64), np.array(1.5)]
+)
+def test_a_client_may_hold_anything_in_place_of_integers(value: np.ndarray) -> None:
+    old = record(MODEL)
+    assert not Layout.of(old).delta(record(MODEL | {"steps": value}), old).any()
+
+
+def test_dtypes_and_shapes_come_back() -> None:
+    old = record(MODEL)
+    moved = Layout.of(old).shifted(old, torch.linspace(-1, 1, 8))
+    assert isinstance(moved, ArrayRecord)
+    assert list(moved) == list(old)
+    for name, value in MODEL.items():
+        assert moved[name].numpy().dtype == value.dtype
+        assert moved[name].numpy().shape == value.shape
+        assert (moved[name].dtype, tuple(moved[name].shape)) == (str(value.dtype), value.shape)
+
+
+def test_order_and_precision_of_a_client_do_not_matter() -> None:
+    old = record(MODEL)
+    new = {name: MODEL[name] for name in reversed(MODEL)}
+    new["weight"] = MODEL["weight"].astype(np.float64) + 1
+    assert Layout.of(old).delta(record(new), old).tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
+
+
+def test_batch_norm_as_torch_has_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    old = ArrayRecord(model.state_dict())
+    layout = Layout.of(old)
+    assert layout.dim == 6 + 2 + 4 * 2
+    model(torch.randn(5, 3))
+    new = ArrayRecord(model.state_dict())
+    assert new["1.num_batches_tracked"].numpy() == 1
+    delta = layout.delta(new, old)
+    assert delta[:12].eq(0).all()
+    assert delta[12:].ne(0).all()
+    model.load_state_dict(layout.shifted(old, delta).to_torch_state_dict())
+    assert model[1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"steps": np.array([1, 2])},
+        {"empty": np.zeros((0,), dtype=np.float32)},
+        {"weight": np.zeros(2, dtype=np.complex64)},
+        {"weight": np.zeros(2), "name": np.array(["a"])},
+    ],
+)
+def test_models_that_cannot_be_trained(arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match=r"floating-point|real numbers"):
+        Layout.of(record(arrays))
+
+
+def test_a_type_that_numpy_does_not_know() -> None:
+    with pytest.raises(ValueError, match="unknown type"):
+        Layout.of({"w": Array("bfloat17", (1,), "numpy.ndarray", b"")})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight": np.zeros((3, 2), dtype=np.float32)},
+        {"weight": np.zeros(6, dtype=np.float32)},
+        {"scale": np.zeros(1, dtype=np.float32)},
+        {"weight": np.zeros((2, 3), dtype=np.int64)},
+        {"weight": np.zeros((2, 3), dtype=np.complex64)},
+        {"more": np.zeros(1, dtype=np.float32)},
+    ],
+)
+def test_arrays_of_another_model(change: dict[str, np.ndarray]) -> None:
+    layout = Layout.of(record(MODEL))
+    with pytest.raises(ValueError, match=r"names|holds"):
+        layout.flatten(record(MODEL | change))
+
+
+def test_a_missing_array() -> None:
+    fewer = {name: value for name, value in MODEL.items() if name != "mask"}
+    with pytest.raises(ValueError, match="names"):
+        Layout.of(record(MODEL)).flatten(record(fewer))
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x93NUMPY"])
+def test_bytes_that_are_no_array(data: bytes) -> None:
+    old = record(MODEL)
+    layout = Layout.of(old)
+    broken = dict(old)
+    broken["weight"] = Array("float32", (2, 3), "numpy.ndarray", data)
+    with pytest.raises(ValueError, match=r".+"):
+        layout.flatten(broken)
+
+
+def test_what_an_array_declares_is_not_believed() -> None:
+    old = record(MODEL)
+    layout = Layout.of(old)
+    liar = dict(old)
+    liar["weight"] = Array(
+        "float32", (2, 3), "numpy.ndarray", record({"w": np.zeros(999, np.float32)})["w"].data
+    )
+    with pytest.raises(ValueError, match="holds"):
+        layout.flatten(liar)
+
+
+@pytest.mark.parametrize("length", [7, 9])
+def test_a_mean_of_another_length(length: int) -> None:
+    old = record(MODEL)
+    with pytest.raises(ValueError, match="8 floating-point entries"):
+        Layout.of(old).shifted(old, torch.zeros(length))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        hnp.arrays(
+            dtype=st.sampled_from([np.float32, np.float64, np.int64, np.float16]),
+            shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+            elements=st.integers(-1000, 1000),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_shifting_by_the_change_gives_the_new_model(values: list[np.ndarray]) -> None:
+    arrays = {str(i): value for i, value in enumerate([*values, np.array(1.0, dtype=np.float32)])}
+    new = {
+        name: np.asarray(value * 2 + 1 if value.dtype.kind == "f" else value + 5, dtype=value.dtype)
+        for name, value in arrays.items()
+    }
+    layout = Layout.of(record(arrays))
+    moved = layout.shifted(record(arrays), layout.delta(record(new), record(arrays)))
+    for name, value in arrays.items():
+        expected = new[name] if value.dtype.kind == "f" else value
+        np.testing.assert_array_equal(moved[name].numpy(), expected)

@@ -1,0 +1,172 @@
+"""What leaves a client has the law of its mechanism: decoded from payloads, for every kind of array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr_shuffle.updates import Layout
+from mod_harness import Arrays, adding, counts, record, released
+from scipy import stats
+from torch import nn
+
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.randomness import SecureRandomness
+
+Train = Callable[[Message, Context], Message]
+
+CLIENTS = 600
+SURE = 1e-7
+"""A true law is rejected once in ten million runs of one test."""
+
+LINEAR = {"weight": np.zeros((1, 2), np.float32), "bias": np.ones(1, np.float32)}
+SCALAR = {"temperature": np.array(1234.5, np.float32)}
+MIXED = {
+    "steps": np.array([3, 4]),
+    "gain": np.array(2.0, np.float64),
+    "weight": np.array([[0.5], [0.25]], np.float16),
+    "mask": np.array([True, False]),
+}
+BATCH_NORM = {name: tensor.numpy() for name, tensor in nn.BatchNorm1d(1).state_dict().items()}
+
+
+def _wild_integers(message: Message, context: Context) -> Message:
+    """Data in the integers: another value for each client and each entry."""
+    answer = adding({"gain": np.array(0.9), "weight": np.array([[-0.2], [0.4]])})(message, context)
+    noise = SecureRandomness().integers(1 << 62, 2).numpy()
+    new = {name: array.numpy() for name, array in answer.content["arrays"].items()}
+    return Message(
+        RecordDict({"arrays": record(new | {"steps": noise, "mask": noise % 2 == 0})}), reply_to=message
+    )
+
+
+def _batch_norm(message: Message, context: Context) -> Message:
+    """Training proper: a step of SGD, and the buffers move by themselves."""
+    model = nn.BatchNorm1d(1)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model(torch.tensor([[1.0], [3.0], [8.0]])).pow(3).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.2 * parameter.grad
+    metrics = MetricRecord({"num-examples": 3, "loss": 0.5})
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message
+    )
+
+
+CASES: dict[str, tuple[Arrays, Train]] = {
+    "linear": (LINEAR, adding({"weight": np.array([[0.9, -0.4]]), "bias": np.array([0.1])})),
+    "0-d": (SCALAR, adding({"temperature": np.array(0.75)})),
+    "integers": (MIXED, _wild_integers),
+    "batch-norm": (BATCH_NORM, _batch_norm),
+}
+
+
+def _update(arrays: Arrays, train: Train) -> torch.Tensor:
+    """What one client's training changes, by training once without any mod."""
+    message = Message(RecordDict({"arrays": record(arrays)}), 1, "train")
+    new = train(message, None).content["arrays"]  # type: ignore[arg-type]
+    return Layout.of(record(arrays)).delta(new, record(arrays))
+
+
+def _law(spec: MechanismSpec, x: torch.Tensor, outcomes: Reports) -> np.ndarray:
+    mechanism = spec.build(dim=x.numel())
+    likelihood = mechanism.log_likelihood(outcomes, mechanism.clip(x.unsqueeze(0))[0]).exp().numpy()
+    assert likelihood.sum() == pytest.approx(1, abs=1e-6)
+    return likelihood / likelihood.sum()
+
+
+def _released(case: str, spec: MechanismSpec, *, clients: int = CLIENTS) -> tuple[torch.Tensor, Reports]:
+    arrays, train = CASES[case]
+    reports = released(arrays, train, spec, clients=clients, dim=Layout.of(record(arrays)).dim)
+    return _update(arrays, train), reports
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("linear", "linf-block"),
+        ("linear", "l2-block"),
+        ("linear", "l1-hadamard"),
+        ("0-d", "binary-rr"),
+        ("0-d", "l2-block"),
+        ("integers", "linf-coordinate"),
+        ("integers", "linf-block"),
+        ("batch-norm", "linf-block"),
+        ("batch-norm", "l1-hadamard"),
+    ],
+)
+def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
+    spec = MechanismSpec(name=name, local_epsilon=2.5)
+    update, reports = _released(case, spec)
+    outcomes = spec.build(dim=update.numel()).outcomes()
+    assert outcomes is not None
+    observed = counts(reports, outcomes).numpy()
+    law = _law(spec, update, outcomes)
+    assert stats.chisquare(observed, CLIENTS * law).pvalue > SURE
+    without_update = _law(spec, torch.zeros_like(update), outcomes)
+    assert stats.chisquare(observed, CLIENTS * without_update).pvalue < SURE
+
+
+@pytest.mark.parametrize("case", ["0-d", "batch-norm", "integers"])
+@pytest.mark.parametrize("name", ["privunit", "laplace"])
+def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str, name: str) -> None:
+    spec = MechanismSpec(name=name, local_epsilon=3.0, radius=1.5)
+    update, reports = _released(case, spec, clients=400)
+    mechanism = spec.build(dim=update.numel())
+    x = mechanism.clip(update.unsqueeze(0))[0].to(torch.float64)
+    errors = torch.stack([mechanism.sum(reports.narrow(i, i + 1)) for i in range(400)]).to(torch.float64) - x
+    assert errors.abs().min() > 0  # nothing passes as it is
+    mean, spread = errors.mean(dim=0), errors.std(dim=0) / math.sqrt(400)
+    assert bool((mean.abs() < 6 * spread).all())
+    squares = errors.square().sum(dim=1)
+    expected = float(mechanism.variance(x.unsqueeze(0))[0])
+    assert abs(float(squares.mean()) - expected) < 6 * float(squares.std()) / math.sqrt(400)
+
+
+@pytest.mark.parametrize(("case", "name"), [("0-d", "binary-rr"), ("linear", "linf-block")])
+def test_no_odds_move_by_more_than_local_epsilon(case: str, name: str) -> None:
+    """Two clients with opposite data, on every outcome; the odds come near enough to the limit to tell."""
+    spec = MechanismSpec(name=name, local_epsilon=1.5)
+    arrays, _ = CASES[case]
+    dim = Layout.of(record(arrays)).dim
+    names = [name for name, value in arrays.items() if value.dtype.kind == "f"]
+    outcomes = spec.build(dim=dim).outcomes()
+    assert outcomes is not None
+    clients = 1000
+    per_side = []
+    for sign in (1.0, -1.0):
+        far = adding({name: np.full(arrays[name].shape, 50.0 * sign) for name in names})
+        per_side.append(counts(released(arrays, far, spec, clients=clients, dim=dim), outcomes).numpy())
+    for more, fewer in (per_side, reversed(per_side)):
+        for k, j in zip(more, fewer, strict=True):
+            at_least = stats.beta.ppf(SURE, k, clients - k + 1) if k else 0.0
+            at_most = stats.beta.ppf(1 - SURE, j + 1, clients - j)
+            assert at_least <= math.exp(spec.local_epsilon) * at_most
+    ratios = per_side[0] / np.maximum(per_side[1], 1)
+    assert math.log(ratios.max()) > 0.75 * spec.local_epsilon
+
+
+def test_an_update_of_norm_zero() -> None:
+    """The host's own clipping divides by zero."""
+    spec = MechanismSpec(name="linf-block", local_epsilon=2.0)
+    reports = released(LINEAR, adding({}), spec, clients=CLIENTS, dim=3)
+    outcomes = spec.build(dim=3).outcomes()
+    assert outcomes is not None
+    law = _law(spec, torch.zeros(3), outcomes)
+    assert stats.chisquare(counts(reports, outcomes).numpy(), CLIENTS * law).pvalue > SURE
+
+
+def test_an_update_far_outside_the_ball_is_clipped() -> None:
+    spec = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.01)
+    huge = adding({"weight": np.array([[9e30, -3e30]]), "bias": np.array([1e30])})
+    reports = released(LINEAR, huge, spec, clients=CLIENTS, dim=3)
+    outcomes = spec.build(dim=3).outcomes()
+    assert outcomes is not None
+    law = _law(spec, torch.tensor([9.0, -3.0, 1.0]), outcomes)
+    assert stats.chisquare(counts(reports, outcomes).numpy(), CLIENTS * law).pvalue > SURE
