@@ -1,0 +1,1 @@
+"""Digits learnt by Flower clients whose updates are randomised, shuffled and accounted for."""

@@ -1,0 +1,36 @@
+"""What every node runs: an ordinary Flower client, behind a mod that lets one randomised report out."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_shuffle import ShuffleMod, register_mix_node
+
+from flower_mnist import task
+from shuffle_plugins.ledger import ClientLimits
+
+# What a client agrees to, whatever the server asks; its node_config can only be stricter.
+app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0))])
+register_mix_node(app)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    examples = task.client_examples(
+        str(context.run_config["data-dir"]),
+        partition=int(context.node_config["partition-id"]),
+        partitions=int(context.node_config["num-partitions"]),
+    )
+    model = task.network(examples[0])
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    task.train(
+        model,
+        examples,
+        steps=int(context.run_config["local-steps"]),
+        learning_rate=float(context.run_config["learning-rate"]),
+    )
+    records = {
+        "arrays": ArrayRecord(model.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(examples[1])}),  # never leaves the client
+    }
+    return Message(RecordDict(records), reply_to=message)

@@ -1,0 +1,75 @@
+"""The server: FedAvg on shuffled reports, with accuracy and certified ε after every round."""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import FixedSize, MixNodeStage, Poisson, SelfSampling, ShuffleStrategy
+
+from flower_mnist import task
+from shuffle_plugins.accounting.federated import Against
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    delta = float(config["delta"])
+    strategy = ShuffleStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        randomizer=str(config["randomizer"]),
+        local_epsilon=float(config["local-epsilon"]),
+        clipping_norm=float(config["clipping-norm"]),
+        sampling=sampling(config),
+        population=int(config["population"]),
+        shuffler=MixNodeStage() if config["mixer"] else None,
+        minimum_reports=int(config["minimum-reports"]) or None,
+        ledger=str(config["ledger-file"]) or None,
+        delta=delta,
+        max_epsilon=float(config["max-epsilon"]) or None,
+        budget_against=Against(str(config["budget-against"])),
+    )
+    test = task.test_examples(str(config["data-dir"]))
+    model = task.network(test[0])
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        accuracy = task.accuracy(model, test)
+        spent = {against: strategy.accountant.spent(delta, against=against) for against in Against}
+        print(
+            f"round {server_round}: accuracy {accuracy:.1%}, certified ε at δ = {delta:g}: "
+            f"{spent[Against.OBSERVER]:.3f} against an observer of the model, "
+            f"{spent[Against.SERVER]:.3f} against the server, {spent[Against.LOCAL]:.3f} if nobody is trusted",
+            flush=True,
+        )
+        return MetricRecord({"accuracy": accuracy})
+
+    try:
+        strategy.start(
+            grid=grid,
+            initial_arrays=ArrayRecord(model.state_dict()),
+            num_rounds=int(config["num-server-rounds"]),
+            timeout=float(config["round-timeout"]),
+            evaluate_fn=evaluate,
+        )
+    except PrivacyBudgetExhausted as end:
+        print(f"the budget is spent: {end}", flush=True)
+    if config["model-file"] and strategy.arrays is not None:
+        torch.save(strategy.arrays.to_torch_state_dict(), str(config["model-file"]))
+
+
+def sampling(config: dict[str, str | int | float | bool]) -> FixedSize | Poisson | SelfSampling:
+    """Who takes part, as the run-config says."""
+    rate = float(config["participation"])
+    match config["sampling"]:
+        case "fixed-size":
+            return FixedSize(int(config["cohort"]))
+        case "poisson":
+            return Poisson(rate)
+        case "self":
+            return SelfSampling(rate)
+    raise ValueError(f'sampling is "fixed-size", "poisson" or "self", got {config["sampling"]!r}')
