@@ -19,18 +19,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
+
+from shuffle_plugins.accounting.fair_coins import LOG_TWO_PI, LONG_ROUNDOFF, Long, masses, upper_half
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
 
-_Long = npt.NDArray[np.longdouble]
-
-_REACH = 12.0
 _MOST_SUMMED = 1 << 32  # trials whose outcomes are listed at once
-_ROUNDOFF = 64.0 * float(np.finfo(np.longdouble).eps)
-_LOG_TWO_PI = np.log(8 * np.arctan(np.longdouble(1)))
 _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulants of a uniform on one cell
 
 
@@ -62,16 +58,23 @@ def gaussian_cover(trials: int) -> GaussianCover:
             f"trials must be an int in [{FEWEST_TRIALS}, {MOST_TRIALS:g}], got {trials!r}: fewer coins "
             "are no cover for anybody"
         )
+    covers = [(_cover(part), times) for part, times in _parts(trials)]
+    return GaussianCover(
+        deviation=covering_deviation(trials),
+        distance=min(1.0, math.fsum(cover.distance * times for cover, times in covers)),
+    )
+
+
+def covering_deviation(trials: int) -> float:
+    """Deviation of the Gaussian that covers Bin(trials, ½), without summing up its distance."""
+    return math.sqrt(math.fsum(_deviation(part) ** 2 * times for part, times in _parts(trials)))
+
+
+def _parts(trials: int) -> list[tuple[int, int]]:
+    """Sizes of smaller binomials, and their numbers, that add up: so do their covers."""
     parts = -(-trials // _MOST_SUMMED)
-    if parts > 1:
-        # A binomial is a sum of independent ones, and so are the covers: variances and distances add up.
-        smaller = trials // parts
-        covers = [(_cover(smaller + 1), trials - smaller * parts), (_cover(smaller), parts - trials % parts)]
-        return GaussianCover(
-            deviation=math.sqrt(sum(cover.deviation**2 * times for cover, times in covers)),
-            distance=min(1.0, sum(cover.distance * times for cover, times in covers)),
-        )
-    return _cover(trials)
+    size, larger = divmod(trials, parts)
+    return [(n, times) for n, times in ((size + 1, larger), (size, parts - larger)) if times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +108,17 @@ def _three_points(trials: int) -> _ThreePoints:
     return _ThreePoints(reach=math.sqrt(square), outer=variance / square)
 
 
+def _deviation(trials: int) -> float:
+    return math.sqrt(trials / 4 - _CELL_VARIANCE - _three_points(trials).variance)
+
+
 @lru_cache(maxsize=512)
 def _cover(trials: int) -> GaussianCover:
-    points = _three_points(trials)
-    deviation = math.sqrt(trials / 4 - _CELL_VARIANCE - points.variance)
-    scale = math.sqrt(trials) / 2
+    points, deviation = _three_points(trials), _deviation(trials)
     # Both laws are symmetric: list one half, the middle outcome of an even number of trials once.
-    first = (trials + 1) // 2
-    last = min(trials - 1, math.ceil(trials / 2 + _REACH * scale))
-    counts = np.arange(first, last + 1, dtype=np.int64)
+    counts = upper_half(trials)
     centred = (2 * counts - trials).astype(np.longdouble) / 2
-    binomial = _binomial(counts, trials)
+    binomial = masses(counts, trials)
     image = (1 - np.longdouble(points.outer)) * _cell_mass(centred, deviation)
     for shift in (points.reach, -points.reach):
         image += np.longdouble(points.outer) / 2 * _cell_mass(centred - np.longdouble(shift), deviation)
@@ -126,38 +129,16 @@ def _cover(trials: int) -> GaussianCover:
     beyond = 2 * math.exp(-2 * reached**2 / trials) + 2 * math.exp(
         -(max(reached - points.reach, 0.0) ** 2) / (2 * deviation**2)
     )
-    return GaussianCover(deviation=deviation, distance=min(1.0, (apart + beyond) / 2 + _ROUNDOFF))
+    return GaussianCover(deviation=deviation, distance=min(1.0, (apart + beyond) / 2 + LONG_ROUNDOFF))
 
 
-def _binomial(counts: npt.NDArray[np.int64], trials: int) -> _Long:
-    """Masses of Bin(trials, ½): Stirling's series, whose error after five terms is below its sixth."""
-    k = counts.astype(np.longdouble)
-    m = np.longdouble(trials)
-    u = (2 * counts - trials).astype(np.longdouble) / m
-    exponent = -(m / 2) * ((1 + u) * np.log1p(u) + (1 - u) * np.log1p(-u))
-    exponent += _stirling(m) - _stirling(k) - _stirling(m - k)
-    exponent += (np.log(m) - np.log(k) - np.log(m - k) - _LOG_TWO_PI) / 2
-    return np.asarray(np.exp(exponent), dtype=np.longdouble)
-
-
-def _stirling(n: _Long | np.longdouble) -> _Long:
-    """log n! − (n log n − n + ½ log 2πn)."""
-    inverse = 1 / n
-    square = inverse * inverse
-    one = np.longdouble(1)
-    series = (
-        one / 12 - (one / 360 - (one / 1260 - (one / 1680 - one / 1188 * square) * square) * square) * square
-    )
-    return np.asarray(series * inverse, dtype=np.longdouble)
-
-
-def _cell_mass(centre: _Long, deviation: float) -> _Long:
+def _cell_mass(centre: Long, deviation: float) -> Long:
     """Mass of a centred Gaussian within ½ of ``centre``: the density's Taylor series over the cell."""
     s = np.longdouble(deviation)
     y = centre / s
     half = 1 / (2 * s)
     h, y2 = half * half, y * y
-    density = np.exp(-(y2 + _LOG_TWO_PI) / 2)
+    density = np.exp(-(y2 + LOG_TWO_PI) / 2)
     second = y2 - 1
     fourth = (y2 - 6) * y2 + 3
     sixth = ((y2 - 15) * y2 + 45) * y2 - 15

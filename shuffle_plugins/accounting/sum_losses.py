@@ -15,7 +15,7 @@ from shuffle_plugins.accounting.sum_rounds import SumRound
 
 _REACH = 13.0  # deviations of the loss that a profile is followed
 _LARGEST_LOSS = 600.0
-_ROUNDOFF = 1e-9  # relative, of a Gaussian profile
+_ROUNDOFF = 5e-10  # relative, of a Gaussian profile
 _MOST_COUNTED = 1 << 36  # trials of which every outcome is listed
 INSTANCE = "binomial instance"
 
@@ -41,20 +41,39 @@ def _mills(x: Floats) -> Floats:
 
 
 def upper_law(sum_round: SumRound, resolution: Resolution) -> LossLaw:
-    """The law of the pair with the round's profile γ·δ_μ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1.
+    """The law of the Gaussian that covers the round. Its distance from the round is not in it.
 
-    Sampling without replacement: Balle, Barthe, Gaboardi 2018, Theorem 11, whose profile for E < 1 follows by
-    symmetry (Zhu, Dong, Wang 2022). The distance to the Gaussian is not in it: the accountant charges
-    ``replacement_distance``.
+    The accountant charges that as ``replacement_distance``.
 
     Raises:
         ArithmeticError: if the noise is so small that losses leave floating-point range.
     """
-    mu, gamma = 1.0 / sum_round.noise_multiplier, sum_round.sampling_rate
+    return gaussian_law(
+        noise_multiplier=sum_round.noise_multiplier,
+        sampling_rate=sum_round.sampling_rate,
+        resolution=resolution,
+    )
+
+
+def gaussian_law(*, noise_multiplier: float, sampling_rate: float, resolution: Resolution) -> LossLaw:
+    """From above, the law of a Gaussian mechanism on a sample of fixed size, replace-one.
+
+    Its profile is γ·δ_μ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1, with μ one over the multiplier: Balle, Barthe,
+    Gaboardi 2018, Theorem 11. For E < 1 it follows by symmetry (Zhu, Dong, Wang 2022).
+
+    Args:
+        noise_multiplier: deviation over replace-one sensitivity.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely.
+
+    Raises:
+        ArithmeticError: if the noise is so small that losses leave floating-point range.
+    """
+    mu, gamma = 1.0 / noise_multiplier, sampling_rate
     largest = mu * mu / 2 + _REACH * mu
     if largest > _LARGEST_LOSS:
         raise ArithmeticError(
-            f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {largest:.3g}"
+            f"a noise multiplier of {noise_multiplier:.3g} protects nobody: losses reach {largest:.3g}"
         )
     count = math.ceil(2 * resolution.cells * largest / mu)
     own = np.linspace(0.0, largest, count + 1)

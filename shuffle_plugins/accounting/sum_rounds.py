@@ -28,6 +28,8 @@ class SumRound:
         population: n, the public and fixed number of clients.
         cohort: k, how many take part; ``population`` under full participation, the smallest batch under a
             single pass, of which one step is one whole pass.
+        coin_distance: bound on the total variation between the coins really tossed for one coordinate and
+            fair ones.
         sampling: without replacement, full, or single pass.
         adversary: against whom the round is measured; a server that sees who took part gains what sampling
             hides.
@@ -44,6 +46,7 @@ class SumRound:
     population: int
     cohort: int
     attained: int = 0
+    coin_distance: float = 0.0
     sampling: Sampling = Sampling.FULL
     adversary: Adversary = Adversary.MODEL_OBSERVER
 
@@ -73,6 +76,11 @@ class SumRound:
             raise ValueError(f"sensitivity must be positive and finite, got {self.sensitivity!r}")
         if self.attained > self.sensitivity:
             raise ValueError("no two vectors are further apart than the sensitivity; lower attained")
+        if isinstance(self.coin_distance, bool) or not isinstance(self.coin_distance, (int, float)):
+            raise ValueError(f"coin_distance must be a number, got {self.coin_distance!r}")
+        if not 0 <= self.coin_distance <= 1:
+            raise ValueError(f"coin_distance must be in [0, 1], got {self.coin_distance!r}")
+        object.__setattr__(self, "coin_distance", float(self.coin_distance))
         object.__setattr__(self, "sensitivity", float(self.sensitivity))
         self.cover()
 
@@ -96,7 +104,7 @@ class SumRound:
     @property
     def replacement_distance(self) -> float:
         """Total variation between the round and a function of the Gaussian mechanism, all coordinates."""
-        return min(1.0, self.dim * self.cover().distance)
+        return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
 
     def state(self) -> tuple[Any, ...]:
         """The round as a plain tuple of str, int and float, for checkpoints."""
@@ -106,6 +114,7 @@ class SumRound:
             self.adversary.value,
             self.sensitivity,
             self.attained,
+            self.coin_distance,
             self.trials,
             self.dim,
             self.population,
@@ -120,7 +129,8 @@ class SumRound:
             ValueError: if the tuple is not one that :meth:`state` writes.
         """
         try:
-            mark, sampling, adversary, sensitivity, attained, trials, dim, population, cohort = state
+            mark, sampling, adversary, sensitivity, attained, coin_distance, *sizes = state
+            trials, dim, population, cohort = sizes
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a SumRound: {state!r}") from error
         if mark != cls.MARK:
@@ -130,6 +140,7 @@ class SumRound:
             adversary=Adversary(adversary),
             sensitivity=sensitivity,
             attained=attained,
+            coin_distance=coin_distance,
             trials=trials,
             dim=dim,
             population=population,

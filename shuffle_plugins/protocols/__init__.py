@@ -1,0 +1,5 @@
+"""Multi-message shuffle protocols: many small messages per client, and central-model accuracy."""
+
+from shuffle_plugins.protocols.vector_sum import VectorSum
+
+__all__ = ["VectorSum"]

@@ -1,0 +1,154 @@
+"""Levels and coins of a vector sum for a target (ε, δ): noise first, then a lattice that carries it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.fair_coins import LONG_ROUNDOFF
+from shuffle_plugins.accounting.gaussian_cover import (
+    FEWEST_TRIALS,
+    MOST_TRIALS,
+    covering_deviation,
+    gaussian_cover,
+)
+from shuffle_plugins.accounting.losses import FINE
+from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.sum_losses import gaussian_law
+from shuffle_plugins.accounting.sum_rounds import SumRound
+from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, FixedPoint
+
+_LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
+_MOST_ATTEMPTS = 20
+_DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
+_HARDLY_APART = 4 * LONG_ROUNDOFF
+_PRECISION = 1e-3
+_FINER = 2**0.25
+
+
+class _Sum(Protocol):
+    @property
+    def noise_variance(self) -> float: ...
+
+    def sum_round(self, *, population: int | None = None) -> SumRound: ...
+
+
+S = TypeVar("S", bound=_Sum)
+
+
+def calibrate(
+    *,
+    dim: int,
+    clients: int,
+    epsilon: float,
+    delta: float,
+    honest_fraction: float,
+    num_steps: int,
+    population: int | None,
+    overhead: float,
+    build: Callable[[int, int], S],
+) -> S:
+    """The sum built from the fewest levels and coins whose certified ε at δ is at most ``epsilon``.
+
+    Raises:
+        ValueError: if a target is out of range or cannot be reached.
+    """
+    if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
+        raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
+    if not 0 < overhead <= 1:
+        raise ValueError(f"overhead must be in (0, 1], got {overhead!r}")
+    if type(clients) is not int or clients < 2:
+        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    honest = math.floor(honest_fraction * clients * (1 + 1e-12))
+    if honest < 1:
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+
+    distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
+
+    def made(noise: float) -> S:
+        levels, coins = _lattice(
+            noise, dim=dim, clients=clients, honest=honest, overhead=overhead, distance=distance
+        )
+        return build(levels, coins)
+
+    def spent(found: S) -> float:
+        accountant = ShuffleAccountant()
+        accountant.step(found.sum_round(population=population), num_steps=num_steps)
+        return accountant.spent(delta)
+
+    rate = 1.0 if population is None else clients / population
+    noise = _noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
+    for _ in range(_MOST_ATTEMPTS):
+        # What the Gaussian alone needs, and a little more for the distance of the coins from it.
+        found = made(noise)
+        if spent(found) <= epsilon:
+            return found
+        noise *= 1 + _PRECISION
+    raise ValueError(
+        f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within an "
+        f"overhead of {overhead:g}: ask for a larger ε or δ, fewer steps, or a smaller overhead"
+    )
+
+
+def _noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num_steps: int) -> float:
+    """Least noise multiplier, to a part in 2,000, at which Gaussian noise gives ε at δ."""
+
+    def fits(noise: float) -> bool:
+        try:
+            law = gaussian_law(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
+        except ArithmeticError:  # hardly any noise
+            return False
+        return LossComposition([law], [num_steps]).epsilon(delta) <= epsilon
+
+    high = _LEAST_NOISE
+    while not fits(high):
+        high *= 2
+        if high > _MOST_NOISE:
+            raise ValueError(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
+    low = high / 2
+    while high > low * (1 + _PRECISION / 2):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _lattice(
+    noise: float, *, dim: int, clients: int, honest: int, overhead: float, distance: float
+) -> tuple[int, int]:
+    """The coarsest lattice on which noise at this multiplier costs at most the overhead in variance.
+
+    Its coins are as close to their Gaussian as ``distance`` in each coordinate, or as close as can be told.
+    """
+    exact = 1.0
+    found: tuple[int, int] | None = None
+    while exact <= MOST_LEVELS:
+        levels = math.ceil(exact)
+        lattice = FixedPoint(dim=dim, radius=1.0, levels=levels)
+        trials = _trials(noise * 2 * lattice.norm_bound)
+        exact *= _FINER
+        if trials is None:
+            break
+        coins = -(-trials // honest)
+        found = levels, coins
+        # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
+        variance = honest * coins / 4 + clients / 4
+        if variance <= (1 + overhead) * (2 * noise * levels) ** 2:
+            apart = gaussian_cover(honest * coins).distance
+            if apart <= distance or apart <= _HARDLY_APART:
+                return levels, coins
+    if found is None:
+        raise ValueError(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
+    return found
+
+
+def _trials(deviation: float) -> int | None:
+    """Fewest coins whose covering Gaussian has at least this deviation; None if they are too many."""
+    trials = max(FEWEST_TRIALS, math.ceil(4 * (deviation**2 + 0.8 * deviation)))
+    while trials <= MOST_TRIALS:
+        short = deviation**2 - covering_deviation(trials) ** 2
+        if short <= 0:
+            return trials
+        trials += max(1, math.ceil(4 * short))
+    return None
