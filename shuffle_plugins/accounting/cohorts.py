@@ -127,7 +127,9 @@ def _below(sizes: Sequence[Cohort]) -> Cohort:
 
 
 def dearer_than(one: Cohort, other: Cohort) -> Cohort:
-    """A size that covers both, of one kind."""
+    """A size that covers both; of rounds that do not compare, the first."""
+    if one.kind != other.kind:
+        return one
     few = min(one.reports, other.reports)
     return Cohort(one.kind, max(few, min(few * c.hiding // c.reports for c in (one, other))), few)
 

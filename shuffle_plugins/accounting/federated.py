@@ -1,7 +1,7 @@
 """Federated rounds: what they cost a client before an observer of the model, the server, and everybody.
 
-A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how many
-reports there were. The proofs behind every number are in ``docs/accounting.md``, "Federated rounds".
+A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
+many reports there were. The proofs behind every number are in ``docs/accounting.md``, "Federated rounds".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.accountant import (
     check_delta,
     check_target,
 )
-from shuffle_plugins.accounting.cohorts import Cohort, cheapest, dear_one, dearest, fewer_sizes
+from shuffle_plugins.accounting.cohorts import Cohort, cheapest, dear_one, dearer_than, dearest, fewer_sizes
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 
 FederatedState = tuple[Any, Any, float, float]
@@ -38,8 +38,8 @@ _TOLERANCE = 1e-9
 class Against(StrEnum):
     """Whom a budget is held against.
 
-    ``OBSERVER`` reads what the rounds release and does not see who took part. ``SERVER`` also sees who answers.
-    ``LOCAL`` sees every report with its sender's name: nobody is trusted, nothing is amplified.
+    ``OBSERVER`` reads what the rounds release and does not see who took part. ``SERVER`` also sees who
+    answers. ``LOCAL`` sees every report with its sender's name: nobody is trusted, nothing is amplified.
     """
 
     OBSERVER = "observer"
@@ -70,8 +70,8 @@ class FederatedRound:
 
     Attributes:
         observer: the round before an observer of the model.
-        server: the round before the server, for a client that took part: who took part is known already, so both
-            are measured without a further adversary of their own.
+        server: the round before the server, for a client that took part: who took part is known already, so
+            both are measured without a further adversary of their own.
         local_epsilon: ε0 of one report in nats.
         local_delta: δ0 of one report.
 
@@ -115,14 +115,15 @@ class FederatedRound:
     def drawn(cls, mechanism: _Randomizer, *, candidates: int, invited: int, reports: int) -> Self:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
-        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those who
-        drop out earn nothing: γ stays invited / candidates. This needs that who drops out is independent of the
-        data, and that every invited client is as likely to. Before the server γ = 1.
+        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
+        who drop out earn nothing: γ stays invited / candidates. This needs that who drops out is independent
+        of the data, and that every invited client is as likely to. Before the server γ = 1.
 
         Args:
             mechanism: the clients' randomizer.
             candidates: connected clients among whom was drawn.
-            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came out.
+            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
+                out.
             reports: reports that were shuffled together, at least 1.
 
         Raises:
@@ -142,8 +143,8 @@ class FederatedRound:
         """A round in which clients sampled themselves in secret and the others sent dummies.
 
         Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
-        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler that
-        drops the dummies and does not tell.
+        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler
+        that drops the dummies and does not tell.
 
         Args:
             mechanism: the clients' randomizer.
@@ -174,7 +175,7 @@ class FederatedRound:
 
     @property
     def kind(self) -> RoundKind:
-        """Mechanism, ε0, δ0, and whether participation is secret, as a plain tuple: rounds of a kind compare."""
+        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share."""
         server = self.server
         return (
             server.mechanism,
@@ -224,8 +225,8 @@ class FederatedSpending:
     Attributes:
         observer: ε of any client before an observer of the model.
         server: ε of the client who took part most before the server (``adversary`` is ``"server"``).
-        local_epsilon: Σ ε0 of the client who reported most: its ε if nobody is trusted; infinite if Σ δ0 of its
-            reports exceeds ``delta``.
+        local_epsilon: Σ ε0 of the client who reported most: its ε if nobody is trusted; infinite if Σ δ0 of
+            its reports exceeds ``delta``.
         delta: δ all three are for.
         num_rounds: rounds recorded.
         worst_client_rounds: rounds of the client who took part most.
@@ -240,7 +241,7 @@ class FederatedSpending:
 
 
 class RecordedRound(NamedTuple):
-    """One entry of a history: the round, whether its participants are unknown, whether anything was released."""
+    """An entry of a history: the round, whether its participants are unknown, whether it was released."""
 
     federated_round: FederatedRound
     unnamed: bool
@@ -288,12 +289,13 @@ class _Certificate:
 class FederatedAccountant:
     """Adds up federated rounds before an observer, before the server, and with nobody trusted.
 
-    Before the server a client pays for the rounds it took part in. The number reported bounds every client's at
-    once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the dearest, as
-    many as any one client took part in. *Proof.* The j-th smallest cohort that a client was in is no smaller than
-    the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody can add the further reports. So
-    round by round the client's view is a post-processing of one that the dominating history covers, and dominating
-    pairs compose. ∎ Rounds of secret participation have no such order and are charged to everybody.
+    Before the server a client pays for the rounds it took part in. The number reported bounds every client's
+    at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
+    dearest, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client was in is
+    no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody can add the
+    further reports. So round by round the client's view is a post-processing of one that the dominating
+    history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such order and are
+    charged to everybody.
 
     Args:
         method: how upper bounds compose, as for :class:`ShuffleAccountant`.
@@ -322,7 +324,8 @@ class FederatedAccountant:
         self._last_kind = 0
         self._certified: dict[tuple[Against, float], _Certificate] = {}
         self._allowed: dict[tuple[Against, float], _Certificate] = {}
-        self._strides: dict[Against, int] = {}
+        self._asked: dict[tuple[Against, float], Cohort] = {}
+        self._strides: dict[tuple[Against, float], int] = {}
         self._shown: dict[tuple[Against, float], float] = {}
 
     # -- recording --------------------------------------------------------------------------------------
@@ -334,8 +337,8 @@ class FederatedAccountant:
 
         Args:
             federated_round: the round, at the number of reports that were received.
-            participants: names of the clients that answered, dummies included; None if they are not known, and
-                then everybody is taken to have answered.
+            participants: names of the clients that answered, dummies included; None if they are not known,
+                and then everybody is taken to have answered.
             released: whether anything computed from the reports leaves the server. Reports that the server
                 received and threw away cost nothing before an observer, and all they cost before the server.
 
@@ -347,8 +350,8 @@ class FederatedAccountant:
         names = None if participants is None else distinct_participants(participants)
         if names is not None and len(names) < federated_round.reports:
             raise ValueError(
-                f"{federated_round.reports} reports of {len(names)} participants: somebody's round would not be "
-                "counted. Name everybody who answered, or pass participants=None"
+                f"{federated_round.reports} reports of {len(names)} participants: somebody's round would not "
+                "be counted. Name everybody who answered, or pass participants=None"
             )
         self._record(federated_round, unnamed=names is None, released=released)
         kind = self._kind(federated_round)
@@ -398,8 +401,8 @@ class FederatedAccountant:
         """What the rounds cost at δ, with lower bounds beside the upper ones.
 
         A lower bound is what real instances of the rounds as recorded attain; before the server, those of the
-        client known by name who took part most. Of histories with more than a few dozen different cohorts both
-        are rounded outwards, by a few parts in a thousand.
+        client known by name who took part most. Of histories with more than a few dozen different cohorts
+        both are rounded outwards, by a few parts in a thousand.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
@@ -447,8 +450,8 @@ class FederatedAccountant:
     ) -> bool:
         """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
 
-        Before the server, and locally, it is taken to be a round of the client who took part most. Ask with the
-        dearest that the round can become: the fewest reports that are accepted.
+        Before the server, and locally, it is taken to be a round of the client who took part most. Ask with
+        the dearest that the round can become: the fewest reports that are accepted.
 
         Raises:
             TypeError: if the round is not a :class:`FederatedRound`.
@@ -465,14 +468,19 @@ class FederatedAccountant:
         known = self._allowed.get(key)
         if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
             return False
-        most = max(_LEAST_AHEAD, self.num_rounds // 4)
-        ahead = min(most, 4 * self._strides.get(against, most))
-        while self._composed(against, delta, ahead={cohort: ahead}) > max_epsilon:
-            if ahead == 1:
+        # Ask for many rounds to come, as dear as any asked for lately: the answer then holds for a while.
+        dear = dearer_than(cohort, self._asked.get(key, cohort))
+        self._asked[key] = dear
+        ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * self._strides.get(key, _LEAST_AHEAD))
+        while ahead > 1 and self._composed(against, delta, ahead={dear: ahead}) > max_epsilon:
+            ahead //= 4
+        if ahead <= 1:
+            dear, ahead = cohort, 1
+            self._asked[key] = cohort
+            if self._composed(against, delta, ahead={cohort: 1}) > max_epsilon:
                 return True
-            ahead = max(1, ahead // 4)
-        self._strides[against] = ahead
-        self._allowed[key] = _Certificate(cohort, ahead, max_epsilon)
+        self._strides[key] = ahead
+        self._allowed[key] = _Certificate(dear, ahead, max_epsilon)
         return False
 
     # -- composing --------------------------------------------------------------------------------------
@@ -614,8 +622,8 @@ class FederatedAccountant:
 
         Args:
             records: the rounds, in order.
-            participation: for each kind of round, in how many of those whose participants are known by name each
-                client took part.
+            participation: for each kind of round, in how many of those whose participants are known by name
+                each client took part.
             method: how upper bounds compose.
 
         Raises:

@@ -66,8 +66,8 @@ _FORMAT = Format(
 class RoundState(StrEnum):
     """How far a round came.
 
-    ``OPEN``: begun; charged as the dearest it can become. ``RECEIVED``: charged at what was received, and free to
-    be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
+    ``OPEN``: begun; charged as the dearest it can become. ``RECEIVED``: charged at what was received, and
+    free to be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
     """
 
     OPEN = "open"
@@ -115,21 +115,21 @@ class BudgetLedger:
     """The rounds of one model in a file, each entered before anything of it can leak.
 
     A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
-    :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns. A process that
-    dies in between leaves the round charged at the most it can have cost.
+    :meth:`complete`; or :meth:`begin`, :meth:`refuse`. Every step is on the disk when it returns. A process
+    that dies in between leaves the round charged at the most it can have cost.
 
-    The file holds how often each participant took part in a run, not in which rounds. Several models may share
-    it. Others may read it at any time; two processes may write to it, but not train one model.
+    The file holds how often each participant took part in a run, not in which rounds. Several models may
+    share it. Others may read it at any time; two processes may write to it, but not train one model.
 
     Args:
         path: the file; made if it is not there.
-        model: whose budget it is. Models trained on the same people's data share one budget only if they share
-            a name.
+        model: whose budget it is. Models trained on the same people's data share one budget only if they
+            share a name.
 
     Raises:
         FileNotFoundError: if its folder does not exist.
-        LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is damaged
-            or locked.
+        LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is
+            damaged or locked.
     """
 
     def __init__(self, path: StrPath, *, model: str) -> None:
@@ -157,23 +157,24 @@ class BudgetLedger:
             worst: the dearest that the round can become, at the fewest reports that are accepted.
 
         Raises:
-            LedgerError: if the token was used, another process has entered rounds of this model since this one
-                opened the file, or the file cannot be written.
+            LedgerError: if the token was used, another process has entered rounds of this model since this
+                one opened the file, or the file cannot be written.
         """
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
         with self._database.writing() as connection:
             if _last_round(connection, self._model) != self._last:
                 raise LedgerError(
-                    f"another process trains {self._model!r} with this ledger: stop one of the two, then open "
-                    "the ledger anew"
+                    f"another process trains {self._model!r} with this ledger: stop one of the two, then "
+                    "open the ledger anew"
                 )
             if connection.execute("SELECT 1 FROM rounds WHERE token = ?", (token,)).fetchone():
                 raise LedgerError(
                     "a round with this token was begun before; draw a fresh one for every attempt"
                 )
             cursor = connection.execute(
-                "INSERT INTO rounds (token, model, run, server_round, state, charged) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO rounds (token, model, run, server_round, state, charged) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
                 (token, self._model, run, server_round, RoundState.OPEN, _written(worst)),
             )
             entered = cursor.lastrowid
@@ -185,12 +186,12 @@ class BudgetLedger:
         Args:
             token: the round's.
             actual: the round at the number of reports received.
-            participants: names of the clients that answered; None if they are not known, and then everybody is
-                taken to have answered.
+            participants: names of the clients that answered; None if they are not known, and then everybody
+                is taken to have answered.
 
         Raises:
-            LedgerError: if the round is not open, there are fewer participants than reports, or the file cannot
-                be written.
+            LedgerError: if the round is not open, there are fewer participants than reports, or the file
+                cannot be written.
         """
         self._settle(token, RoundState.RECEIVED, actual, participants)
 
@@ -225,7 +226,8 @@ class BudgetLedger:
             connection.execute("UPDATE rounds SET state = ? WHERE id = ?", (RoundState.COMPLETE, round_id))
             if checkpoint is not None:
                 connection.execute(
-                    "INSERT OR REPLACE INTO checkpoints (model, server_round, token, data) VALUES (?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO checkpoints (model, server_round, token, data) "
+                    "VALUES (?, ?, ?, ?)",
                     (self._model, server_round, token, checkpoint),
                 )
 
@@ -253,8 +255,8 @@ class BudgetLedger:
             if actual is not None and names is not None:
                 kind = _kind_id(connection, actual.kind)
                 connection.executemany(
-                    "INSERT INTO participation (model, run, kind, participant, rounds) VALUES (?, ?, ?, ?, 1) "
-                    "ON CONFLICT DO UPDATE SET rounds = rounds + 1",
+                    "INSERT INTO participation (model, run, kind, participant, rounds) "
+                    "VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
                     [(self._model, run, kind, name) for name in sorted(names)],
                 )
 
@@ -342,7 +344,8 @@ def read_models(connection: Connection) -> list[str]:
 def read_rounds(connection: Connection, model: str) -> list[LedgerRound]:
     """A model's rounds in the order they were begun."""
     rows = connection.execute(
-        "SELECT token, run, server_round, state, charged, participants FROM rounds WHERE model = ? ORDER BY id",
+        "SELECT token, run, server_round, state, charged, participants FROM rounds "
+        "WHERE model = ? ORDER BY id",
         (model,),
     )
     return [
@@ -368,7 +371,7 @@ def read_accountant(
         if each.charged is not None and run in (None, each.run)
     ]
     rows = connection.execute(
-        "SELECT kinds.kind, participant, sum(rounds) FROM participation JOIN kinds ON kinds.id = kind "
+        "SELECT kinds.kind, participant, sum(rounds) FROM participation JOIN kinds ON kinds.id = participation.kind "
         "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) GROUP BY kinds.kind, participant",
         (model, run),
     )

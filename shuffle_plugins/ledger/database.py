@@ -1,4 +1,4 @@
-"""SQLite files that are whole after a crash: one writer at a time, and on the disk before a commit returns."""
+"""SQLite files that are whole after a crash: one writer at a time, on the disk before a commit returns."""
 
 from __future__ import annotations
 
