@@ -1,0 +1,180 @@
+"""Mod, mix node and strategy together: what is learnt, what it costs, and what the server can tell."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    FixedSize,
+    InProcessGrid,
+    MixNodeStage,
+    SelfSampling,
+    ShuffleMod,
+    ShuffleStrategy,
+    register_mix_node,
+)
+from flwr_shuffle import mod as mod_module
+from flwr_shuffle.messages import RECORD_KEY, payload_of
+from scipy.stats import chi2, mannwhitneyu
+
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler.keys import (
+    enrol,
+    generate_sealing_key,
+    generate_signing_key,
+    public_bytes,
+    public_hex,
+    write_private_key,
+)
+
+CLIENTS = 12
+DIM = 5
+GOAL = np.linspace(-0.5, 0.5, DIM, dtype=np.float32)
+
+
+class WatchedGrid(InProcessGrid):
+    """Notes what a server can see of each answer to a round, and beside it what it must not learn."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.coins: list[bool] = []
+        self.payloads: list[bytes] = []
+        self.seconds: list[float] = []
+        self.places: list[int] = []
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for place, message in enumerate(messages):
+            begun = time.perf_counter()
+            (reply,) = super().send_and_receive([message], timeout=timeout)
+            if RECORD_KEY in message.content and not reply.has_error():
+                self.seconds.append(time.perf_counter() - begun)
+                self.payloads.append(payload_of(reply))
+                self.places.append(place)
+            replies.append(reply)
+        return replies
+
+
+def train(message: Message, context: Context) -> Message:
+    arrays = message.content["arrays"]
+    moved = arrays["w"].numpy() + 0.5 * (GOAL - arrays["w"].numpy())
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"loss": 1.0})})
+    return Message(content, reply_to=message)
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
+    mixer = generate_sealing_key()
+    write_private_key(tmp_path / "mixer", mixer)
+    SpentTokens.create(tmp_path / "mixer.rounds", public_key=public_bytes(mixer))
+    for client in range(CLIENTS):
+        key = generate_signing_key()
+        write_private_key(tmp_path / f"client{client}", key)
+        enrol(tmp_path / "enrolled", public_bytes(key))
+
+    def config(position: int) -> dict[str, Any]:
+        if position == CLIENTS:
+            return {
+                "shuffle-role": "mixer",
+                "shuffle-mixer-key-file": str(tmp_path / "mixer"),
+                "shuffle-enrolled-file": str(tmp_path / "enrolled"),
+                "shuffle-min-batch": 2,
+            }
+        return {
+            "shuffle-mixer-public-key": public_hex(mixer),
+            "shuffle-signing-key-file": str(tmp_path / f"client{position}"),
+            "shuffle-max-local-epsilon": 8.0,
+        }
+
+    app = ClientApp(mods=[ShuffleMod()])
+    app.train()(train)
+    register_mix_node(app)
+    grid = WatchedGrid(app, num_nodes=CLIENTS + 1, node_config=config)
+    toss = mod_module._coin
+
+    def noted(probability: float) -> bool:
+        grid.coins.append(toss(probability))
+        return grid.coins[-1]
+
+    monkeypatch.setattr(mod_module, "_coin", noted)
+    return grid
+
+
+def strategy_of(sampling: FixedSize | SelfSampling, **changes: Any) -> ShuffleStrategy:
+    return ShuffleStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        **{
+            "randomizer": "privunit",
+            "local_epsilon": 8.0,
+            "clipping_norm": 1.0,
+            "sampling": sampling,
+            "population": CLIENTS,
+            "shuffler": MixNodeStage(discovery_timeout=5.0, poll_interval=0.05),
+            "minimum_reports": 2,
+            "delta": 1e-5,
+            **changes,
+        },
+    )
+
+
+def zeros() -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
+
+
+def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
+    strategy = strategy_of(FixedSize(CLIENTS))
+    result = strategy.start(grid, zeros(), num_rounds=12)
+    found = result.arrays["w"].numpy()
+    assert np.linalg.norm(found - GOAL) < 0.5 * np.linalg.norm(GOAL)
+    assert [metrics["reports"] for metrics in result.train_metrics_clientapp.values()] == [CLIENTS] * 12
+    assert len({len(payload) for payload in grid.payloads}) == 1
+    assert all(grid.coins)
+
+
+def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> None:
+    """Rounds that cost server and observer the same, and less than if the server had seen who took part."""
+    strategy = strategy_of(SelfSampling(0.5), randomizer="linf-block", local_epsilon=1.0)
+    result = strategy.start(grid, zeros(), num_rounds=4)
+    assert result.train_metrics_clientapp
+    spent = strategy.spending()
+    assert spent.server.upper == pytest.approx(spent.observer.upper)
+    rounds = [metrics["reports"] for metrics in result.train_metrics_clientapp.values()]
+    assert sum(grid.coins) >= sum(rounds)
+    assert len(grid.coins) == 4 * CLIENTS
+    mechanism = strategy.settings.mechanism.build(dim=DIM)
+    seen = FederatedAccountant()
+    for reports in map(int, rounds):
+        seen.step(
+            FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=reports, reports=reports),
+            participants=map(str, range(reports)),  # client 0 in every round
+        )
+    assert spent.server.upper < 0.9 * seen.spent(strategy.settings.delta, against=Against.SERVER)
+
+
+def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGrid) -> None:
+    """Every bit of an envelope, its place among the answers and the time it took, given the secret coin."""
+    strategy = strategy_of(SelfSampling(0.5))
+    strategy.start(grid, zeros(), num_rounds=40)
+    coins = np.array(grid.coins)
+    assert len(coins) == len(grid.payloads) == 40 * CLIENTS
+    assert 0.35 < coins.mean() < 0.65
+    assert len({len(payload) for payload in grid.payloads}) == 1
+
+    bits = np.unpackbits(
+        np.frombuffer(b"".join(grid.payloads), dtype=np.uint8).reshape(len(coins), -1), axis=1
+    )
+    bits = bits[:, bits.std(axis=0) > 0].astype(float)  # one bit of a point is always zero
+    assert bits.shape[1] >= 8 * len(grid.payloads[0]) - 1
+    apart = bits[coins].mean(axis=0) - bits[~coins].mean(axis=0)
+    spread = bits.var(axis=0) * (1 / coins.sum() + 1 / (~coins).sum())
+    assert 1e-6 < chi2.sf((apart**2 / spread).sum(), bits.shape[1]) < 1 - 1e-6
+
+    for trait in (grid.places, grid.seconds):
+        values = np.array(trait, dtype=float)
+        assert mannwhitneyu(values[coins], values[~coins]).pvalue > 1e-6
