@@ -26,7 +26,7 @@ class Settings:
     mechanism: MechanismSpec
     sampling: ClientSampling
     population: int
-    minimum_reports: int
+    minimum_reports: int | None
     stage: ShuffleStage
     delta: float
     max_epsilon: float | None
@@ -49,13 +49,16 @@ class Settings:
                     f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
                     "more clients (population) or draw fewer"
                 )
-        if type(self.minimum_reports) is not int or not _FEWEST <= self.minimum_reports <= most:
+        if self.minimum_reports is not None and (
+            type(self.minimum_reports) is not int or not _FEWEST <= self.minimum_reports <= most
+        ):
             raise ValueError(
                 f"minimum_reports is a whole number from {_FEWEST} to {most}, got {self.minimum_reports!r}"
             )
-        if self.stage.minimum > most:
+        if self.stage.minimum > (self.minimum_reports or most):
             raise ValueError(
-                f"the shuffler refuses less than {self.stage.minimum} reports, a round has at most {most}"
+                f"the shuffler refuses less than {self.stage.minimum} reports; a round has at most {most}, "
+                f"minimum_reports is {self.minimum_reports}"
             )
         if type(self.delta) not in (int, float) or not 0 < self.delta < 1:
             raise ValueError(f"delta must be in (0, 1), got {self.delta!r}")
@@ -67,6 +70,14 @@ class Settings:
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
+
+    @property
+    def fewest_reports(self) -> int:
+        """Fewest reports with which a round is released: the stage's minimum, if it is the larger one."""
+        chosen = self.minimum_reports
+        if chosen is None:
+            chosen = min(self.population, self.sampling.default_minimum(self.population))
+        return max(chosen, self.stage.minimum)
 
 
 def mechanism_of(
@@ -95,20 +106,3 @@ def stage_of(shuffler: ShuffleStage | Shuffler | None) -> ShuffleStage:
     if isinstance(shuffler, ShuffleStage):
         return shuffler
     return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)
-
-
-def minimum_of(
-    minimum_reports: int | None, *, sampling: ClientSampling, population: int, stage: ShuffleStage
-) -> int:
-    """The minimum that a user gave, or what can be expected of the draw.
-
-    Raises:
-        ValueError: if the shuffler's own minimum is larger than the one given.
-    """
-    if minimum_reports is None:
-        return max(stage.minimum, min(population, sampling.default_minimum(population)))
-    if minimum_reports < stage.minimum:
-        raise ValueError(
-            f"the shuffler refuses less than {stage.minimum} reports; minimum_reports is {minimum_reports}"
-        )
-    return minimum_reports

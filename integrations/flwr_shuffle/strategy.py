@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 # Flower has no public address for what its accountants answer.
 from flwr.supercore.privacy_accounting import PrivacySpent
-from shuffle_plugins.ledger.budget import BudgetLedger
 from torch import Tensor
 
 from flwr_shuffle.books import Books
@@ -27,7 +26,7 @@ from flwr_shuffle.inner import messages_of, model_of, synthetic_reply, typed_ali
 from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
 from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.sampling import ClientSampling, SelfSampling
-from flwr_shuffle.settings import Settings, mechanism_of, minimum_of, stage_of
+from flwr_shuffle.settings import Settings, mechanism_of, stage_of
 from flwr_shuffle.stages import Anonymous, ShuffleStage
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting.federated import (
@@ -36,6 +35,7 @@ from shuffle_plugins.accounting.federated import (
     FederatedRound,
     FederatedSpending,
 )
+from shuffle_plugins.ledger.budget import BudgetLedger
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.rounding import rounded
@@ -139,15 +139,12 @@ class ShuffleStrategy(Strategy):
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
         self.strategy = strategy
-        stage = stage_of(shuffler)
         self._settings = Settings(
             mechanism=mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm),
             sampling=sampling,
             population=population,
-            minimum_reports=minimum_of(
-                minimum_reports, sampling=sampling, population=population, stage=stage
-            ),
-            stage=stage,
+            minimum_reports=minimum_reports,
+            stage=stage_of(shuffler),
             delta=delta,
             max_epsilon=max_epsilon,
             against=budget_against,
@@ -174,7 +171,7 @@ class ShuffleStrategy(Strategy):
     @property
     def minimum_reports(self) -> int:
         """Fewest reports with which a round is released."""
-        return max(self._settings.minimum_reports, self._settings.stage.minimum)
+        return self._settings.fewest_reports
 
     @property
     def accountant(self) -> FederatedAccountant:

@@ -1,0 +1,611 @@
+"""Rounds of ShuffleStrategy around strategies of Flower's and of one's own."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    Strategy,
+)
+from flwr_shuffle import (
+    CohortMismatch,
+    FixedSize,
+    InMemoryStage,
+    InProcessGrid,
+    Poisson,
+    SelfSampling,
+    ShuffleGrid,
+    ShuffleMod,
+)
+from flwr_shuffle.updates import Layout
+from strategy_harness import (
+    CLIENTS,
+    MODEL,
+    client_app,
+    grid_of,
+    honest_payload,
+    numpy_of,
+    plain_app,
+    record,
+    shuffled,
+    train,
+    update,
+)
+
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
+from shuffle_plugins.ledger.client import ClientLimits
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+FLOATS = {name: value for name, value in MODEL.items() if name != "batches"}
+MEAN = np.mean([update(client) for client in range(CLIENTS)], axis=0)
+
+
+def moved(arrays):
+    return Layout.of(record(MODEL)).delta(arrays, record(MODEL)).numpy()
+
+
+class Own(Strategy):
+    """A user's strategy: sends to everybody, goes half of the way, and knows nothing of shuffling."""
+
+    def __init__(self):
+        self.rounds = []
+        self.replies = []
+        self.before = None
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.before = arrays
+        self.rounds.append(server_round)
+        content = RecordDict({"model": arrays, "lr": config})
+        return (Message(content, node, "train") for node in grid.get_node_ids())
+
+    def aggregate_train(self, server_round, replies):
+        self.replies = list(replies)
+        [reply] = self.replies
+        old, new = numpy_of(self.before), numpy_of(reply.content["model"])
+        return record({name: (old[name] + new[name]) / 2 for name in old}), None
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        return []
+
+    def aggregate_evaluate(self, server_round, replies):
+        return None
+
+    def summary(self):
+        pass
+
+
+def test_a_round_is_federated_averaging():
+    result = shuffled().start(grid_of(), record(MODEL), num_rounds=1)
+    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.02)
+    after = numpy_of(result.arrays)
+    assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
+        name: (a.shape, a.dtype) for name, a in MODEL.items()
+    }
+    assert after["batches"] == 7  # no client's count reaches the server
+
+
+@pytest.mark.parametrize("randomizer", ["privunit", "l2-block"])
+def test_the_released_model_is_unbiased(randomizer):
+    """Mean of many noisy rounds against plain FedAvg, coordinate by coordinate."""
+    plain = FedAvg(fraction_evaluate=0.0).start(
+        InProcessGrid(plain_app(), num_nodes=10), record(MODEL), num_rounds=1
+    )
+    exact = numpy_of(plain.arrays)
+    grid = grid_of(clients=10)
+    strategy = shuffled(
+        randomizer=randomizer,
+        local_epsilon=3.0,
+        clipping_norm=1.0,
+        sampling=FixedSize(10),
+        population=10,
+    )
+    wrapped = ShuffleGrid(grid, stage=strategy.settings.stage)
+    found = []
+    for _ in range(60):
+        replies = wrapped.send_and_receive(strategy.configure_train(1, record(MODEL), _config(), wrapped))
+        arrays, _ = strategy.aggregate_train(1, replies)
+        found.append(moved(arrays))
+    aim = Layout.of(record(FLOATS)).flatten(record({name: exact[name] for name in FLOATS})).numpy()
+    aim = aim - Layout.of(record(FLOATS)).flatten(record(FLOATS)).numpy()
+    error = (np.mean(found, axis=0) - aim) / (np.std(found, axis=0, ddof=1) / np.sqrt(len(found)))
+    assert np.abs(error).max() < 5.5
+    assert np.std(found, axis=0).min() > 0.01  # there is noise
+
+
+def _config():
+    from flwr.app import ConfigRecord
+
+    return ConfigRecord()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda: FedAvg(fraction_evaluate=0.0),
+        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.7, server_momentum=0.9),
+        lambda: FedAdam(fraction_evaluate=0.0, tau=0.3),
+        lambda: FedYogi(fraction_evaluate=0.0, tau=0.3),
+        lambda: FedAdagrad(fraction_evaluate=0.0, tau=0.3),
+        lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
+        lambda: FedAvg(fraction_evaluate=0.0, weighted_by_key="weight", arrayrecord_key="model"),
+    ],
+    ids=["FedAvg", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad", "FedProx", "other keys"],
+)
+def test_strategies_do_as_they_do_without(inner):
+    def unprotected(message, context):
+        reply = train(message, context)
+        [key] = message.content.array_records
+        metrics = MetricRecord({"num-examples": 1, "weight": 1})
+        return Message(RecordDict({key: reply.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    app = ClientApp()
+    app.train()(unprotected)
+    plain = inner().start(InProcessGrid(app, num_nodes=CLIENTS), record(FLOATS), num_rounds=3)
+    ours = shuffled(inner()).start(grid_of(), record(FLOATS), num_rounds=3)
+    for name, expected in numpy_of(plain.arrays).items():
+        np.testing.assert_allclose(numpy_of(ours.arrays)[name], expected, atol=0.05)
+        assert numpy_of(ours.arrays)[name].dtype == FLOATS[name].dtype
+
+
+def test_a_strategy_of_ones_own():
+    inner = Own()
+    result = shuffled(inner).start(grid_of(), record(MODEL), num_rounds=2)
+    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.03)  # half the way, twice
+    assert inner.rounds == [1, 2]
+    [reply] = inner.replies
+    assert reply.metadata.src_node_id not in grid_of().get_node_ids()
+    assert sorted(reply.content) == ["metrics", "model"]
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+def test_a_wrapper_of_flowers_can_be_inside():
+    inner = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(fraction_evaluate=0.0, weighted_by_key="w"), 0.0, 100.0, 1
+    )
+    result = shuffled(inner).start(grid_of(), record(FLOATS), num_rounds=1)
+    np.testing.assert_allclose(numpy_of(result.arrays)["mean"], MEAN[-2:], atol=0.03)
+
+
+def test_the_mod_and_the_strategy_together():
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=400.0))])
+    app.train()(train)
+    grid = InProcessGrid(app, num_nodes=CLIENTS)
+    result = shuffled().start(grid, record(MODEL), num_rounds=2)
+    np.testing.assert_allclose(moved(result.arrays), 2 * MEAN, atol=0.04)
+    assert result.train_metrics_clientapp[2]["reports"] == CLIENTS
+
+
+def test_messages_are_a_list():
+    """Flower's deployment grid goes through them twice."""
+    strategy = shuffled(Own())
+    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
+    messages = strategy.configure_train(1, record(MODEL), _config(), grid)
+    assert type(messages) is list
+    assert len(messages) == CLIENTS
+    assert type(strategy.configure_evaluate(1, record(MODEL), _config(), grid)) is list
+
+
+# -- cohorts ------------------------------------------------------------------------------------------------
+
+
+class Waiting(Own):
+    def configure_train(self, server_round, arrays, config, grid):
+        while len(list(grid.get_node_ids())) < 1000:
+            pass
+        return []
+
+
+class Doubling(Own):
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        return [*messages[:-1], messages[0]]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda: FedAvg(fraction_train=0.5),
+        lambda: FedAvg(min_available_nodes=CLIENTS + 1),
+        lambda: FedAvg(min_train_nodes=CLIENTS + 1),
+        lambda: FedAvg(fraction_train=0.0),
+        Waiting,
+        Doubling,
+    ],
+    ids=["half", "waits for more", "wants more", "none", "waits", "twice"],
+)
+def test_strategies_that_sample_on_their_own_are_told(inner, tmp_path):
+    ledger = BudgetLedger(tmp_path / "ledger", model="m")
+    strategy = shuffled(inner(), ledger=ledger)
+    with pytest.raises(CohortMismatch, match="fraction_train"):
+        strategy.start(grid_of(), record(MODEL), num_rounds=1)
+    assert ledger.rounds() == []
+
+
+def test_strategies_must_send_one_model():
+    class Split(Own):
+        def configure_train(self, server_round, arrays, config, grid):
+            for place, node in enumerate(grid.get_node_ids()):
+                arrays = record(MODEL if place % 2 else {n: v * 2 for n, v in MODEL.items()})
+                yield Message(RecordDict({"model": arrays}), node, "train")
+
+    class Equal(Own):
+        def configure_train(self, server_round, arrays, config, grid):
+            self.before = arrays
+            for node in grid.get_node_ids():
+                yield Message(RecordDict({"model": record(MODEL)}), node, "train")
+
+    with pytest.raises(ValueError, match="different models"):
+        shuffled(Split()).start(grid_of(), record(MODEL), num_rounds=1)
+    result = shuffled(Equal()).start(grid_of(), record(MODEL), num_rounds=1)
+    np.testing.assert_allclose(moved(result.arrays), MEAN / 2, atol=0.02)
+
+
+class Connecting(InProcessGrid):
+    """Its nodes connect one after another; a few more with every look."""
+
+    def __init__(self, app, counts):
+        super().__init__(app, num_nodes=max(counts))
+        self._counts = iter(counts)
+        self._now = 0
+
+    def get_node_ids(self):
+        self._now = next(self._counts, self._now)
+        return super().get_node_ids()[: self._now]
+
+
+def test_the_draw_and_the_books_are_of_one_look(tmp_path):
+    """FedAvg alone would compute its cohort from the first few that connected."""
+    grid = Connecting(client_app(), [3, 9, 25, 40, 80])
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(sampling=FixedSize(10), population=20, ledger=ledger)
+        strategy.start(grid, record(MODEL), num_rounds=1)
+        [entry] = ledger.rounds()
+    assert (entry.charged.observer.population, entry.charged.observer.cohort) == (25, 10)
+    assert (entry.charged.server.population, entry.participants) == (10, 10)
+
+
+def test_too_few_clients_end_in_words():
+    grid = Connecting(client_app(), [3, 9])
+    with pytest.raises(TimeoutError, match="9 clients are connected, 20 are needed"):
+        shuffled(connect_timeout=0.05).start(grid, record(MODEL), num_rounds=1)
+
+
+def test_a_mix_node_is_never_drawn():
+    class WithMixer(InMemoryStage):
+        excluded_nodes = frozenset({grid_of().get_node_ids()[0]})
+
+    asked = []
+
+    def payload(message, context):
+        asked.append(context.node_id)
+        return honest_payload(message, context)
+
+    strategy = shuffled(
+        shuffler=WithMixer(InMemoryShuffler()), sampling=FixedSize(CLIENTS - 1), population=CLIENTS - 1
+    )
+    strategy.start(grid_of(payload), record(MODEL), num_rounds=2)
+    assert len(asked) == 2 * (CLIENTS - 1)
+    assert not WithMixer.excluded_nodes & set(asked)
+
+
+# -- what is not released -----------------------------------------------------------------------------------
+
+
+def failing(count):
+    def payload(message, context):
+        if context.node_config["partition-id"] < count:
+            raise RuntimeError
+        return honest_payload(message, context)
+
+    return payload
+
+
+def test_drop_outs_cost_what_was_received(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(ledger=ledger)
+        result = strategy.start(grid_of(failing(4)), record(MODEL), num_rounds=1)
+        [entry] = ledger.rounds()
+    assert result.train_metrics_clientapp[1]["reports"] == 16
+    assert (entry.charged.reports, entry.participants, entry.state) == (16, 16, RoundState.COMPLETE)
+    aim = np.mean([update(client) for client in range(4, CLIENTS)], axis=0)
+    np.testing.assert_allclose(moved(result.arrays), aim, atol=0.02)
+
+
+def test_too_few_reports_release_nothing(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(ledger=ledger)
+        result = strategy.start(grid_of(failing(5)), record(MODEL), num_rounds=2)
+        entries = ledger.rounds()
+        assert ledger.last_checkpoint() is None
+    assert result.train_metrics_clientapp == {}
+    np.testing.assert_array_equal(moved(result.arrays), 0)
+    assert [entry.state for entry in entries] == [RoundState.REFUSED] * 2
+    assert strategy.accountant.spent(1e-6, against=Against.OBSERVER) == 0
+    assert strategy.accountant.spent(1e-6, against=Against.SERVER) > 0  # it held them shuffled
+
+
+def test_batches_that_nobody_shuffled_cost_nothing(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(ledger=ledger, shuffler=InMemoryShuffler(minimum=16))
+        strategy.start(grid_of(failing(5)), record(MODEL), num_rounds=1)
+        [entry] = ledger.rounds()
+    assert (entry.state, entry.charged) == (RoundState.REFUSED, None)
+    assert strategy.accountant.num_rounds == 0
+
+
+def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
+    from flwr_shuffle.stages import Anonymous
+
+    from shuffle_plugins.shuffler.errors import Refusal
+
+    class Lost(InMemoryStage):
+        def collect(self, replies, **known):
+            return Anonymous(reports=None, answered=CLIENTS, participants=(), refusal=Refusal.NO_ANSWER)
+
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(ledger=ledger, shuffler=Lost(InMemoryShuffler()))
+        strategy.start(grid_of(), record(MODEL), num_rounds=1)
+        [entry] = ledger.rounds()
+    assert entry.state is RoundState.REFUSED
+    assert entry.charged.reports == strategy.minimum_reports
+
+
+def test_forged_reports_are_left_out_and_nobody_is_named(caplog):
+    spec = MechanismSpec(name="l2-block", local_epsilon=6.0)
+
+    def payload(message, context):
+        if context.node_config["partition-id"] == 3:
+            return b"\x01" + b"forged" * 5
+        return honest_payload(message, context)
+
+    strategy = shuffled(randomizer=spec, local_epsilon=None, clipping_norm=None)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        result = strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["reports"] == CLIENTS - 1
+    told = [entry.getMessage() for entry in caplog.records if "dropped" in entry.getMessage()]
+    assert told == ["aggregate_train: 1 replies dropped: no reports of this round"]
+
+
+# -- the budget ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("against", list(Against))
+def test_the_budget_ends_the_run_before_it_is_exceeded(against, tmp_path):
+    answered = []
+
+    def payload(message, context):
+        answered.append(context.node_id)
+        return honest_payload(message, context)
+
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        options = {
+            "randomizer": "linf-block",
+            "local_epsilon": 1.0,
+            "clipping_norm": 1.0,
+            "sampling": FixedSize(10),
+            "budget_against": against,
+            "max_epsilon": 3.0,
+            "ledger": ledger,
+        }
+        strategy = shuffled(**options)
+        with pytest.raises(PrivacyBudgetExhausted, match=f"against {against} over 3"):
+            strategy.start(grid_of(payload), record(MODEL), num_rounds=100)
+        rounds = strategy.accountant.num_rounds
+        assert 1 <= rounds < 100
+        assert len(answered) == 10 * rounds
+        assert strategy.get_epsilon(1e-6) <= 3.0
+        saved = ledger.last_checkpoint()
+        assert saved.server_round == rounds
+        resumed = shuffled(**options)
+        with pytest.raises(PrivacyBudgetExhausted):
+            resumed.start(grid_of(payload), record(MODEL), num_rounds=100)
+        assert len(answered) == 10 * rounds
+    np.testing.assert_array_equal(moved(resumed.arrays), moved(strategy.arrays))
+    assert np.abs(moved(strategy.arrays)).max() > 0
+
+
+def test_what_a_round_cost_is_told_and_asked():
+    strategy = shuffled(randomizer="linf-block", local_epsilon=2.0, sampling=FixedSize(10))
+    result = strategy.start(grid_of(), record(MODEL), num_rounds=2)
+    told = result.train_metrics_clientapp[2]
+    assert sorted(told) == ["epsilon-observer", "epsilon-server", "reports"]
+    spending = strategy.spending()
+    assert told["epsilon-observer"] == pytest.approx(spending.observer.upper, rel=0.02)
+    assert told["epsilon-server"] == pytest.approx(spending.server.upper, rel=0.02)
+    assert told["epsilon-observer"] < told["epsilon-server"] <= 4.0
+    assert (spending.server.adversary, spending.num_rounds) == ("server", 2)
+    spent = strategy.get_privacy_spent()
+    assert (spent.epsilon, spent.num_releases) == (told["epsilon-observer"], 2)
+    fresh = shuffled()
+    fresh.load_state_dict(strategy.state_dict())
+    assert fresh.get_epsilon(1e-6) == pytest.approx(strategy.get_epsilon(1e-6), rel=0.02)
+
+
+def test_the_cost_is_on_disk_before_the_inner_strategy_sees_the_round(tmp_path):
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            with BudgetLedger(tmp_path / "ledger", model="m") as reader:
+                seen.append([(entry.state, entry.charged.reports) for entry in reader.rounds()])
+            return super().aggregate_train(server_round, replies)
+
+    sent = []
+
+    def payload(message, context):
+        with BudgetLedger(tmp_path / "ledger", model="m") as reader:
+            sent.append(reader.rounds()[-1].state)
+        return honest_payload(message, context)
+
+    strategy = shuffled(Watching(fraction_evaluate=0.0), ledger=tmp_path / "ledger", model="m")
+    strategy.start(grid_of(payload), record(MODEL), num_rounds=2)
+    assert set(sent) == {RoundState.OPEN}
+    assert seen == [
+        [(RoundState.RECEIVED, CLIENTS)],
+        [(RoundState.COMPLETE, CLIENTS), (RoundState.RECEIVED, CLIENTS)],
+    ]
+
+
+# -- sampling -----------------------------------------------------------------------------------------------
+
+
+def test_poisson_rounds_with_too_few_are_left_out(caplog):
+    strategy = shuffled(sampling=Poisson(0.05), minimum_reports=19)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = strategy.start(grid_of(), record(MODEL), num_rounds=3)
+    assert strategy.accountant.num_rounds == 0
+    assert result.train_metrics_clientapp == {}
+    assert sum("left out" in entry.getMessage() for entry in caplog.records) == 3
+
+
+def test_poisson_rounds_are_charged_by_who_was_invited(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(sampling=Poisson(0.6), minimum_reports=2, ledger=ledger)
+        result = strategy.start(grid_of(), record(MODEL), num_rounds=4)
+        entries = ledger.rounds()
+    counts = [result.train_metrics_clientapp[i + 1]["reports"] for i in range(4)]
+    assert [entry.charged.reports for entry in entries] == counts
+    assert {entry.charged.observer.population for entry in entries} == {CLIENTS}
+    assert len(set(counts)) > 1
+
+
+def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(
+            sampling=SelfSampling(0.5),
+            minimum_reports=2,
+            ledger=ledger,
+            local_epsilon=2.0,
+            randomizer="linf-block",
+        )
+        result = strategy.start(grid_of(), record(MODEL), num_rounds=4)
+        entries = ledger.rounds()
+    assert {entry.participants for entry in entries} == {CLIENTS}
+    assert all(entry.charged.server == entry.charged.observer for entry in entries)
+    assert {entry.charged.server.population for entry in entries} == {CLIENTS}
+    assert len({entry.charged.reports for entry in entries}) > 1
+    told = result.train_metrics_clientapp[4]
+    assert told["epsilon-server"] == pytest.approx(told["epsilon-observer"], rel=0.02)
+
+
+# -- the rest of Flower's loop ------------------------------------------------------------------------------
+
+
+def test_evaluation_is_left_alone():
+    app = client_app()
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 2, "loss": 3.0})}), reply_to=message
+        )
+
+    rounds = []
+    result = shuffled(FedAvg()).start(
+        InProcessGrid(app, num_nodes=CLIENTS),
+        record(MODEL),
+        num_rounds=2,
+        evaluate_fn=lambda now, arrays: rounds.append(now) or MetricRecord({"round": now}),
+    )
+    assert result.evaluate_metrics_clientapp[2]["loss"] == pytest.approx(3.0)
+    assert rounds == [0, 1, 2]
+    assert result.evaluate_metrics_serverapp[2]["round"] == 2
+
+
+def test_the_summary_says_what_protects_and_whom_to_trust(caplog):
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        shuffled(sampling=SelfSampling(0.5), max_epsilon=2.0).summary()
+    text = "\n".join(entry.getMessage() for entry in caplog.records)
+    for said in ["laplace", "replace-one", "ε ≤ 2 against observer", "Trust: Whoever", "Fraction: train"]:
+        assert said in text
+    assert "only a mix node" in text
+
+
+def test_rounds_need_the_grid():
+    strategy = shuffled()
+    with pytest.raises(ValueError, match="ShuffleGrid"):
+        strategy.configure_train(1, record(MODEL), _config(), grid_of())
+    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
+    messages = strategy.configure_train(1, record(MODEL), _config(), grid)
+    with pytest.raises(ValueError, match="not shuffled"):
+        strategy.aggregate_train(1, grid_of().send_and_receive(messages))
+    with pytest.raises(ValueError, match="did not begin"):
+        strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert strategy.aggregate_train(1, []) == (None, None)
+    with pytest.raises(ValueError, match="another stage"):
+        shuffled().start(grid, record(MODEL))
+
+
+def test_a_round_that_came_to_no_end_is_charged():
+    strategy = shuffled()
+    grid = ShuffleGrid(grid_of(), stage=strategy.settings.stage)
+    strategy.configure_train(1, record(MODEL), _config(), grid)
+    assert strategy.accountant.num_rounds == 0
+    strategy.configure_train(1, record(MODEL), _config(), grid)
+    assert strategy.accountant.num_rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"sampling": FixedSize(21)}, "cannot be drawn"),
+        ({"sampling": 0.5}, "sampling"),
+        ({"population": 1}, "population"),
+        ({"minimum_reports": 1}, "minimum_reports"),
+        ({"minimum_reports": 21}, "minimum_reports"),
+        ({"minimum_reports": 3, "shuffler": InMemoryShuffler(minimum=4)}, "refuses less than 4"),
+        ({"shuffler": InMemoryShuffler(minimum=21)}, "refuses less than 21"),
+        ({"shuffler": "memory"}, "Shuffler"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1}, "delta"),
+        ({"max_epsilon": 0}, "max_epsilon"),
+        ({"max_epsilon": float("nan")}, "max_epsilon"),
+        ({"budget_against": "nobody"}, "nobody"),
+        ({"local_epsilon": None}, "local_epsilon and clipping_norm"),
+        ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
+        ({"poll_interval": 0}, "poll_interval"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        shuffled(**options)
+
+
+def test_a_strategy_is_needed():
+    from flwr_shuffle import ShuffleStrategy
+
+    with pytest.raises(ValueError, match="strategy"):
+        ShuffleStrategy(
+            "FedAvg",
+            randomizer="laplace",
+            local_epsilon=1.0,
+            clipping_norm=1.0,
+            sampling=FixedSize(2),
+            population=2,
+            delta=1e-5,
+        )
+
+
+def test_a_ledger_takes_a_fresh_accountant(tmp_path):
+    used = shuffled()
+    used.start(grid_of(), record(MODEL), num_rounds=1)
+    with pytest.raises(ValueError, match="fresh"):
+        shuffled(accountant=used.accountant, ledger=tmp_path / "ledger")
+    assert (
+        shuffled(accountant=FederatedAccountant(method="rdp"), ledger=tmp_path / "x").accountant.method
+        == "rdp"
+    )
+    with pytest.raises(ValueError, match="ledger"):
+        shuffled(ledger=tmp_path / "y").load_state_dict(used.state_dict())
