@@ -41,8 +41,8 @@ class ShuffleMod:
     2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
     3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
        ball. Metrics, integer arrays and everything else are dropped;
-    4. randomises it with fresh entropy of the operating system, and tosses in secret, also when there is
-       nothing to decide, whether the report or a dummy goes out;
+    4. randomises it with fresh entropy of the operating system, and only then tosses in secret whether the
+       report or a dummy goes out, if the server asked for self-sampling;
     5. packs either in a payload of the same length, sealed where the client has pinned a mixer's key.
 
     A train message without an instruction is refused. Messages of other types pass as they are, both ways: an
@@ -165,6 +165,8 @@ class _Task:
 
 def _coin(probability: float) -> bool:
     """True with this probability, rounded down to a multiple of 2**-62, from the system's entropy."""
+    if probability == 1:
+        return True
     threshold = torch.tensor([int(probability * (1 << PROBABILITY_BITS))])
     return bool(SecureRandomness().bernoulli(threshold))
 

@@ -141,7 +141,25 @@ def test_a_missing_array() -> None:
         Layout.of(record(MODEL)).flatten(record(fewer))
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", b"\x93NUMPY"])
+VALID = record(MODEL)["weight"].data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        b"\x93NUMPY",
+        VALID[:9],
+        VALID[:40],
+        VALID[:-1],
+        VALID + b"\x00",
+        VALID.replace(b"(2, 3)", b"(9, 9)"),
+        VALID.replace(b"<f4", b"|O4"),
+        VALID.replace(b"<f4", b"xyz"),
+        VALID.replace(b"False", b"open("),
+    ],
+)
 def test_bytes_that_are_no_array(data: bytes) -> None:
     old = record(MODEL)
     layout = Layout.of(old)
@@ -160,6 +178,19 @@ def test_what_an_array_declares_is_not_believed() -> None:
     )
     with pytest.raises(ValueError, match="holds"):
         layout.flatten(liar)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        np.arange(12, dtype=np.float64)[::2].reshape(2, 3) / 2,
+    ],
+)
+def test_any_order_of_bytes_and_of_memory(value: np.ndarray) -> None:
+    layout = Layout.of(record({"w": np.zeros((2, 3), np.float32)}))
+    assert layout.flatten(record({"w": value})).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("length", [7, 9])
