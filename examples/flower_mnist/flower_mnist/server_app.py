@@ -43,7 +43,8 @@ def main(grid: Grid, context: Context) -> None:
         print(
             f"round {server_round}: accuracy {accuracy:.1%}, certified ε at δ = {delta:g}: "
             f"{spent[Against.OBSERVER]:.3f} against an observer of the model, "
-            f"{spent[Against.SERVER]:.3f} against the server, {spent[Against.LOCAL]:.3f} if nobody is trusted",
+            f"{spent[Against.SERVER]:.3f} against the server, "
+            f"{spent[Against.LOCAL]:.3f} if nobody is trusted",
             flush=True,
         )
         return MetricRecord({"accuracy": accuracy})

@@ -1,0 +1,98 @@
+"""The parties of a shuffled deployment: a server, clients, and a mix node, each with files of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr_shuffle import limits, mix_node
+from processes import Deployment, Program
+from typer.testing import CliRunner
+
+from shuffle_plugins.cli_keys import app as keys
+
+TESTED_APP = Path(__file__).parent / "deployment_app"
+ACCOMPLICES = 10
+
+
+def _printed(*arguments: str) -> str:
+    result = CliRunner().invoke(keys, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output.strip()
+
+
+@dataclass
+class Parties:
+    """A running deployment.
+
+    Attributes:
+        notes: where the tested app's processes leave files.
+        mixer_key_file: the mixer's private key.
+        client_keys: the clients' public signing keys, hexadecimal.
+    """
+
+    deployment: Deployment
+    notes: Path
+    secrets: Path
+    client_keys: list[str]
+    mixer_public_key: str
+    superlink: Program
+    clients: list[Program] = field(default_factory=list)
+    mixer: Program | None = None
+
+    @classmethod
+    def start(cls, deployment: Deployment, *, notes: Path, clients: int = 4) -> Parties:
+        """Make keys, start a SuperLink, a mix node and clients."""
+        secrets = deployment.folder / "secrets"
+        secrets.mkdir()
+        mixer_public_key = _printed("mixer", str(secrets / "mixer.key"))
+        client_keys = []
+        for i in range(clients):
+            client_keys.append(_printed("client", str(secrets / f"client-{i}.key")))
+            _printed("enrol", str(secrets / "enrolled"), client_keys[-1], "--note", f"client {i}")
+        for i in range(ACCOMPLICES):
+            accomplice = _printed("client", str(notes / f"accomplice-{i}.key"))
+            _printed("enrol", str(secrets / "enrolled"), accomplice)
+        superlink = deployment.start_superlink()
+        parties = cls(deployment, notes, secrets, client_keys, mixer_public_key, superlink)
+        parties.mixer = parties.start_mixer()
+        parties.clients = [parties.start_client(i) for i in range(clients)]
+        return parties
+
+    def start_mixer(self) -> Program:
+        """Start, or start anew, the mix node."""
+        config = {
+            mix_node.ROLE: mix_node.MIXER,
+            mix_node.KEY_FILE: str(self.secrets / "mixer.key"),
+            mix_node.ENROLLED_FILE: str(self.secrets / "enrolled"),
+            mix_node.MIN_BATCH: 2,
+        }
+        return self.deployment.start_supernode("mixer", node_config=config)
+
+    def start_client(self, partition: int) -> Program:
+        """Start, or start anew, a client."""
+        config = {
+            "partition-id": partition,
+            "num-partitions": len(self.client_keys),
+            limits.MAX_LOCAL_EPSILON: 8.0,
+            limits.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
+            limits.MIXER_PUBLIC_KEY: self.mixer_public_key,
+            limits.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),
+        }
+        return self.deployment.start_supernode(f"client-{partition}", node_config=config)
+
+    def start_run(
+        self, name: str, *, app: Path = TESTED_APP, **run_config: str | int | float | bool
+    ) -> Program:
+        """Start a run of an app; keys of the run-config with underscores for hyphens."""
+        config: Mapping[str, str | int | float | bool] = {
+            key.replace("_", "-"): value for key, value in run_config.items()
+        }
+        return self.deployment.start_run(app, name=name, run_config=config)
+
+    def noted(self, name: str) -> list:
+        """The lines of JSON that the tested app left in a file."""
+        path = self.notes / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,1 @@
+"""A small model for tests of deployments: it writes down what each party saw, and stops on demand."""

@@ -1,0 +1,139 @@
+"""What a server can try on a mixer: every request that it must refuse, and one that it must not."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr_shuffle.mix_messages import (
+    MIX_KEY,
+    MIX_QUERY,
+    ROLE_QUERY,
+    MixerRole,
+    MixRequest,
+    read_batch,
+    refusal_in,
+)
+
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.envelopes import RoundContext, open_reports, seal
+from shuffle_plugins.shuffler.keys import (
+    generate_sealing_key,
+    generate_signing_key,
+    public_bytes,
+    read_signing_key,
+)
+from tested_app.pauses import folder
+
+_BATCH = 10  # accomplices; the chance that a fair shuffle leaves ten in their order is 1 in 3,628,800
+_ORDERS = 3
+
+
+@dataclass(frozen=True)
+class _Round:
+    """All that a server needs to make envelopes as its accomplices would."""
+
+    context: RoundContext
+    size: int
+    mixer_key: bytes
+    analyzer_key: bytes
+
+    def envelope(self, report: bytes | None, signing_key) -> bytes:
+        return seal(
+            report,
+            size=self.size,
+            context=self.context,
+            analyzer_key=self.analyzer_key,
+            mixer_key=self.mixer_key,
+            signing_key=signing_key,
+        )
+
+    def request(self, envelopes: list[bytes]) -> MixRequest:
+        return MixRequest(
+            context=self.context, analyzer_key=self.analyzer_key, minimum=2, envelopes=envelopes
+        )
+
+
+def attack(grid: Grid, *, dim: int, randomizer: str, local_epsilon: float, clipping_norm: float) -> dict:
+    """Send what a mixer must refuse. Returns, by the attack's name, its codes or the orders it gave out."""
+    spec = MechanismSpec(name=randomizer, local_epsilon=local_epsilon, radius=clipping_norm)
+    mechanism = spec.build(dim=dim)
+    reports = [mechanism.randomize(torch.zeros(1, dim), clip=True).to_bytes() for _ in range(_BATCH)]
+    accomplices = [read_signing_key(folder() / f"accomplice-{i}.key") for i in range(_BATCH)]
+    mixer, mixer_key = _mixer(grid)
+    analyzer = generate_sealing_key()
+
+    def new_round() -> _Round:
+        context = RoundContext(
+            run="attack", token=secrets.token_bytes(16), fingerprint=spec.fingerprint(dim=dim)
+        )
+        return _Round(context, spec.report_bytes(dim=dim), mixer_key, public_bytes(analyzer))
+
+    def honest(current: _Round) -> list[bytes]:
+        return [current.envelope(report, key) for report, key in zip(reports, accomplices, strict=True)]
+
+    fresh = [new_round() for _ in range(20)]
+    tampered = honest(fresh[0])
+    tampered[3] = tampered[3][:-1] + bytes([tampered[3][-1] ^ 1])
+    copied = honest(fresh[1])
+    twice = honest(fresh[2])
+    twice[1] = fresh[2].envelope(reports[1], accomplices[0])
+    stranger = honest(fresh[3])
+    stranger[0] = fresh[3].envelope(reports[0], generate_signing_key())
+    other_mixer = replace(fresh[4], mixer_key=public_bytes(generate_sealing_key()))
+    longer = honest(fresh[5])
+    longer[0] += b"\0"
+    alone = [fresh[6].envelope(reports[0], accomplices[0])]
+    alone += [fresh[6].envelope(None, key) for key in accomplices[1:]]
+    other_round = fresh[7].request(honest(fresh[8]))
+    other_run = fresh[9]
+    other_run = replace(other_run, context=replace(other_run.context, run="another"))
+    good = fresh[10]
+    once = good.request(honest(good))
+    requests = {
+        "tampered": fresh[0].request(tampered),
+        "the same envelope twice": fresh[1].request([*copied[:-1], copied[0]]),
+        "two envelopes of one client": fresh[2].request(twice),
+        "a client that is not enrolled": fresh[3].request(stranger),
+        "sealed to another mixer": fresh[4].request(honest(other_mixer)),
+        "an envelope of another size": fresh[5].request(longer),
+        "one report among dummies": fresh[6].request(alone),
+        "under the minimum": fresh[11].request(honest(fresh[11])[:2]),
+        "envelopes of another round": other_round,
+        "envelopes of another run": other_run.request(honest(fresh[9])),
+        "good": once,
+        "replayed": once,
+        "the same envelopes in a new round": replace(
+            once, context=replace(once.context, token=secrets.token_bytes(16))
+        ),
+        "the same round, new envelopes": good.request(honest(good)),
+    }
+    orders = [new_round() for _ in range(_ORDERS)]
+    requests |= {f"order {i}": orders[i].request(honest(orders[i])) for i in range(_ORDERS)}
+    contents = {name: request.to_content() for name, request in requests.items()}
+    contents["not a request"] = RecordDict({MIX_KEY: ConfigRecord({"envelopes": [b"x"]})})
+    outcomes = {}
+    for name, content in contents.items():
+        answer = next(iter(grid.send_and_receive([Message(content, mixer, MIX_QUERY)], timeout=60)))
+        if answer.has_error():
+            outcomes[name] = f"error: {answer.error.reason}"
+        elif code := refusal_in(answer.content):
+            outcomes[name] = str(code)
+        else:
+            mixed, _ = read_batch(answer.content)
+            context = requests[name].context
+            opened = open_reports(mixed.reports, context=context, analyzer_private_key=analyzer)
+            outcomes[name] = [reports.index(report) for report in opened]
+    return outcomes
+
+
+def _mixer(grid: Grid) -> tuple[int, bytes]:
+    for answer in grid.send_and_receive(
+        [Message(RecordDict(), node, ROLE_QUERY) for node in grid.get_node_ids()], timeout=60
+    ):
+        if answer.has_content() and refusal_in(answer.content) is None:
+            return answer.metadata.src_node_id, MixerRole.from_content(answer.content).public_key
+    raise RuntimeError("no mixer")

@@ -1,0 +1,40 @@
+"""Clients whose updates are known to the test, and the mix node."""
+
+from __future__ import annotations
+
+import flwr_shuffle.mix_node
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_shuffle import ShuffleMod, register_mix_node
+from flwr_shuffle.messages import instruction_of
+from flwr_shuffle.mix_messages import batch_content
+
+from tested_app.pauses import pause
+
+app = ClientApp(mods=[ShuffleMod()])
+register_mix_node(app)
+
+
+def _paused_batch(*arguments, **options):
+    """The mixer has written the round down and mixed it; its answer is not out."""
+    pause("mixed")
+    return batch_content(*arguments, **options)
+
+
+flwr_shuffle.mix_node.batch_content = _paused_batch
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    partition = int(context.node_config["partition-id"])
+    instruction = instruction_of(message)
+    assert instruction is not None
+    pause(f"train-{partition}-{instruction.server_round}")
+    weight = message.content["arrays"]["weight"].numpy().copy()
+    weight[partition] += 1
+    records = {
+        "arrays": ArrayRecord({"weight": Array(weight.astype(np.float32))}),
+        "metrics": MetricRecord({"num-examples": 1000 + partition, f"told-by-{partition}": 0.5}),
+    }
+    return Message(RecordDict(records), reply_to=message)

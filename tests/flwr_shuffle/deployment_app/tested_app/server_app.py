@@ -1,0 +1,133 @@
+"""A server that keeps all it sees, and one that attacks the mixer."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import MixNodeStage, SelfSampling, ShuffleStrategy
+from flwr_shuffle.stages import Anonymous
+
+from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.shuffler.keys import generate_sealing_key
+from tested_app.attacks import attack
+from tested_app.pauses import add_line, folder, note, pause
+
+DIM = 40
+DELTA = 1e-3
+ROUND = dict(randomizer="privunit", local_epsilon=2.0, clipping_norm=1.0)
+
+app = ServerApp()
+
+
+class PausingStage(MixNodeStage):
+    """A stage that can be killed with a batch in its hands."""
+
+    def collect(self, replies, *, instruction, dim, grid, timeout) -> Anonymous:
+        """The mix node's, with a place to stop before and after."""
+        pause(f"replied-{instruction.server_round}")
+        batch = super().collect(replies, instruction=instruction, dim=dim, grid=grid, timeout=timeout)
+        pause(f"shuffled-{instruction.server_round}")
+        return batch
+
+
+class PausingFedAvg(FedAvg):
+    """A strategy that can be killed when a round is in the books, and what it made of it is not."""
+
+    def aggregate_train(self, server_round, replies):
+        """FedAvg's, with a place to stop before."""
+        pause(f"aggregating-{server_round}")
+        return super().aggregate_train(server_round, replies)
+
+
+class WatchedGrid:
+    """A grid that writes down every message as its server sees it."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str):
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        """The other grid's, noted."""
+        sent = list(messages)
+        for message in sent:
+            add_line("seen", json.dumps(_told("sent", message)))
+        received = list(self._grid.send_and_receive(sent, timeout=timeout))
+        for message in received:
+            add_line("seen", json.dumps(_told("received", message)))
+        return received
+
+
+Grid.register(WatchedGrid)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    if config["attack"]:
+        note("attacked", json.dumps(attack(grid, dim=DIM, **ROUND)))
+        return
+    analyzer_key = generate_sealing_key()
+    add_line("analyzer-keys", analyzer_key.private_bytes_raw().hex())
+    strategy = ShuffleStrategy(
+        PausingFedAvg(fraction_evaluate=0.0),
+        **ROUND,
+        sampling=SelfSampling(float(config["participation"])),
+        population=int(config["population"]),
+        shuffler=PausingStage(analyzer_private_key=analyzer_key, poll_interval=0.1, answer_timeout=20),
+        minimum_reports=int(config["minimum-reports"]),
+        ledger=str(config["ledger-file"]) or None,
+        delta=DELTA,
+        poll_interval=0.1,
+    )
+
+    def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        spent = {str(against): strategy.accountant.spent(DELTA, against=against) for against in Against}
+        weight = arrays["weight"].numpy().tolist()
+        add_line("released", json.dumps({"round": server_round, "spent": spent, "weight": weight}))
+        return None
+
+    strategy.start(
+        grid=WatchedGrid(grid),
+        initial_arrays=ArrayRecord({"weight": Array(np.zeros(DIM, np.float32))}),
+        num_rounds=int(config["num-server-rounds"]),
+        timeout=float(config["round-timeout"]),
+        evaluate_fn=released,
+    )
+    note("finished", str(folder()))
+
+
+def _told(direction: str, message: Message) -> dict:
+    metadata = message.metadata
+    told = {
+        "direction": direction,
+        "type": metadata.message_type,
+        "from": metadata.src_node_id,
+        "to": metadata.dst_node_id,
+        "reply-to": metadata.reply_to_message_id,
+        "created": metadata.created_at,
+        "error": message.error.reason if message.has_error() else None,
+        "records": {},
+    }
+    if message.has_content():
+        told["records"] = {
+            key: {name: _plain(value) for name, value in record.items()}
+            for key, record in message.content.items()
+            if isinstance(record, ConfigRecord | MetricRecord)
+        }
+        told["keys"] = sorted(message.content)
+    return told
+
+
+def _plain(value):
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
