@@ -1,0 +1,323 @@
+"""A client's own limits hold whatever a server asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr_shuffle.client_ledger import STATE_KEY
+from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings, stricter
+from flwr_shuffle.messages import context_of, payload_of
+from flwr_shuffle.mod import ShuffleMod
+from mod_harness import GENEROUS, adding, ask, grid_of, instruction
+
+from shuffle_plugins.ledger import ClientLedger, ClientLimits
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
+from shuffle_plugins.shuffler.keys import (
+    generate_sealing_key,
+    generate_signing_key,
+    public_bytes,
+    public_hex,
+    write_private_key,
+)
+
+MODEL = {"w": np.zeros(4, np.float32)}
+TRAIN = adding({"w": np.ones(4)})
+
+
+def _spec(local_epsilon: float, **options: Any) -> MechanismSpec:
+    return MechanismSpec(name="linf-block", local_epsilon=local_epsilon, **options)
+
+
+def _answer(mod: ShuffleMod, node_config: dict[str, Any], asked: Any) -> ClientRefusal | None:
+    answer = ask(grid_of(TRAIN, mod=mod, node_config=node_config), MODEL, asked)
+    return ClientRefusal(answer.error.reason or "") if answer.has_error() else None
+
+
+def test_no_limit_from_anywhere_is_no_consent() -> None:
+    assert _answer(ShuffleMod(), {}, instruction(_spec(0.1))) == ClientRefusal.NO_LIMITS
+    rounds_alone = {"shuffle-max-rounds": 5, "shuffle-max-total-local-epsilon": 3.0}
+    assert _answer(ShuffleMod(), rounds_alone, instruction(_spec(0.1))) == ClientRefusal.NO_LIMITS
+
+
+@pytest.mark.parametrize(
+    ("constructor", "configured", "allowed"),
+    [(2.0, None, 2.0), (None, 2.0, 2.0), (2.0, 3.0, 2.0), (3.0, 2.0, 2.0), (None, 2, 2.0)],
+)
+def test_the_stricter_limit_holds(
+    constructor: float | None, configured: float | None, allowed: float
+) -> None:
+    mod = ShuffleMod(limits=None if constructor is None else ClientLimits(max_local_epsilon=constructor))
+    config = {} if configured is None else {"shuffle-max-local-epsilon": configured}
+    assert _answer(mod, config, instruction(_spec(allowed))) is None
+    above = instruction(_spec(float(np.nextafter(allowed, 9))))
+    assert _answer(mod, config, above) == ClientRefusal.MAX_LOCAL_EPSILON
+
+
+def test_each_limit_is_the_least_of_both() -> None:
+    one = ClientLimits(max_local_epsilon=1.0, max_rounds=9)
+    other = ClientLimits(max_local_epsilon=2.0, max_rounds=3, max_total_local_epsilon=7.0)
+    expected = ClientLimits(max_local_epsilon=1.0, max_rounds=3, max_total_local_epsilon=7.0)
+    assert stricter(one, other) == stricter(other, one) == expected
+
+
+@pytest.mark.parametrize("keeps_file", [True, False])
+def test_rounds_and_total_are_counted(keeps_file: bool, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 3}
+    config["shuffle-max-total-local-epsilon"] = 4.5
+    if keeps_file:
+        config["shuffle-ledger-file"] = str(tmp_path / "ledger.db")
+    grid = grid_of(TRAIN, mod=ShuffleMod(), node_config=config)
+
+    def refused(local_epsilon: float) -> str | None:
+        answer = ask(grid, MODEL, instruction(_spec(local_epsilon)))
+        return answer.error.reason if answer.has_error() else None
+
+    assert refused(2.0) is None
+    assert refused(2.0) is None
+    assert refused(0.6) == ClientRefusal.MAX_TOTAL_LOCAL_EPSILON
+    assert refused(0.25) is None
+    assert refused(0.001) == ClientRefusal.MAX_ROUNDS
+
+
+@pytest.mark.parametrize("keeps_file", [True, False])
+def test_a_token_is_answered_once(keeps_file: bool, tmp_path: Path) -> None:
+    config = {"shuffle-ledger-file": str(tmp_path / "ledger.db")} if keeps_file else {}
+    grid = grid_of(TRAIN, node_config=config)
+    asked = instruction(_spec(1.0))
+    assert not ask(grid, MODEL, asked).has_error()
+    assert ask(grid, MODEL, asked).error.reason == ClientRefusal.TOKEN_SPENT
+    renamed = instruction(_spec(0.5), token=asked.token, run="another", server_round=9)
+    assert ask(grid, MODEL, renamed).error.reason == ClientRefusal.TOKEN_SPENT
+
+
+def test_the_file_outlasts_run_and_process(tmp_path: Path) -> None:
+    config = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 2}
+    config["shuffle-ledger-file"] = str(tmp_path / "ledger.db")
+    for _ in range(2):
+        assert _answer(ShuffleMod(), config, instruction(_spec(1.0), run=os.urandom(3).hex())) is None
+    assert _answer(ShuffleMod(), config, instruction(_spec(1.0))) == ClientRefusal.MAX_ROUNDS
+    with ClientLedger(tmp_path / "ledger.db") as ledger:
+        assert (ledger.spent().reports, ledger.spent().local_epsilon) == (2, 2.0)
+
+
+def test_nodes_have_ledgers_of_their_own(tmp_path: Path) -> None:
+    """One mod, built before any configuration existed, serves nodes with different limits."""
+    mod = ShuffleMod()
+    grid = grid_of(
+        TRAIN,
+        mod=mod,
+        num_nodes=3,
+        node_config=lambda position: {"shuffle-max-local-epsilon": 1.0 + position},
+    )
+    answers = [ask(grid, MODEL, instruction(_spec(2.0)), node=node) for node in grid.get_node_ids()]
+    assert [answer.has_error() for answer in answers] == [True, False, False]
+    states = [grid.context(node).state for node in grid.get_node_ids()]
+    assert [STATE_KEY in state for state in states] == [False, True, True]
+
+
+def test_the_report_is_paid_for_before_training(tmp_path: Path) -> None:
+    """So a client that dies in training has counted the round."""
+    path = tmp_path / "ledger.db"
+    seen: list[int] = []
+
+    def train(message: Message, context: Context) -> Message:
+        with ClientLedger(path) as ledger:
+            seen.append(ledger.spent().reports)
+        raise KeyboardInterrupt
+
+    grid = grid_of(train, node_config={"shuffle-ledger-file": str(path)})
+    with pytest.raises(KeyboardInterrupt):
+        ask(grid, MODEL, instruction(_spec(1.0)))
+    with ClientLedger(path) as ledger:
+        assert seen == [ledger.spent().reports] == [1]
+
+
+def test_refusals_cost_nothing_and_train_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    trained: list[int] = []
+
+    def train(message: Message, context: Context) -> Message:
+        trained.append(1)
+        return TRAIN(message, context)
+
+    grid = grid_of(train, node_config={"shuffle-ledger-file": str(path), "shuffle-max-local-epsilon": 1.0})
+    for asked in (
+        instruction(_spec(1.5)),
+        instruction(MechanismSpec(name="no-such", local_epsilon=0.5)),
+        instruction(MechanismSpec(name="gaussian", local_epsilon=0.5)),
+        instruction(_spec(0.5), analyzer_key=bytes(32)),
+        None,
+    ):
+        assert ask(grid, MODEL, asked).has_error()
+    assert not trained
+    with ClientLedger(path) as ledger:
+        assert ledger.spent().reports == 0
+
+
+def test_dummies_are_charged_too() -> None:
+    """Else the round in which the budget ends would say how often a client reported."""
+    config = {"shuffle-max-local-epsilon": 1.0, "shuffle-max-rounds": 2}
+    grid = grid_of(TRAIN, mod=ShuffleMod(), node_config=config)
+    answers = [ask(grid, MODEL, instruction(_spec(1.0), participation=1e-18)) for _ in range(3)]
+    assert [answer.has_error() for answer in answers] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("mod", "config", "refusal"),
+    [
+        ({}, {}, ClientRefusal.LOCAL_DELTA),
+        ({}, {"shuffle-max-local-delta": 1e-7}, ClientRefusal.LOCAL_DELTA),
+        ({}, {"shuffle-max-local-delta": 1e-6}, None),
+        ({"max_local_delta": 1e-6}, {}, None),
+        ({"max_local_delta": 1e-6}, {"shuffle-max-local-delta": 1e-7}, ClientRefusal.LOCAL_DELTA),
+        ({"max_local_delta": 1e-6}, {"shuffle-max-local-delta": 0}, ClientRefusal.LOCAL_DELTA),
+    ],
+)
+def test_a_server_cannot_buy_with_delta(
+    mod: dict[str, float], config: dict[str, float], refusal: ClientRefusal | None
+) -> None:
+    """Gaussian noise at δ0 near one is next to none, whatever its ε0."""
+    asked = instruction(MechanismSpec(name="gaussian", local_epsilon=1.0, options=(("local_delta", 1e-6),)))
+    assert _answer(ShuffleMod(limits=GENEROUS, **mod), config, asked) == refusal
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"shuffle-max-local-epsilon": "4"},
+        {"shuffle-max-local-epsilon": True},
+        {"shuffle-max-local-epsilon": float("nan")},
+        {"shuffle-max-local-epsilon": float("inf")},
+        {"shuffle-max-local-epsilon": 0},
+        {"shuffle-max-local-epsilon": -1.0},
+        {"shuffle-max-rounds": 2.0},
+        {"shuffle-max-rounds": "2"},
+        {"shuffle-max-rounds": True},
+        {"shuffle-max-rounds": -1},
+        {"shuffle-max-total-local-epsilon": "many"},
+        {"shuffle-max-total-local-epsilon": -2},
+        {"shuffle-max-local-delta": 1.0},
+        {"shuffle-max-local-delta": -0.5},
+        {"shuffle-max-local-delta": "0"},
+        {"shuffle-max-local-epsilom": 1.0},
+        {"shuffle-": 1.0},
+        {"shuffle-ledger-file": ""},
+        {"shuffle-ledger-file": 3},
+        {"shuffle-mixer-public-key": "ab" * 32},
+        {"shuffle-signing-key-file": "key.pem"},
+        {"shuffle-mixer-public-key": "ab" * 31, "shuffle-signing-key-file": "key.pem"},
+        {"shuffle-mixer-public-key": 12, "shuffle-signing-key-file": "key.pem"},
+        {"shuffle-mixer-public-key": "zz" * 32, "shuffle-signing-key-file": "key.pem"},
+    ],
+)
+def test_a_node_config_that_makes_no_sense_is_refused(config: dict[str, Any]) -> None:
+    """A mistyped limit must not be without effect."""
+    assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.BAD_SETTINGS
+
+
+def test_other_keys_are_somebody_elses() -> None:
+    settings = ClientSettings.of({"partition-id": 3, "data": "x", "shuffle-max-local-epsilon": 1})
+    assert settings == ClientSettings(limits=ClientLimits(max_local_epsilon=1.0))
+    with pytest.raises(ClientRefused):
+        ClientSettings.of({"partition-id": 3})
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at", None])
+def test_a_ledger_that_cannot_be_used_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db" if content else tmp_path / "no" / "such" / "folder" / "ledger.db"
+    if content:
+        path.write_bytes(content)
+    config = {"shuffle-ledger-file": str(path)}
+    assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.LEDGER
+
+
+def test_a_damaged_count_in_the_context_is_refused() -> None:
+    grid = grid_of(TRAIN)
+    assert not ask(grid, MODEL, instruction(_spec(1.0))).has_error()
+    del grid.context(2).state[STATE_KEY]["tokens"]  # type: ignore[union-attr]
+    assert ask(grid, MODEL, instruction(_spec(1.0))).has_error()
+
+
+class _Sealed:
+    """A client that has pinned a mixer's key, and the keys of the other two parties."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mixer, self.analyzer, self.signer = (
+            generate_sealing_key(),
+            generate_sealing_key(),
+            generate_signing_key(),
+        )
+        write_private_key(folder / "client.pem", self.signer)
+        self.config = {
+            "shuffle-mixer-public-key": public_hex(self.mixer),
+            "shuffle-signing-key-file": str(folder / "client.pem"),
+        }
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> _Sealed:
+    return _Sealed(tmp_path)
+
+
+def test_sealed_reports_open_at_the_mixer_and_then_at_the_analyzer(sealed: _Sealed) -> None:
+    spec = _spec(1.0)
+    grid = grid_of(TRAIN, node_config=sealed.config, num_nodes=60)
+    asked = instruction(spec, analyzer_key=public_bytes(sealed.analyzer), participation=0.5)
+    payloads = [payload_of(ask(grid, MODEL, asked, node=node)) for node in grid.get_node_ids()]
+    size = spec.report_bytes(dim=4)
+    assert {len(payload) for payload in payloads} == {envelope_size(size)}
+    assert len(set(payloads)) == len(payloads)
+    context = context_of(asked, dim=4)
+    opener = EnvelopeOpener(
+        context=context,
+        analyzer_key=asked.analyzer_key,
+        private_key=sealed.mixer,
+        enrolled=frozenset({public_bytes(sealed.signer)}),
+    )
+    opened = [opener.open(payload) for payload in payloads]
+    real = [envelope.inner for envelope in opened if envelope.real]
+    assert 5 < len(real) < 55
+    reports = open_reports(real, context=context, analyzer_private_key=sealed.analyzer)
+    assert [len(report) for report in reports] == [size] * len(real)
+
+
+def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) -> None:
+    refusal = _answer(ShuffleMod(limits=GENEROUS), sealed.config, instruction(_spec(1.0)))
+    assert refusal == ClientRefusal.UNSEALED
+
+
+def test_a_client_without_a_mixer_does_not_seal_to_whom_the_server_says() -> None:
+    asked = instruction(_spec(1.0), analyzer_key=public_bytes(generate_sealing_key()))
+    assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NO_MIXER_KEY
+
+
+@pytest.mark.parametrize("fault", ["missing", "open", "other"])
+def test_a_signing_key_that_cannot_be_used(fault: str, sealed: _Sealed, tmp_path: Path) -> None:
+    path = tmp_path / "client.pem"
+    if fault == "open":
+        path.chmod(0o644)
+    else:
+        path.unlink()
+    if fault == "other":
+        write_private_key(path, generate_sealing_key())
+    asked = instruction(_spec(1.0), analyzer_key=public_bytes(sealed.analyzer))
+    assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_SIGNING_KEY
+
+
+def test_an_analyzer_key_that_is_no_point_releases_nothing(sealed: _Sealed) -> None:
+    asked = instruction(_spec(1.0), analyzer_key=bytes(32))
+    answer = ask(grid_of(TRAIN, node_config=sealed.config), MODEL, asked)
+    assert answer.has_error()
+    assert answer.error.reason in set(ClientRefusal)
+
+
+def test_the_context_of_flower_is_not_written_when_a_file_is(tmp_path: Path) -> None:
+    grid = grid_of(TRAIN, node_config={"shuffle-ledger-file": str(tmp_path / "ledger.db")})
+    ask(grid, MODEL, instruction(_spec(1.0)))
+    assert grid.context(2).state == RecordDict()
