@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.sampled.linf_coordinate import LInfCoordinate
     from shuffle_plugins.mechanisms.sampled.sampled_bits import SampledBits
     from shuffle_plugins.mechanisms.sampled.sqkr import SQKR
+    from shuffle_plugins.mechanisms.spec import MechanismSpec
     from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean, estimate_mean
     from shuffle_plugins.rows import Rows
 
@@ -74,6 +75,7 @@ _LAZY = {
     "LInfCoordinate": "mechanisms.sampled.linf_coordinate",
     "SampledBits": "mechanisms.sampled.sampled_bits",
     "SQKR": "mechanisms.sampled.sqkr",
+    "MechanismSpec": "mechanisms.spec",
     "UserLevelEstimate": "mechanisms.user_level",
     "UserLevelMean": "mechanisms.user_level",
     "estimate_mean": "mechanisms.user_level",
@@ -102,6 +104,7 @@ __all__ = [
     "LocalHashing",
     "LocalRandomizer",
     "Mechanism",
+    "MechanismSpec",
     "MultilevelHadamard",
     "Norm",
     "OptimalUnaryEncoding",
