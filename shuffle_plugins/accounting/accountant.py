@@ -478,6 +478,12 @@ class ShuffleAccountant:
                 f"and to {self._replacement_charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
                 "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
             )
+        if tightest[0] == math.inf:
+            raise ValueError(
+                f"no ε at δ={delta:g} can be certified: the coins of these sums are "
+                f"{self._replacement_distance():.3g} away from the Gaussian that covers them, charged "
+                "(1 + e^ε) times; use more coins, fewer rounds, or a larger δ"
+            )
         return tightest
 
     def _certified(self, delta: float) -> tuple[float, str]:

@@ -57,6 +57,10 @@ def calibrate(
     """
     if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
+    if not (isinstance(delta, float) and 0 < delta < 1):
+        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
+    if type(num_steps) is not int or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
     if not 0 < overhead <= 1:
         raise ValueError(f"overhead must be in (0, 1], got {overhead!r}")
     if type(clients) is not int or clients < 2:

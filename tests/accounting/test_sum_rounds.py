@@ -1,0 +1,215 @@
+"""Sums with fair coins: the cover, rounds of them, and what accountants make of both."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
+
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
+from shuffle_plugins.accounting.gaussian_cover import _three_points, covering_deviation, gaussian_cover
+from shuffle_plugins.accounting.sum_losses import gaussian_profile
+
+
+def single(**changes):
+    fields = {"sensitivity": 20.0, "attained": 20, "trials": 4 * 90**2, "dim": 3, "population": 500}
+    return SumRound(**(fields | {"cohort": 500} | changes))
+
+
+def spent(sum_round, delta, *, num_steps=1):
+    accountant = ShuffleAccountant()
+    accountant.step(sum_round, num_steps=num_steps)
+    return accountant.epsilon(delta)
+
+
+@pytest.mark.parametrize("trials", [64, 65, 200, 2001])
+def test_the_distance_is_that_of_the_channel_written_out(trials):
+    # The channel again, from the normal distribution function instead of a series.
+    cover, points = gaussian_cover(trials), _three_points(trials)
+    counts = np.arange(trials + 1)
+    centred = counts - trials / 2
+    image = np.zeros(trials + 1)
+    for at, mass in (
+        (0.0, 1 - points.outer),
+        (points.reach, points.outer / 2),
+        (-points.reach, points.outer / 2),
+    ):
+        image += mass * np.diff(
+            norm.cdf(np.append(centred - 0.5, centred[-1] + 0.5) - at, scale=cover.deviation)
+        )
+    outside = max(0.0, 1 - image.sum())
+    distance = (np.abs(binom.pmf(counts, trials, 0.5) - image).sum() + outside) / 2
+    assert cover.distance == pytest.approx(distance, rel=1e-6, abs=1e-14)
+
+
+def test_the_cover_costs_little_and_less_with_more_coins():
+    covers = [gaussian_cover(trials) for trials in (100, 10_000, 1_000_000, 100_000_000)]
+    shares = [
+        1 - cover.deviation**2 / (trials / 4)
+        for cover, trials in zip(covers, (100, 10_000, 1_000_000, 100_000_000), strict=True)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 2e-4
+    assert covers[1].distance < 5e-9
+    assert covers[-1].distance < 1e-14
+
+
+def test_huge_numbers_of_coins_are_covered_in_parts():
+    trials = 3 * 2**32 + 5
+    whole = gaussian_cover(trials)
+    assert whole.deviation == pytest.approx(covering_deviation(trials))
+    assert whole.deviation < math.sqrt(trials) / 2
+    assert whole.distance < 1e-12
+
+
+@pytest.mark.parametrize("trials", [63, -1, 2.0, True, 10**16])
+def test_impossible_numbers_of_coins_are_refused(trials):
+    with pytest.raises(ValueError, match="trials"):
+        gaussian_cover(trials)
+
+
+def exact_delta(shifts, trials, epsilon):
+    """δ of Σ x + Bin(trials, ½) per coordinate, for records apart by ``shifts``, by listing all outcomes."""
+    counts = np.arange(-max(shifts), trials + max(shifts) + 1)
+    p = q = np.ones(1)
+    for shift in shifts:
+        p = np.multiply.outer(p, binom.pmf(counts - shift, trials, 0.5)).ravel()
+        q = np.multiply.outer(q, binom.pmf(counts, trials, 0.5)).ravel()
+    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+
+
+@pytest.mark.parametrize("trials", [100, 401])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 2.0, 3.0])
+def test_no_pair_of_small_vectors_leaks_more_than_certified(trials, epsilon):
+    sensitivity = 5.0
+    certified = ShuffleAccountant()
+    certified.step(single(sensitivity=sensitivity, attained=5, trials=trials, dim=2))
+    bound = certified.delta(epsilon)
+    attained = 0.0
+    for shifts in itertools.product(range(6), repeat=2):
+        if 0 < math.hypot(*shifts) <= sensitivity:
+            attained = max(attained, exact_delta(shifts, trials, epsilon))
+    assert bound.lower * (1 - 1e-9) <= attained <= bound.upper
+
+
+def test_sampling_is_counted_right_by_listing_outcomes():
+    # Everybody else holds 0, the client 5 or 0, and takes part with probability 1/4.
+    trials, gamma = 400, 0.25
+    sum_round = single(
+        sensitivity=5.0, attained=5, trials=trials, dim=1, cohort=125, sampling="without-replacement"
+    )
+    counts = np.arange(-5, trials + 6)
+    q = binom.pmf(counts, trials, 0.5)
+    p = (1 - gamma) * q + gamma * binom.pmf(counts - 5, trials, 0.5)
+    accountant = ShuffleAccountant()
+    accountant.step(sum_round)
+    for epsilon in (0.02, 0.1, 0.3):
+        found = accountant.delta(epsilon)
+        exact = max(
+            np.maximum(p - math.exp(epsilon) * q, 0).sum(), np.maximum(q - math.exp(epsilon) * p, 0).sum()
+        )
+        assert found.lower * (1 - 1e-9) <= exact <= found.upper
+        assert found.upper < exact * 1.3
+
+
+@pytest.mark.parametrize("num_steps", [1, 10, 25])
+def test_composition_is_the_gaussian_mechanisms(num_steps):
+    sum_round = single(trials=4 * 8450**2, sensitivity=2000.0, attained=2000, dim=1000)
+    mu = math.sqrt(num_steps) / sum_round.noise_multiplier
+
+    def excess(epsilon):
+        # Balle and Wang 2018, Theorem 8, from distribution functions.
+        tail = norm.cdf(mu / 2 - epsilon / mu)
+        return tail - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - 1e-6
+
+    exact = brentq(excess, 1e-9, 500)
+    found = spent(sum_round, 1e-6, num_steps=num_steps)
+    assert exact * (1 - 1e-3) < found.lower <= found.upper < exact * (1 + 1e-3)
+    assert found.upper_bound.startswith("covering Gaussian")
+    assert found.lower_bound == "binomial instance"
+
+
+@given(epsilon=st.floats(0.0, 20.0), mu=st.floats(1e-3, 5.0))
+def test_the_profile_is_that_of_the_normal_distribution(epsilon, mu):
+    found = gaussian_profile(np.array([epsilon]), mu=mu)[0]
+    far = norm.cdf(mu / 2 - epsilon / mu)
+    exact = far - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+    assert found >= exact - 1e-15
+    assert found == pytest.approx(exact, rel=1e-6, abs=1e-14)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    coins=st.integers(2_000, 10**6),
+    more=st.integers(1, 10**6),
+    dim=st.integers(1, 100),
+    shift=st.integers(2, 6),
+)
+def test_more_coins_and_less_sensitivity_cost_less(coins, more, dim, shift):
+    base = single(trials=coins, dim=dim, sensitivity=float(shift), attained=shift)
+    noisier = single(trials=coins + more, dim=dim, sensitivity=float(shift), attained=shift)
+    gentler = single(trials=coins, dim=dim, sensitivity=shift - 1.0, attained=shift - 1)
+    assert noisier.noise_multiplier > base.noise_multiplier
+    assert gentler.noise_multiplier > base.noise_multiplier
+    assert spent(noisier, 1e-3).upper <= spent(base, 1e-3).upper * (1 + 1e-9)
+    assert spent(gentler, 1e-3).upper <= spent(base, 1e-3).upper * (1 + 1e-9)
+
+
+def test_the_server_gains_what_sampling_hides():
+    observed = single(cohort=50, sampling="without-replacement")
+    served = single(cohort=50, sampling="without-replacement", adversary="server")
+    assert observed.sampling_rate == pytest.approx(0.1)
+    assert served.sampling_rate == 1.0
+    assert spent(observed, 1e-5).upper < spent(served, 1e-5).upper
+    assert spent(served, 1e-5).upper == pytest.approx(spent(single(), 1e-5).upper)
+
+
+def test_sums_and_single_messages_compose():
+    accountant = ShuffleAccountant()
+    accountant.step(single())
+    alone = accountant.epsilon(1e-6).upper
+    accountant.step(ShuffleRound(local_epsilon=1.0, population=500, cohort=500))
+    both = accountant.epsilon(1e-6)
+    assert both.upper > alone
+    assert both.upper_bound == "blanket pair and covering Gaussian, PLD"
+
+
+def test_a_history_of_sums_survives_a_checkpoint():
+    accountant = ShuffleAccountant(method="rdp")
+    accountant.step(single(coin_distance=2.0**-52), num_steps=3)
+    accountant.step(ShuffleRound(local_epsilon=1.0, population=500, cohort=100))
+    restored = ShuffleAccountant(method="rdp")
+    restored.load_state_dict(accountant.state_dict())
+    assert restored.history == accountant.history
+    with pytest.raises(ValueError, match="SumRound"):
+        SumRound.from_state((*single().state(), 1))
+
+
+def test_a_distance_beyond_delta_has_no_epsilon():
+    with pytest.raises(ValueError, match="more coins"):
+        spent(single(trials=100, sensitivity=1.0, attained=1, dim=10**6), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampling": "poisson"}, "k of n"),
+        ({"sensitivity": 0.0}, "sensitivity"),
+        ({"sensitivity": math.nan}, "sensitivity"),
+        ({"sensitivity": math.inf}, "sensitivity"),
+        ({"attained": 21}, "attained"),
+        ({"trials": 10}, "trials"),
+        ({"trials": 0}, "trials"),
+        ({"dim": 0}, "dim"),
+        ({"cohort": 501}, "cohort"),
+        ({"cohort": 100}, "cohort == population"),
+        ({"coin_distance": -1.0}, "coin_distance"),
+    ],
+)
+def test_rounds_out_of_range_are_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        single(**changes)
