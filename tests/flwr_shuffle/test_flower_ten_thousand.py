@@ -1,0 +1,57 @@
+"""Ten thousand clients in one process, a thousand reports a round."""
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import FixedSize, InProcessGrid, SelfSampling, ShuffleStrategy
+from flwr_shuffle.messages import instruction_of, plain_payload, reply
+
+from shuffle_plugins.ledger.budget import BudgetLedger
+
+POPULATION = 10_000
+DIM = 64
+AIM = np.linspace(-0.1, 0.1, DIM)
+
+
+def app():
+    client_app = ClientApp()
+
+    @client_app.train()
+    def train(message, context):
+        asked = instruction_of(message)
+        mechanism = asked.mechanism.build(dim=DIM)
+        report = mechanism.randomize(torch.from_numpy(AIM).unsqueeze(0), clip=True).to_bytes()
+        speaks = np.random.default_rng().random() < asked.participation
+        return reply(plain_payload(report if speaks else None, size=len(report)), to=message)
+
+    return client_app
+
+
+def test_ten_thousand_clients(tmp_path):
+    grid = InProcessGrid(app(), num_nodes=POPULATION)
+    model = ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        for sampling in (FixedSize(1000), SelfSampling(0.1)):
+            strategy = ShuffleStrategy(
+                FedAvg(fraction_evaluate=0.0),
+                randomizer="linf-coordinate",
+                local_epsilon=2.0,
+                clipping_norm=0.1,
+                sampling=sampling,
+                population=POPULATION,
+                delta=1e-6,
+                ledger=ledger,
+            )
+            strategy.start(grid, model, num_rounds=len(ledger.rounds()) + 1, train_config=ConfigRecord())
+        first, second = ledger.rounds()
+        spending = ledger.accountant().spending(1e-6)
+    assert (first.charged.observer.population, first.charged.reports, first.participants) == (
+        POPULATION,
+        1000,
+        1000,
+    )
+    assert (second.charged.server.population, second.participants) == (POPULATION, POPULATION)
+    assert 800 < second.charged.reports < 1200
+    assert 0 < spending.observer.upper < 0.3 < spending.server.upper < spending.local_epsilon == 4.0
