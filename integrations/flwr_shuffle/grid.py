@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 # Flower has no public address for these three.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -156,12 +156,13 @@ def _is_shuffled(message: Message) -> bool:
 
 
 def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
+    contents = {id(message.content): message.content for message in messages if message.has_content()}
     records: dict[int, ConfigRecord] = {}
-    models = {}
-    for message in messages:
-        record = message.content.config_records.get(RECORD_KEY)
-        arrays = list(message.content.array_records.values())
-        if record is None or len(arrays) != 1:
+    models: dict[int, ArrayRecord] = {}
+    for content in contents.values():
+        record = content.get(RECORD_KEY)
+        arrays = [each for each in content.values() if isinstance(each, ArrayRecord)]
+        if not isinstance(record, ConfigRecord) or len(arrays) != 1:
             raise ValueError(
                 "every message of a shuffled round holds the model, as its one ArrayRecord, and the "
                 "instruction; send other messages apart"

@@ -56,15 +56,18 @@ def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
         ValueError: if there is no such model, a message is not for training, or has no place for the
             instruction.
     """
-    models: dict[int, tuple[str, ArrayRecord]] = {}
+    contents = {}
     for message in messages:
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             raise ValueError("the inner strategy's messages of a training round must be of type train")
-        if RECORD_KEY in message.content:
+        contents[id(message.content)] = message.content
+    models: dict[int, tuple[str, ArrayRecord]] = {}
+    for content in contents.values():
+        if RECORD_KEY in content:
             raise ValueError(
                 f"the record {RECORD_KEY!r} is the instruction's; the inner strategy needs another key"
             )
-        records = message.content.array_records
+        records = content.array_records
         if len(records) != 1:
             raise ValueError("the inner strategy must send the model as the one ArrayRecord of each message")
         ((key, arrays),) = records.items()

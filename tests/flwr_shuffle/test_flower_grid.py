@@ -68,7 +68,7 @@ def test_every_order_is_as_likely():
     asked = instruction(mechanism=spec)
     replies = inner.send_and_receive([question(node, asked) for node in inner.get_node_ids()])
     seen = Counter()
-    for _ in range(1200):
+    for _ in range(600):
         found = stage().collect(replies, instruction=asked, dim=DIM, grid=inner, timeout=None)
         seen[tuple(rows.index(found.reports.narrow(i, i + 1).to_bytes()) for i in range(4))] += 1
     orders = list(itertools.permutations(range(4)))

