@@ -89,7 +89,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
         return {
             "shuffle-mixer-public-key": public_hex(mixer),
             "shuffle-signing-key-file": str(tmp_path / f"client{position}"),
-            "shuffle-max-local-epsilon": 8.0,
+            "shuffle-max-local-epsilon": 100.0,
         }
 
     app = ClientApp(mods=[ShuffleMod()])
@@ -128,10 +128,10 @@ def zeros() -> ArrayRecord:
 
 
 def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
-    strategy = strategy_of(FixedSize(CLIENTS))
+    strategy = strategy_of(FixedSize(CLIENTS), randomizer="laplace", local_epsilon=100.0)
     result = strategy.start(grid, zeros(), num_rounds=12)
     found = result.arrays["w"].numpy()
-    assert np.linalg.norm(found - GOAL) < 0.5 * np.linalg.norm(GOAL)
+    assert np.linalg.norm(found - GOAL) < 0.1  # of 0.79; the noise of a round has norm 0.02
     assert [metrics["reports"] for metrics in result.train_metrics_clientapp.values()] == [CLIENTS] * 12
     assert len({len(payload) for payload in grid.payloads}) == 1
     assert all(grid.coins)
