@@ -57,6 +57,8 @@ from shuffle_plugins.rounding import rounded
 from shuffle_plugins.tables import (
     WIDE,
     bounds_table,
+    budget_footing,
+    budget_table,
     catalogue_table,
     choices_table,
     rounds_tables,
@@ -65,9 +67,10 @@ from shuffle_plugins.tables import (
 
 # The accounting itself needs SciPy: it is imported by the commands that ask it something.
 if TYPE_CHECKING:
-    from shuffle_plugins.accounting import Blanket, ShuffleRound
+    from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleRound
     from shuffle_plugins.choosing import Domain
     from shuffle_plugins.comparison import Comparison
+    from shuffle_plugins.ledger.summary import ModelBudget, Spent
 
 T = TypeVar("T")
 
@@ -607,6 +610,28 @@ def mechanisms_command(
     return None
 
 
+@app.command("budget", cls=_Command)
+def budget_command(
+    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="File of a budget ledger; only read.")],
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="M", help="Only this model; all unless given.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option("--delta", "-d", parser=number, metavar="DELTA", help="Total δ in (0, 1).")
+    ] = 1e-5,
+    as_json: JsonOption = False,
+) -> None:
+    """What federated training has cost, by model and run; also while it is going on."""
+    from shuffle_plugins.ledger.summary import read_budget
+
+    budgets = read_budget(ledger, delta=delta, model=model)
+    if as_json:
+        return _print_json([_budget_json(budget) for budget in budgets])
+    for budget in budgets:
+        _print(budget_table(budget), *budget_footing(budget), "")
+    return _say(None if budgets else "No rounds yet.")
+
+
 def _needed(value: T | None, option: str) -> T:
     if value is None:
         raise typer.BadParameter(f"{option} is needed")
@@ -746,6 +771,36 @@ def _answer_json(answer: Comparison) -> dict[str, Any]:
         "bounds": [
             {"name": b.name, "kind": b.kind, "epsilon": b.epsilon, "source": b.source} for b in answer.bounds
         ],
+    }
+
+
+def _budget_json(budget: ModelBudget) -> dict[str, Any]:
+    runs = [{"run": run, **_spent_json(spent)} for run, spent in budget.runs.items()]
+    return {"model": budget.model, **_spent_json(budget.total), "runs": runs}
+
+
+def _spent_json(spent: Spent) -> dict[str, Any]:
+    spending = spent.spending
+    return {
+        "rounds": {str(state): count for state, count in spent.rounds.items()},
+        "rounds_charged": spending.num_rounds,
+        "reports": spent.reports,
+        "worst_client_rounds": spending.worst_client_rounds,
+        "delta": spending.delta,
+        "neighbouring_relation": spending.observer.neighbouring_relation,
+        "observer": _interval_json(spending.observer),
+        "server": _interval_json(spending.server),
+        "local_epsilon": spending.local_epsilon if math.isfinite(spending.local_epsilon) else None,
+    }
+
+
+def _interval_json(found: EpsilonInterval) -> dict[str, Any]:
+    return {
+        "lower": found.lower,
+        "upper": found.upper,
+        "adversary": found.adversary,
+        "upper_bound": found.upper_bound,
+        "lower_bound": found.lower_bound,
     }
 
 

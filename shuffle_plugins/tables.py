@@ -13,8 +13,10 @@ from rich.table import Table
 from shuffle_plugins.rounding import rounded
 
 if TYPE_CHECKING:
+    from shuffle_plugins.accounting import EpsilonInterval
     from shuffle_plugins.choosing import Choice
     from shuffle_plugins.comparison import Comparison
+    from shuffle_plugins.ledger.summary import ModelBudget, Spent
 
 WIDE = 110
 """Columns that the widest layout needs."""
@@ -194,3 +196,50 @@ def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = W
         cells.append(_NOTHING if choice.seconds is None else f"{choice.seconds * 1e6:.3g}")
         table.add_row(*cells, *([escape(choice.summary)] if wide else []))
     return table
+
+
+def budget_table(budget: ModelBudget) -> Table:
+    """One row per run of a model, and one for all of them if there are several."""
+    table = Table(
+        title=f"model {escape(budget.model)}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("run")
+    table.add_column("rounds")
+    for heading in ("reports", "ε observer", "ε server", "ε local"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run, spent in budget.runs.items():
+        table.add_row(escape(run), *_budget_cells(spent))
+    if len(budget.runs) > 1:
+        table.add_row("all runs", *_budget_cells(budget.total), style="bold")
+    return table
+
+
+def _budget_cells(spent: Spent) -> list[str]:
+    states = ", ".join(f"{count:,} {state}" for state, count in spent.rounds.items() if count)
+    spending = spent.spending
+    epsilons = (spending.observer.upper, spending.server.upper, spending.local_epsilon)
+    return [states, f"{spent.reports:,}", *(rounded(epsilon, up=True) for epsilon in epsilons)]
+
+
+def budget_footing(budget: ModelBudget) -> list[str]:
+    """What the numbers of a model's budget mean, a line for each adversary."""
+    spending = budget.total.spending
+    relation = spending.observer.neighbouring_relation
+    return [
+        f"at δ = {spending.delta:g} · {relation} neighbours · {spending.num_rounds:,} rounds charged",
+        f"observer: reads the model, does not see who took part · {_ends(spending.observer)}",
+        f"server: sees who answers; the client with most rounds, {spending.worst_client_rounds:,} · "
+        f"{_ends(spending.server)}",
+        "local: nobody is trusted; Σ ε0 of the client with most reports",
+    ]
+
+
+def _ends(found: EpsilonInterval) -> str:
+    upper = f"at most {rounded(found.upper, up=True)} by {found.upper_bound}"
+    if found.lower_bound == "none":
+        return upper
+    return f"{upper}; at least {rounded(found.lower, up=False)} by {found.lower_bound}"

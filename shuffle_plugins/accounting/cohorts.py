@@ -1,15 +1,16 @@
 """Cohorts of one mechanism compared: which round is at least as dear as which, and many sizes told by few.
 
-Everything rests on one lemma (``docs/accounting.md``, "Federated rounds"): k' of n' clients cost no more than
-k of n if k' ≥ k and k'/n' ≤ k/n.
+Everything rests on a lemma (``docs/accounting.md``, "Federated rounds"): a round of k' of n' clients costs no
+more than one of k of n if k' ≥ k and k'/n' ≤ k/n, or if k' ≤ k and n' ≥ n.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 _FINEST = 1.001
 _UNUSUAL = 0.03
@@ -32,55 +33,102 @@ class Cohort(NamedTuple):
         """Clients for each report, 1/γ."""
         return self.hiding / self.reports
 
+    @property
+    def weight(self) -> float:
+        """What the round costs to first order, up to a factor of its kind: the variance of its loss, γ²/k."""
+        return self.reports / self.hiding**2
+
     def covers(self, other: Cohort) -> bool:
-        """Whether a round of this size costs at least as much as the other."""
-        return (
-            self.kind == other.kind
-            and other.reports >= self.reports
-            and other.reports * self.hiding <= self.reports * other.hiding
-        )
+        """Whether a round of this size is known to cost at least as much as the other."""
+        if self.kind != other.kind:
+            return False
+        if other.reports <= self.reports and other.hiding >= self.hiding:
+            return True
+        return other.reports >= self.reports and other.reports * self.hiding <= self.reports * other.hiding
 
 
 def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, dearer: bool = True) -> Counter[Cohort]:
-    """The same numbers of rounds, in at most ``limit`` sizes and as many as there are kinds.
+    """The same numbers of rounds, in at most ``limit`` sizes, or half a dozen of each kind.
 
     Args:
         cohorts: how many rounds there are of each size.
         limit: sizes to come down to.
         dearer: replace sizes by such as cost at least as much; otherwise by such as cost no more.
     """
-    fewer = Counter(cohorts)
-    limit = max(limit, 2 * len({cohort.kind for cohort in fewer}))
-    floor = min(cohorts, key=lambda cohort: cohort.reports).reports if cohorts else 1
-    least = min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0)
+    limit = max(limit, 6 * len({cohort.kind for cohort in cohorts}))
+    if len(cohorts) <= limit:
+        return Counter(cohorts)
+    found = [_merged(cohorts, _Grid.around(cohorts, at_rate, dearer), limit) for at_rate in (True, False)]
+    return min(found, key=_weight) if dearer else max(found, key=_weight)
+
+
+def _weight(cohorts: Mapping[Cohort, int]) -> float:
+    return math.fsum(cohort.weight * rounds for cohort, rounds in cohorts.items())
+
+
+def _merged(cohorts: Mapping[Cohort, int], grid: _Grid, limit: int) -> Counter[Cohort]:
     ratio = _FINEST
-    while len(fewer) > limit:
-        fewer = Counter()
+    while True:
+        merged: Counter[Cohort] = Counter()
         for cohort, rounds in cohorts.items():
-            rounded = _lowered if dearer else _raised
-            fewer[rounded(cohort, ratio=ratio, floor=floor, least=least)] += rounds
+            merged[grid.rounded(cohort, ratio)] += rounds
+        if len(merged) <= limit:
+            return merged
         ratio = 1 + 2 * (ratio - 1)
-    return fewer
 
 
-def _lowered(cohort: Cohort, *, ratio: float, floor: int, least: float) -> Cohort:
-    """Reports down to floor·ratio^i, and clients for each report down to least·ratio^j."""
-    kind, hiding, reports = cohort
-    few = min(reports, max(floor, int(floor * ratio ** _steps(reports / floor, ratio, math.floor))))
-    if cohort.open:
-        return Cohort(kind, few, few)
-    spread = least * ratio ** _steps(cohort.spread / least, ratio, math.floor)
-    return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Sizes to round to: multiples, by powers of a ratio, of the least that there are.
+
+    Attributes:
+        reports: the fewest reports.
+        spread: the fewest clients for each report.
+        hiding: the fewest clients.
+        at_rate: round reports and the rate; otherwise reports and clients.
+        dearer: round to what costs more.
+    """
+
+    reports: int
+    spread: float
+    hiding: int
+    at_rate: bool
+    dearer: bool
+
+    @classmethod
+    def around(cls, cohorts: Iterable[Cohort], at_rate: bool, dearer: bool) -> Self:
+        return cls(
+            reports=min(cohort.reports for cohort in cohorts),
+            spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
+            hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
+            at_rate=at_rate,
+            dearer=dearer,
+        )
+
+    def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
+        kind, hiding, reports = cohort
+        few, many = _down(reports, self.reports, ratio), _up(reports, self.reports, ratio)
+        if cohort.open:
+            fair = few if self.dearer else many
+            return Cohort(kind, fair, fair)
+        if not self.at_rate:
+            if self.dearer:
+                less = _down(hiding, self.hiding, ratio)
+                return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
+            return Cohort(kind, _up(hiding, self.hiding, ratio), few)
+        if self.dearer:
+            spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
+            return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
+        spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
+        return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
 
 
-def _raised(cohort: Cohort, *, ratio: float, floor: int, least: float) -> Cohort:
-    """Reports and clients for each report up to the next such numbers."""
-    kind, hiding, reports = cohort
-    many = max(reports, math.ceil(floor * ratio ** _steps(reports / floor, ratio, math.ceil)))
-    if cohort.open:
-        return Cohort(kind, many, many)
-    spread = least * ratio ** _steps(cohort.spread / least, ratio, math.ceil)
-    return Cohort(kind, max(math.ceil(many * spread), -(-many * hiding // reports)), many)
+def _down(value: int, least: int, ratio: float) -> int:
+    return min(value, max(least, math.floor(least * ratio ** _steps(value / least, ratio, math.floor))))
+
+
+def _up(value: int, least: int, ratio: float) -> int:
+    return max(value, math.ceil(least * ratio ** _steps(value / least, ratio, math.ceil)))
 
 
 def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
@@ -90,17 +138,25 @@ def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
 def dearest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
     """A history that costs at least as much as any with at most ``most[kind]`` of the rounds of each kind.
 
-    Of open cohorts the smallest are taken. Sampled ones are not ordered: all are taken.
+    Of open cohorts the smallest are taken. Of sampled ones either all, or the largest as if each were drawn
+    from the fewest clients, whichever weighs less.
     """
     taken: Counter[Cohort] = Counter()
-    left = dict(most)
-    for cohort in sorted(cohorts, key=lambda cohort: cohort.reports):
-        rounds = cohorts[cohort]
-        if cohort.open:
-            rounds = min(rounds, left.get(cohort.kind, 0))
-            left[cohort.kind] = left.get(cohort.kind, 0) - rounds
-        if rounds:
-            taken[cohort] += rounds
+    for kind in {cohort.kind for cohort in cohorts}:
+        own = {cohort: rounds for cohort, rounds in cohorts.items() if cohort.kind == kind}
+        opened = {cohort: rounds for cohort, rounds in own.items() if cohort.open}
+        sampled = {cohort: rounds for cohort, rounds in own.items() if not cohort.open}
+        wanted = most.get(kind, 0)
+        few = _first(sorted(opened, key=lambda cohort: cohort.reports), opened, wanted)
+        if sampled:
+            fewest = min(cohort.hiding for cohort in sampled)
+            descending = sorted(sampled, key=lambda cohort: -cohort.reports)
+            largest: Counter[Cohort] = Counter()
+            for cohort, rounds in _first(descending, sampled, wanted).items():
+                largest[Cohort(kind, fewest, cohort.reports)] += rounds
+            fits = descending[0].reports <= fewest
+            few += largest if fits and _weight(largest) < _weight(sampled) else Counter(sampled)
+        taken += few
     return taken
 
 
@@ -108,38 +164,52 @@ def cheapest(cohorts: Mapping[Cohort, int], taken: Mapping[int, int]) -> Counter
     """A history that costs no more than any with ``taken[kind]`` rounds of each kind."""
     found: Counter[Cohort] = Counter()
     for kind, rounds in taken.items():
-        sizes = [cohort for cohort in cohorts if cohort.kind == kind]
-        if not all(cohort.open for cohort in sizes):
-            found[_below(sizes)] += rounds
-            continue
-        for cohort in sorted(sizes, key=lambda cohort: -cohort.reports):
-            several = min(rounds, cohorts[cohort])
-            rounds -= several
-            if several:
-                found[cohort] += several
+        own = {cohort: count for cohort, count in cohorts.items() if cohort.kind == kind}
+        if all(cohort.open for cohort in own):
+            found += _first(sorted(own, key=lambda cohort: -cohort.reports), own, rounds)
+        else:
+            most = max(cohort.hiding for cohort in own)
+            found[Cohort(kind, most, min(cohort.reports for cohort in own))] += rounds
     return found
 
 
-def _below(sizes: Sequence[Cohort]) -> Cohort:
-    """A size that costs no more than any of these."""
-    reports = max(cohort.reports for cohort in sizes)
-    return Cohort(sizes[0].kind, max(-(-reports * c.hiding // c.reports) for c in sizes), reports)
+def _first(order: Iterable[Cohort], cohorts: Mapping[Cohort, int], wanted: int) -> Counter[Cohort]:
+    """The first ``wanted`` rounds in that order."""
+    taken: Counter[Cohort] = Counter()
+    for cohort in order:
+        rounds = min(wanted, cohorts[cohort])
+        wanted -= rounds
+        if rounds:
+            taken[cohort] = rounds
+    return taken
 
 
 def dearer_than(one: Cohort, other: Cohort) -> Cohort:
     """A size that covers both; of rounds that do not compare, the first."""
-    if one.kind != other.kind:
+    if one.kind != other.kind or one.covers(other):
         return one
-    few = min(one.reports, other.reports)
-    return Cohort(one.kind, max(few, min(few * c.hiding // c.reports for c in (one, other))), few)
+    if other.covers(one):
+        return other
+    few, many = sorted((one.reports, other.reports))
+    hiding = min(few * cohort.hiding // cohort.reports for cohort in (one, other))
+    return _lighter(
+        Cohort(one.kind, max(few, hiding), few), Cohort(one.kind, min(one.hiding, other.hiding), many)
+    )
 
 
 def dear_one(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
     """A size that costs at least as much as all but a few per cent of the rounds of a kind."""
     own = [(cohort, rounds) for cohort, rounds in cohorts.items() if cohort.kind == kind]
     few = int(_quantile([(cohort.reports, rounds) for cohort, rounds in own]))
+    many = -int(_quantile([(-cohort.reports, rounds) for cohort, rounds in own]))
     spread = _quantile([(cohort.spread, rounds) for cohort, rounds in own])
-    return Cohort(kind, max(few, math.floor(few * spread)), few)
+    hiding = int(_quantile([(cohort.hiding, rounds) for cohort, rounds in own]))
+    return _lighter(Cohort(kind, max(few, math.floor(few * spread)), few), Cohort(kind, hiding, many))
+
+
+def _lighter(safe: Cohort, other: Cohort) -> Cohort:
+    """The one that costs less to first order; the second may not exist."""
+    return other if other.reports <= other.hiding and other.weight < safe.weight else safe
 
 
 def _quantile(values: Sequence[tuple[float, int]]) -> float:

@@ -524,7 +524,7 @@ class FederatedAccountant:
         attained = charged if against is Against.OBSERVER else self._taken_by_one()
         below = above
         if attained != charged or len(charged) > _MOST_SIZES:
-            fewer = fewer_sizes(attained, limit=_MOST_SIZES, dearer=False)
+            fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
             below = self._accountant(fewer).epsilon(delta)
         lower = min(below.lower, above.upper)
         return replace(

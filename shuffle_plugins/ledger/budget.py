@@ -371,7 +371,8 @@ def read_accountant(
         if each.charged is not None and run in (None, each.run)
     ]
     rows = connection.execute(
-        "SELECT kinds.kind, participant, sum(rounds) FROM participation JOIN kinds ON kinds.id = participation.kind "
+        "SELECT kinds.kind, participant, sum(rounds) "
+        "FROM participation JOIN kinds ON kinds.id = participation.kind "
         "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) GROUP BY kinds.kind, participant",
         (model, run),
     )

@@ -1,0 +1,471 @@
+"""Federated rounds against enumeration of small ones, and histories against each client's own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from brute_force import Law, extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.cohorts import Cohort
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound, RecordedRound
+
+VIOLATION = 1e-12
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Randomizer:
+    """The least that a round asks of a mechanism."""
+
+    local_epsilon: float
+    local_delta: float = 0.0
+    bit: bool = False
+
+    def shuffle_round(
+        self, *, population: int, cohort: float, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
+    ) -> ShuffleRound:
+        return ShuffleRound(
+            local_epsilon=self.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            mechanism="binary-rr" if self.bit else "generic",
+            blanket=Blanket.bit(self.local_epsilon) if self.bit else None,
+            local_delta=self.local_delta,
+        )
+
+
+GENERIC = Randomizer(1.5)
+
+
+def drawn(reports: int, *, candidates: int = 1000, invited: int = 100) -> FederatedRound:
+    return FederatedRound.drawn(GENERIC, candidates=candidates, invited=invited, reports=reports)
+
+
+def people(count: int, *, start: int = 0) -> list[str]:
+    return [f"node-{i}" for i in range(start, start + count)]
+
+
+def bound(shuffle_round: ShuffleRound, epsilon: float) -> float:
+    accountant = ShuffleAccountant()
+    accountant.step(shuffle_round)
+    return accountant.delta(epsilon).upper
+
+
+def channels(local_epsilon: float) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    found = [k_ary_response(local_epsilon, k) for k in (2, 3)]
+    while len(found) < 5:
+        channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=3)
+        if channel is not None:
+            found.append(channel)
+    return found
+
+
+# -- one round, enumerated --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 5])
+def test_with_secret_participation_a_server_that_sees_the_count_learns_no_more_than_is_charged(
+    clients: int,
+) -> None:
+    rate, local_epsilon = 0.4, 1.5
+    epsilons = [share * local_epsilon for share in (0.0, 0.2, 0.5, 0.8)]
+    checked = 0
+    for reports in range(1, clients + 1):
+        charged = FederatedRound.secret(Randomizer(local_epsilon), answered=clients, reports=reports).server
+        bounds = [bound(charged, epsilon) for epsilon in epsilons]
+        for channel in channels(local_epsilon):
+            for one, two in neighbours(len(channel), clients):
+                laws = [kept(shuffled_law(channel, data, rate=rate), reports) for data in (one, two)]
+                for epsilon, most in zip(epsilons, bounds, strict=True):
+                    assert hockey_stick(*laws, epsilon) <= most + VIOLATION
+                    checked += 1
+    assert checked > 100
+
+
+def kept(law: Law, reports: int) -> Law:
+    """The law given the number of reports."""
+    law = {histogram: mass for histogram, mass in law.items() if sum(histogram) == reports}
+    total = sum(law.values())
+    return {histogram: mass / total for histogram, mass in law.items()}
+
+
+def drawn_law(
+    channel: np.ndarray, dataset: tuple[int, ...], *, invited: int, answers: list[float]
+) -> dict[int, Law]:
+    """For each number of reports, its chance times the law of the histogram: straight from the protocol."""
+    law: dict[int, Law] = defaultdict(lambda: defaultdict(float))
+    clients = len(dataset)
+    draws = list(itertools.combinations(range(clients), invited))
+    for draw in draws:
+        for pattern in itertools.product((False, True), repeat=invited):
+            chance = math.prod(
+                answers[c] if there else 1 - answers[c] for c, there in zip(draw, pattern, strict=True)
+            )
+            taking_part = [dataset[c] for c, there in zip(draw, pattern, strict=True) if there]
+            if taking_part and chance:
+                for histogram, mass in shuffled_law(channel, taking_part).items():
+                    law[len(taking_part)][histogram] += mass * chance / len(draws)
+    return law
+
+
+@pytest.mark.parametrize(("clients", "invited"), [(3, 2), (4, 2), (4, 3), (5, 3)])
+@pytest.mark.parametrize("answering", [0.5, 0.9, 1.0])
+def test_drop_outs_leak_no_more_to_an_observer_than_is_charged(
+    clients: int, invited: int, answering: float
+) -> None:
+    local_epsilon = 1.5
+    epsilons = [share * local_epsilon for share in (0.0, 0.2, 0.5, 0.8)]
+    counts = range(1, invited + 1) if answering < 1 else [invited]
+    charged = {
+        reports: FederatedRound.drawn(
+            Randomizer(local_epsilon), candidates=clients, invited=invited, reports=reports
+        )
+        for reports in counts
+    }
+    bounds = {r: [bound(charged[r].observer, epsilon) for epsilon in epsilons] for r in counts}
+    for channel in channels(local_epsilon)[:3]:
+        for one, two in neighbours(len(channel), clients):
+            laws = [
+                drawn_law(channel, data, invited=invited, answers=[answering] * clients)
+                for data in (one, two)
+            ]
+            for reports in counts:
+                pair = [kept(law[reports], reports) for law in laws]
+                for epsilon, most in zip(epsilons, bounds[reports], strict=True):
+                    assert hockey_stick(*pair, epsilon) <= most + VIOLATION
+
+
+def test_drop_outs_that_are_likelier_for_some_than_for_others_are_outside_of_the_claim() -> None:
+    """Why ``drawn`` asks that all are as likely to drop out: the one who never does stands out when few answer.
+
+    Given the number of reports, the odds that it reported are those of the draw, times how much likelier that
+    number is if it was drawn.
+    """
+    channel, answers, invited = k_ary_response(1.5, 2), [1.0, 0.1, 0.1, 0.1], 2
+    laws = [
+        drawn_law(channel, data, invited=invited, answers=answers) for data in ((0, 0, 0, 0), (1, 0, 0, 0))
+    ]
+    found = hockey_stick(kept(laws[0][1], 1), kept(laws[1][1], 1), 0.0)
+    assert found > bound(drawn(1, candidates=4, invited=2).observer, 0.0) * 1.5
+    there = 1 / 2 * 0.9  # drawn, and the other does not answer
+    absent = 1 / 2 * 2 * 0.1 * 0.9
+    assert found == pytest.approx(there / (there + absent) * math.tanh(0.75), rel=1e-12)
+
+
+@pytest.mark.parametrize("small", [(1, 2), (2, 2), (2, 3), (2, 4), (3, 4)])
+def test_what_a_size_covers_costs_no_more(small: tuple[int, int]) -> None:
+    reports, hiding = small
+    channel = k_ary_response(1.2, 3)
+
+    def worst(k: int, n: int, epsilon: float) -> float:
+        return max(
+            hockey_stick(shuffled_law(channel, one, cohort=k), shuffled_law(channel, two, cohort=k), epsilon)
+            for one, two in neighbours(3, n)
+        )
+
+    for epsilon in (-0.3, 0.0, 0.3, 0.8):
+        most = worst(reports, hiding, epsilon)
+        for n in range(2, 6):
+            for k in range(1, n + 1):
+                if Cohort(0, hiding, reports).covers(Cohort(0, n, k)):
+                    assert worst(k, n, epsilon) <= most + VIOLATION
+
+
+# -- what a round is charged as ---------------------------------------------------------------------------
+
+
+def test_those_who_drop_out_earn_nothing() -> None:
+    for candidates, invited, reports in [(1000, 100, 100), (1000, 100, 37), (997, 31, 30), (50, 50, 49)]:
+        one = drawn(reports, candidates=candidates, invited=invited)
+        assert one.observer.sampling_rate >= invited / candidates
+        assert one.observer.population >= reports
+        assert (one.server.population, one.server.cohort) == (reports, reports)
+        assert one.server.sampling is Sampling.FULL
+        assert not one.is_secret
+
+
+def test_secret_participation_is_the_same_before_the_server() -> None:
+    one = FederatedRound.secret(GENERIC, answered=500, reports=40)
+    assert one.observer == one.server
+    assert (one.server.population, one.server.cohort, one.is_secret) == (500, 40, True)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"candidates": 10, "invited": 5, "reports": 6},
+        {"candidates": 10, "invited": 11, "reports": 6},
+        {"candidates": 10, "invited": 5, "reports": 0},
+        {"candidates": 10, "invited": 5, "reports": 2.0},
+        {"candidates": 10, "invited": 5, "reports": True},
+    ],
+)
+def test_impossible_counts_are_refused(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"reports|invited"):
+        FederatedRound.drawn(GENERIC, **counts)
+    with pytest.raises(ValueError, match=r"reports|answered"):
+        FederatedRound.secret(GENERIC, answered=1, reports=2)
+
+
+def test_a_round_is_made_of_views_of_one_round() -> None:
+    one = drawn(50)
+    others = (drawn(51), FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=100, reports=50))
+    for other in others:
+        with pytest.raises(ValueError, match=r"observer and server|local_epsilon"):
+            FederatedRound(observer=one.observer, server=other.server, local_epsilon=1.5, local_delta=0.0)
+    with pytest.raises(ValueError, match="more than the server"):
+        FederatedRound(observer=one.server, server=one.observer, local_epsilon=1.5, local_delta=0.0)
+
+
+# -- histories --------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> None:
+    kinds = [Randomizer(1.0), Randomizer(2.0), Randomizer(1.0, bit=True)]
+    names = people(6)
+    rounds: list[tuple[FederatedRound, list[str]]] = []
+    for _ in range(data.draw(st.integers(1, 7))):
+        mechanism = data.draw(st.sampled_from(kinds))
+        there = data.draw(st.lists(st.sampled_from(names), min_size=2, unique=True))
+        reports = data.draw(st.integers(1, len(there)))
+        if data.draw(st.booleans()):
+            rounds.append((FederatedRound.secret(mechanism, answered=len(there), reports=reports), there))
+        else:
+            one = FederatedRound.drawn(mechanism, candidates=12, invited=len(there), reports=reports)
+            rounds.append((one, there))
+    accountant = FederatedAccountant()
+    own = {name: ShuffleAccountant() for name in names}
+    for one, there in rounds:
+        accountant.step(one, participants=there)
+        for name in there:
+            own[name].step(one.server)
+    delta = 0.01
+    found = accountant.spending(delta)
+    dearest = max(each.epsilon(delta).upper for each in own.values())
+    assert found.server.upper >= dearest * (1 - 1e-3)
+    assert accountant.spent(delta, against=Against.SERVER) >= dearest * (1 - 1e-3)
+    assert found.server.lower <= dearest * (1 + 1e-9)
+    assert found.server.adversary == "server"
+    taken = Counter(name for _, there in rounds for name in there)
+    assert found.worst_client_rounds == max(taken.values())
+    local = {name: sum(one.local_epsilon for one, there in rounds if name in there) for name in names}
+    assert found.local_epsilon == pytest.approx(max(local.values()))
+
+
+def test_one_kind_in_which_somebody_was_always_there_is_exact() -> None:
+    accountant, own, observer = FederatedAccountant(), ShuffleAccountant(), ShuffleAccountant()
+    for reports in (80, 90, 100, 95, 80):
+        accountant.step(drawn(reports), participants=people(100))
+        own.step(drawn(reports).server)
+        observer.step(drawn(reports).observer)
+    found = accountant.spending(DELTA)
+    assert found.server.upper == pytest.approx(own.epsilon(DELTA).upper, rel=1e-4)
+    assert found.server.lower == pytest.approx(own.epsilon(DELTA).lower, rel=1e-3)
+    assert found.observer.upper == pytest.approx(observer.epsilon(DELTA).upper, rel=1e-4)
+    assert found.observer.lower <= found.observer.upper
+    assert found.local_epsilon == 7.5
+
+
+def test_clients_that_never_meet_pay_for_their_own_rounds_only() -> None:
+    apart, always = FederatedAccountant(), FederatedAccountant()
+    for index in range(6):
+        apart.step(drawn(100), participants=people(100, start=100 * index))
+        always.step(drawn(100), participants=people(100))
+    once = FederatedAccountant()
+    once.step(drawn(100), participants=people(100))
+    server = {a: a.spending(DELTA).server.upper for a in (apart, always, once)}
+    assert server[apart] == pytest.approx(server[once], rel=1e-6)
+    assert server[always] > 2 * server[once]
+    assert apart.spending(DELTA).observer.upper == always.spending(DELTA).observer.upper
+    assert apart.worst_client_rounds == 1
+
+
+def test_unknown_participants_are_everybody() -> None:
+    accountant = FederatedAccountant()
+    accountant.step(drawn(100), participants=people(100))
+    accountant.step(drawn(100), participants=None)
+    accountant.step(drawn(100), participants=people(100, start=500))
+    assert accountant.worst_client_rounds == 2
+    assert accountant.spending(DELTA).local_epsilon == 3.0
+
+
+def test_reports_thrown_away_cost_before_the_server_alone() -> None:
+    accountant = FederatedAccountant()
+    accountant.step(drawn(3), participants=people(3), released=False)
+    found = accountant.spending(DELTA)
+    assert found.observer.upper == 0.0
+    assert found.server.upper > 0.5
+    assert found.num_rounds == 1
+
+
+def test_too_few_participants_are_refused_and_nothing_is_recorded() -> None:
+    accountant = FederatedAccountant()
+    with pytest.raises(ValueError, match="somebody's round"):
+        accountant.step(drawn(100), participants=people(99))
+    with pytest.raises(ValueError, match="somebody's round"):
+        accountant.step(drawn(3), participants=["a", "a", "b"])
+    with pytest.raises(TypeError, match="many names"):
+        accountant.step(drawn(3), participants="abc")
+    with pytest.raises(TypeError, match="FederatedRound"):
+        accountant.step(drawn(3).observer, participants=people(3))  # type: ignore[arg-type]
+    assert (accountant.num_rounds, accountant.spent(DELTA)) == (0, 0.0)
+
+
+def test_local_delta_is_paid_for_at_every_report() -> None:
+    mechanism = Randomizer(1.0, local_delta=1e-7)
+    accountant = FederatedAccountant()
+    one = FederatedRound.drawn(mechanism, candidates=1000, invited=100, reports=100)
+    for _ in range(3):
+        accountant.step(one, participants=people(100))
+    assert accountant.spending(1e-4).local_epsilon == 3.0
+    assert accountant.spent(2e-7, against=Against.LOCAL) == math.inf
+    assert accountant.spent(1e-4, against=Against.SERVER) <= 3.0
+    with pytest.raises(ValueError, match="δ0"):
+        accountant.spending(2e-7)
+
+
+def varying(rounds: int, *, secret: bool = False, seed: int = 3) -> list[FederatedRound]:
+    rng = np.random.default_rng(seed)
+    counts = [int(count) for count in rng.binomial(1000, 0.1, size=rounds)]
+    if secret:
+        return [FederatedRound.secret(GENERIC, answered=1000, reports=count) for count in counts]
+    return [drawn(min(count, 120), candidates=1200, invited=120) for count in counts]
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> None:
+    accountant, names = FederatedAccountant(), people(120)
+    shown = dict.fromkeys(Against, 0.0)
+    for index, one in enumerate(varying(110, secret=secret), start=1):
+        accountant.step(one, participants=names)
+        for against in Against:
+            spent = accountant.spent(DELTA, against=against)
+            assert spent >= shown[against]
+            shown[against] = spent
+        if index in (1, 7, 40, 110):
+            found = accountant.spending(DELTA)
+            exact = {
+                Against.OBSERVER: found.observer.upper,
+                Against.SERVER: found.server.upper,
+                Against.LOCAL: found.local_epsilon,
+            }
+            for against, upper in exact.items():
+                assert upper * (1 - 1e-3) <= shown[against] <= upper * 1.03
+
+
+@pytest.mark.parametrize("against", list(Against))
+def test_a_budget_holds_and_is_used(against: Against) -> None:
+    budget = {Against.OBSERVER: 1.2, Against.SERVER: 12.0, Against.LOCAL: 60.0}[against]
+    accountant, names = FederatedAccountant(), people(120)
+    worst = drawn(60, candidates=1200, invited=120)
+    steps = 0
+    for one in itertools.cycle(varying(50)):
+        if accountant.would_exceed(worst, max_epsilon=budget, delta=DELTA, against=against):
+            break
+        accountant.step(one, participants=names)
+        steps += 1
+        assert accountant.spent(DELTA, against=against) <= budget
+    assert steps > 20
+    assert accountant.spent(DELTA, against=against) > 0.93 * budget
+    assert accountant.spending(DELTA).observer.upper <= accountant.spent(DELTA) * (1 + 1e-3)
+    # One more of the worst really would not fit, or nearly.
+    accountant.step(worst, participants=names)
+    assert accountant.spent(DELTA, against=against) > 0.99 * budget
+
+
+def test_budget_checks_and_spent_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Counter[str]()
+    real = ShuffleAccountant.spent
+
+    def counted(self: ShuffleAccountant, delta: float) -> float:
+        asked["composed"] += 1
+        return real(self, delta)
+
+    monkeypatch.setattr(ShuffleAccountant, "spent", counted)
+    accountant, names = FederatedAccountant(), people(120)
+    for one in varying(250):
+        assert not accountant.would_exceed(drawn(60), max_epsilon=50.0, delta=DELTA)
+        accountant.step(one, participants=names)
+        accountant.spent(DELTA)
+    assert asked["composed"] < 200
+
+
+def test_rdp_is_looser_than_pld() -> None:
+    found = {}
+    for method in ("pld", "rdp"):
+        accountant = FederatedAccountant(method=method)
+        for one in varying(20):
+            accountant.step(one, participants=people(120))
+        found[method] = accountant.spending(DELTA).server.upper
+    assert found["pld"] < found["rdp"] < 1.3 * found["pld"]
+    with pytest.raises(ValueError, match="method"):
+        FederatedAccountant(method="sum")  # type: ignore[arg-type]
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------
+
+
+def mixed() -> FederatedAccountant:
+    accountant = FederatedAccountant()
+    accountant.step(drawn(90), participants=people(95))
+    accountant.step(drawn(80), participants=None)
+    accountant.step(FederatedRound.secret(GENERIC, answered=95, reports=20), participants=people(95, start=5))
+    accountant.step(drawn(2), participants=people(2), released=False)
+    bits = FederatedRound.drawn(Randomizer(0.5, bit=True), candidates=500, invited=50, reports=50)
+    accountant.step(bits, participants=people(50, start=40))
+    return accountant
+
+
+def test_a_state_survives_json() -> None:
+    accountant = mixed()
+    # A kind that was asked about and never recorded must not shift the others.
+    asked = FederatedRound.drawn(Randomizer(3.0), candidates=50, invited=5, reports=5)
+    assert accountant.would_exceed(asked, max_epsilon=0.1, delta=DELTA)
+    restored = FederatedAccountant()
+    restored.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert restored.spending(DELTA) == accountant.spending(DELTA)
+    for each in (restored, accountant):
+        each.step(drawn(90), participants=people(95))
+    assert restored.spending(DELTA) == accountant.spending(DELTA)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"method": "rdp"},
+        {"neighbouring_relation": "add-remove"},
+        {"history": (((), True, True),)},
+        {"history": 7},
+        {"participation": ()},
+        {"participation": ((("x",), {"a": 1}),)},
+    ],
+)
+def test_damaged_states_are_refused_and_change_nothing(damage: dict[str, object]) -> None:
+    accountant = mixed()
+    before = accountant.spending(DELTA)
+    with pytest.raises(ValueError, match=r"damaged|version|method|neighbouring"):
+        accountant.load_state_dict({**accountant.state_dict(), **damage})
+    assert accountant.spending(DELTA) == before
+
+
+def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
+    one = drawn(50)
+    record = RecordedRound(one, unnamed=False, released=True)
+    with pytest.raises(ValueError, match="more rounds than there were"):
+        FederatedAccountant.from_records([record], participation={one.kind: {"a": 2}})
+    with pytest.raises(ValueError, match="missing"):
+        FederatedAccountant.from_records([record], participation={})
