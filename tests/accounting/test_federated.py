@@ -147,7 +147,7 @@ def test_drop_outs_leak_no_more_to_an_observer_than_is_charged(
 
 
 def test_drop_outs_that_are_likelier_for_some_than_for_others_are_outside_of_the_claim() -> None:
-    """Why ``drawn`` asks that all are as likely to drop out: the one who never does stands out when few answer.
+    """Why ``drawn`` asks that all are as likely to drop out: the one who never does stands out.
 
     Given the number of reports, the odds that it reported are those of the draw, times how much likelier that
     number is if it was drawn.

@@ -1,0 +1,142 @@
+"""``shuffle-plugins budget``: reads a ledger, also while a run is going on, and never makes one."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_rounds import drawn, people
+
+from shuffle_plugins import cli
+from shuffle_plugins.ledger import BudgetLedger
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["budget", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run_command
+
+
+def fill(path: Path) -> BudgetLedger:
+    """A ledger that is being written to: two runs, a round in every state."""
+    ledger = BudgetLedger(path, model="digits")
+    for index in range(5):
+        token = secrets.token_bytes(16)
+        ledger.begin(token=token, run=f"run-{index // 3}", server_round=index, worst=drawn(50))
+        if index < 3:
+            ledger.receive(token, actual=drawn(90), participants=people(95))
+            ledger.complete(token, checkpoint=None)
+        elif index == 3:
+            ledger.refuse(token, actual=drawn(10), participants=people(12))
+    return ledger
+
+
+def test_what_is_printed_while_a_run_is_going_on(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    with fill(path) as ledger:
+        with ledger._database.writing():  # in the middle of entering something
+            code, out, err = run(str(path))
+        spending = ledger.accountant().spending(1e-5)
+    assert (code, err) == (0, "")
+    for text in ("digits", "run-0", "run-1", "all runs", "3 complete", "1 open", "1 refused"):
+        assert text in out
+    for text in ("replace-one", "observer", "server", "local", spending.observer.upper_bound):
+        assert text in out
+    assert spending.observer.lower_bound in " ".join(out.split())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["budget"]
+
+
+def answer(run: Run, *arguments: str) -> Any:
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_json_keeps_its_contract(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    with fill(path) as ledger:
+        (found,) = answer(run, str(path), "--delta", "1e-6")
+        spending = ledger.accountant().spending(1e-6)
+    keys = [
+        "rounds",
+        "rounds_charged",
+        "reports",
+        "worst_client_rounds",
+        "delta",
+        "neighbouring_relation",
+        "observer",
+        "server",
+        "local_epsilon",
+    ]
+    assert list(found) == ["model", *keys, "runs"]
+    assert [list(each) for each in found["runs"]] == [["run", *keys]] * 2
+    assert found["rounds"] == {"open": 1, "received": 0, "complete": 3, "refused": 1}
+    assert (found["reports"], found["rounds_charged"], found["delta"]) == (280, 5, 1e-6)
+    assert found["worst_client_rounds"] == 5
+    assert found["observer"] == {
+        "lower": spending.observer.lower,
+        "upper": spending.observer.upper,
+        "adversary": "model-observer",
+        "upper_bound": spending.observer.upper_bound,
+        "lower_bound": spending.observer.lower_bound,
+    }
+    assert found["server"]["adversary"] == "server"
+    assert found["server"]["upper"] == spending.server.upper
+    assert found["local_epsilon"] == 7.5
+    assert found["neighbouring_relation"] == "replace-one"
+    first, second = found["runs"]
+    assert first["observer"]["upper"] < found["observer"]["upper"]
+    assert (first["reports"], second["reports"]) == (270, 10)
+
+
+def test_models_are_told_apart(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    fill(path).close()
+    BudgetLedger(path, model="empty").close()
+    with BudgetLedger(path, model="other [x]") as ledger:
+        ledger.begin(token=b"t", run="r", server_round=1, worst=drawn(50))
+    assert [each["model"] for each in answer(run, str(path))] == ["digits", "other [x]"]
+    assert [each["model"] for each in answer(run, str(path), "--model", "digits")] == ["digits"]
+    assert "other [x]" in run(str(path))[1]
+    code, _, err = run(str(path), "--model", "nobody")
+    assert code == 2
+    assert "'digits'" in err
+
+
+def test_a_ledger_without_rounds(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    BudgetLedger(path, model="m").close()
+    assert run(str(path)) == (0, "No rounds yet.\n", "")
+    assert answer(run, str(path)) == []
+
+
+def test_what_is_no_ledger_ends_in_one_line_and_is_not_made(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("x" * 2000)
+    for wrong in (tmp_path / "missing", text, tmp_path, tmp_path / "no" / "where"):
+        code, out, err = run(str(wrong))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert str(wrong) in err
+    assert [each.name for each in tmp_path.iterdir()] == ["text"]
+    assert run()[0] == 2
+
+
+def test_a_delta_out_of_range_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    fill(path).close()
+    for delta in ("0", "1", "x"):
+        code, _, err = run(str(path), "--delta", delta)
+        assert code == 2
+        assert "delta" in err.lower() or "number" in err

@@ -1,0 +1,257 @@
+"""The budget ledger: what it holds, what it refuses, who may use it at once."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ledger_rounds import drawn, people
+
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
+
+DELTA = 1e-5
+
+
+def token() -> bytes:
+    return secrets.token_bytes(16)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "budget.sqlite"
+
+
+def complete_round(
+    ledger: BudgetLedger,
+    *,
+    reports: int = 90,
+    run: str = "r",
+    server_round: int = 1,
+    data: bytes | None = None,
+) -> bytes:
+    own = token()
+    ledger.begin(token=own, run=run, server_round=server_round, worst=drawn(50))
+    ledger.receive(own, actual=drawn(reports), participants=people(99))
+    ledger.complete(own, checkpoint=data)
+    return own
+
+
+def test_a_round_is_charged_at_its_worst_until_it_is_received(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        spent = [ledger.accountant().spent(DELTA)]
+        own = token()
+        ledger.begin(token=own, run="r", server_round=1, worst=drawn(50))
+        spent.append(ledger.accountant().spent(DELTA))
+        assert ledger.rounds()[0].state is RoundState.OPEN
+        ledger.receive(own, actual=drawn(90), participants=people(99))
+        spent.append(ledger.accountant().spent(DELTA))
+        ledger.complete(own, checkpoint=None)
+        spent.append(ledger.accountant().spent(DELTA))
+        (found,) = ledger.rounds()
+    assert spent[0] == 0 < spent[2] == spent[3] < spent[1]
+    assert (found.state, found.charged, found.participants) == (RoundState.COMPLETE, drawn(90), 99)
+    assert (found.token, found.run, found.server_round, found.released) == (own, "r", 1, True)
+
+
+def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
+    accountant = FederatedAccountant()
+    with BudgetLedger(path, model="m") as ledger:
+        for index, names in enumerate([people(95), people(99)[4:], None, people(100)]):
+            own = token()
+            ledger.begin(token=own, run=f"run-{index % 2}", server_round=index, worst=drawn(50))
+            ledger.receive(own, actual=drawn(80 + index), participants=names)
+            accountant.step(drawn(80 + index), participants=names)
+        own = token()
+        ledger.begin(token=own, run="r", server_round=9, worst=drawn(50))
+        ledger.refuse(own, actual=drawn(3), participants=people(4))
+        accountant.step(drawn(3), participants=people(4), released=False)
+        own = token()
+        ledger.begin(token=own, run="r", server_round=9, worst=drawn(50))
+        ledger.refuse(own, actual=None, participants=None)
+        assert ledger.accountant().spending(DELTA) == accountant.spending(DELTA)
+        rdp = ledger.accountant(method="rdp")
+    assert rdp.method == "rdp"
+    assert rdp.spent(DELTA) > accountant.spent(DELTA)
+
+
+def test_a_refused_round_costs_what_was_learnt(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        own = token()
+        ledger.begin(token=own, run="r", server_round=1, worst=drawn(50))
+        ledger.refuse(own, actual=drawn(20), participants=people(20))
+        accountant = ledger.accountant()
+        assert accountant.spent(DELTA) == 0
+        assert accountant.spent(DELTA, against=Against.SERVER) > 0.1
+        other = token()
+        ledger.begin(token=other, run="r", server_round=1, worst=drawn(50))
+        before = accountant.spending(DELTA)
+        ledger.refuse(other, actual=None, participants=None)
+        assert ledger.accountant().spending(DELTA) == before
+        assert ledger.rounds()[1].charged is None
+
+
+def test_models_have_budgets_of_their_own_and_runs_share_one(path: Path) -> None:
+    with BudgetLedger(path, model="a") as first:
+        complete_round(first, run="one", data=b"a")
+        complete_round(first, run="two", data=b"aa")
+        assert first.accountant().worst_client_rounds == 2
+    with BudgetLedger(path, model="b") as second:
+        assert second.accountant().num_rounds == 0
+        assert second.last_checkpoint() is None
+        complete_round(second, data=b"b")
+    with BudgetLedger(path, model="a") as first:
+        checkpoint = first.last_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.data == b"aa"
+
+
+def test_steps_out_of_order_are_refused_and_change_nothing(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        own = complete_round(ledger, data=b"first")
+        before = ledger.rounds()
+        with pytest.raises(LedgerError, match="complete, not open"):
+            ledger.receive(own, actual=drawn(90), participants=people(90))
+        with pytest.raises(LedgerError, match="complete, not received"):
+            ledger.complete(own, checkpoint=b"second")
+        with pytest.raises(LedgerError, match="complete, not open"):
+            ledger.refuse(own, actual=None, participants=None)
+        with pytest.raises(LedgerError, match="no round with this token"):
+            ledger.receive(token(), actual=drawn(90), participants=people(90))
+        with pytest.raises(LedgerError, match="draw a fresh one"):
+            ledger.begin(token=own, run="r", server_round=2, worst=drawn(50))
+        assert ledger.rounds() == before
+        open_one = token()
+        ledger.begin(token=open_one, run="r", server_round=2, worst=drawn(50))
+        with pytest.raises(LedgerError, match="open, not received"):
+            ledger.complete(open_one, checkpoint=b"second")
+        with pytest.raises(LedgerError, match="name all who answered"):
+            ledger.receive(open_one, actual=drawn(90), participants=people(89))
+        with pytest.raises(TypeError, match="many names"):
+            ledger.receive(open_one, actual=drawn(1), participants="node")
+        with pytest.raises(ValueError, match="token"):
+            ledger.begin(token=b"", run="r", server_round=3, worst=drawn(50))
+        assert [each.state for each in ledger.rounds()] == [RoundState.COMPLETE, RoundState.OPEN]
+        checkpoint = ledger.last_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.data == b"first"
+
+
+def test_two_processes_do_not_train_one_model(path: Path) -> None:
+    with BudgetLedger(path, model="m") as first, BudgetLedger(path, model="m") as second:
+        complete_round(first)
+        with pytest.raises(LedgerError, match="another process"):
+            second.begin(token=token(), run="r", server_round=1, worst=drawn(50))
+        complete_round(first, server_round=2)
+    with BudgetLedger(path, model="m") as third:
+        complete_round(third, server_round=3)
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        BudgetLedger(tmp_path / "nowhere" / "budget", model="m")
+    text = tmp_path / "text"
+    text.write_text("not a database, but long enough to be looked at as one " * 20)
+    other = tmp_path / "other"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    for wrong in (text, other, tmp_path):
+        content = wrong.read_bytes() if wrong.is_file() else None
+        with pytest.raises(LedgerError, match="budget ledger"):
+            BudgetLedger(wrong, model="m")
+        assert content is None or wrong.read_bytes() == content
+    BudgetLedger(path, model="m").close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    with pytest.raises(LedgerError, match="version 9"):
+        BudgetLedger(path, model="m")
+    with pytest.raises(ValueError, match="model"):
+        BudgetLedger(path, model="")
+
+
+def test_another_neighbouring_relation_is_refused(path: Path) -> None:
+    BudgetLedger(path, model="m").close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE about SET neighbouring_relation = 'add-remove'")
+    connection.close()
+    with pytest.raises(LedgerError, match="other neighbours"):
+        BudgetLedger(path, model="m")
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6])
+def test_a_damaged_file_gives_no_number(path: Path, cut: float) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        for index in range(5):
+            complete_round(ledger, server_round=index, data=bytes(20_000))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * cut)])
+
+    def read() -> None:
+        with BudgetLedger(path, model="m") as ledger:
+            ledger.accountant()
+            ledger.last_checkpoint()
+
+    with pytest.raises(LedgerError):
+        read()
+
+
+def test_a_round_that_was_tampered_with_gives_no_number(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        complete_round(ledger)
+    for sql in ("UPDATE rounds SET charged = '[1]'", "UPDATE participation SET rounds = 5"):
+        with sqlite3.connect(path) as connection:
+            connection.execute("SAVEPOINT undone")
+            connection.execute(sql)
+            connection.execute("RELEASE undone")
+        connection.close()
+        with BudgetLedger(path, model="m") as ledger, pytest.raises(LedgerError, match=r"read|contradicts"):
+            ledger.accountant()
+
+
+def test_a_locked_file_is_waited_for(path: Path) -> None:
+    BudgetLedger(path, model="m").close()
+    script = (
+        "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); time.sleep(1); c.execute('COMMIT')"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        began = time.monotonic()
+        with BudgetLedger(path, model="m") as ledger:
+            complete_round(ledger)
+        assert time.monotonic() - began > 0.5
+    finally:
+        holder.wait(timeout=30)
+        holder.stdout.close()
+
+
+def test_a_closed_ledger_says_so(path: Path) -> None:
+    ledger = BudgetLedger(path, model="m")
+    ledger.close()
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.rounds()
+
+
+def test_ten_thousand_participants_are_entered_quickly(path: Path) -> None:
+    names = people(10_000)
+    times = []
+    with BudgetLedger(path, model="m") as ledger:
+        for server_round in range(4):
+            own = token()
+            ledger.begin(token=own, run="r", server_round=server_round, worst=drawn(50))
+            began = time.process_time()
+            ledger.receive(own, actual=drawn(90), participants=names)
+            times.append(time.process_time() - began)
+        assert ledger.accountant().worst_client_rounds == 4
+    assert min(times) < 0.1
+    assert path.stat().st_size < 2_000_000

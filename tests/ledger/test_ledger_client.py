@@ -1,0 +1,201 @@
+"""A client's own ledger: limits that hold over restarts, processes and crashes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ledger_rounds import die
+
+from shuffle_plugins.ledger import (
+    BudgetLedger,
+    ClientLedger,
+    ClientLimits,
+    LedgerError,
+    Refused,
+    ReportRefused,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "client.sqlite"
+
+
+def charge(
+    ledger: ClientLedger, limits: ClientLimits, *, token: bytes | None = None, local_epsilon: float = 0.1
+) -> None:
+    ledger.charge(
+        run="r",
+        token=secrets.token_bytes(16) if token is None else token,
+        server_round=1,
+        mechanism="privunit",
+        local_epsilon=local_epsilon,
+        local_delta=1e-9,
+        limits=limits,
+    )
+
+
+def test_limits_hold_over_restarts(path: Path) -> None:
+    limits = ClientLimits(max_local_epsilon=0.1, max_total_local_epsilon=0.3)
+    for _ in range(3):
+        with ClientLedger(path) as ledger:
+            charge(ledger, limits)
+    with ClientLedger(path) as ledger:
+        with pytest.raises(ReportRefused) as refused:
+            charge(ledger, limits)
+        assert refused.value.code is Refused.MAX_TOTAL
+        spent = ledger.spent()
+    assert spent.reports == 3
+    assert spent.local_epsilon == pytest.approx(0.3)
+    assert spent.local_delta == pytest.approx(3e-9)
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (ClientLimits(max_local_epsilon=0.09), Refused.MAX_LOCAL_EPSILON),
+        (ClientLimits(max_local_epsilon=1.0, max_rounds=1), Refused.MAX_ROUNDS),
+        (ClientLimits(max_total_local_epsilon=0.15), Refused.MAX_TOTAL),
+    ],
+)
+def test_each_limit_refuses_on_its_own_and_charges_nothing(
+    path: Path, limits: ClientLimits, code: Refused
+) -> None:
+    with ClientLedger(path) as ledger:
+        charge(ledger, ClientLimits())
+        with pytest.raises(ReportRefused) as refused:
+            charge(ledger, limits)
+        assert refused.value.code is code
+        assert ledger.spent().reports == 1
+
+
+def test_a_token_is_charged_once(path: Path) -> None:
+    token = secrets.token_bytes(16)
+    with ClientLedger(path) as ledger:
+        charge(ledger, ClientLimits(), token=token)
+    with ClientLedger(path) as ledger:
+        with pytest.raises(ReportRefused) as refused:
+            charge(ledger, ClientLimits(), token=token)
+        assert refused.value.code is Refused.TOKEN_SPENT
+        assert ledger.spent().reports == 1
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "1", True])
+def test_limits_are_positive_numbers(value: float) -> None:
+    for name in ("max_local_epsilon", "max_total_local_epsilon"):
+        with pytest.raises(ValueError, match=name):
+            ClientLimits(**{name: value})
+    if value is not True:
+        with pytest.raises(ValueError, match="max_rounds"):
+            ClientLimits(max_rounds=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, "1", None])
+def test_an_impossible_epsilon_is_never_charged(path: Path, value: float) -> None:
+    with ClientLedger(path) as ledger:
+        with pytest.raises(ValueError, match="local_epsilon"):
+            charge(ledger, ClientLimits(), local_epsilon=value)
+        assert ledger.spent().reports == 0
+
+
+RACER = """
+import secrets, sys
+from shuffle_plugins.ledger import ClientLedger, ClientLimits, ReportRefused
+limits = ClientLimits(max_local_epsilon=1.0, max_total_local_epsilon=10.0)
+charged = 0
+with ClientLedger(sys.argv[1]) as ledger:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        while True:
+            ledger.charge(run="r", token=secrets.token_bytes(16), server_round=1, mechanism="m",
+                          local_epsilon=0.5, local_delta=0.0, limits=limits)
+            charged += 1
+    except ReportRefused:
+        print(charged, flush=True)
+"""
+
+
+def test_two_processes_together_stay_within_the_limit(path: Path) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in range(2)
+    ]
+    try:
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        charged = []
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        for racer in racers:
+            out, _ = racer.communicate(timeout=60)
+            charged.append(int(out))
+    finally:
+        for racer in racers:
+            if racer.poll() is None:
+                racer.kill()
+                racer.wait()
+    assert sum(charged) == 20
+    with ClientLedger(path) as ledger:
+        assert ledger.spent().local_epsilon == 10.0
+
+
+@pytest.mark.parametrize(("statement", "charged"), [("INSERT", 0), ("COMMIT", 0), ("", 1)])
+def test_a_kill_over_counts_and_never_under_counts(path: Path, statement: str, charged: int) -> None:
+    ClientLedger(path).close()
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger = ClientLedger(path)
+            if statement:
+                ledger._database._connection.set_trace_callback(
+                    lambda sql: die() if sql.startswith(statement) else None
+                )
+            charge(ledger, ClientLimits())
+            die()  # charged, and the report not made yet
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    with ClientLedger(path) as ledger:
+        assert ledger.spent().reports == charged
+        charge(ledger, ClientLimits())
+        assert ledger.spent().reports == charged + 1
+
+
+def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
+    BudgetLedger(path, model="m").close()
+    with pytest.raises(LedgerError, match="not a client's ledger"):
+        ClientLedger(path)
+    text = tmp_path / "text"
+    text.write_text("x" * 2000)
+    with pytest.raises(LedgerError, match="client's ledger"):
+        ClientLedger(text)
+    with pytest.raises(FileNotFoundError):
+        ClientLedger(tmp_path / "nowhere" / "client")
+
+
+def test_a_full_or_read_only_disk_is_an_error_before_the_report(path: Path) -> None:
+    ledger = ClientLedger(path)
+    ledger._database._connection.execute("PRAGMA query_only = ON")
+    with ledger, pytest.raises(LedgerError, match="cannot be used"):
+        charge(ledger, ClientLimits())
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM reports").fetchone() == (0,)
+    connection.close()
