@@ -230,7 +230,7 @@ def test_impossible_reports_are_left_out_of_the_sum():
         for field in good.fields
     )
     forged = Reports(mechanism=good.mechanism, dim=good.dim, fields=fields)
-    with pytest.raises(ValueError, match="outside|range|reports"):
+    with pytest.raises(ValueError, match=r"outside|range|reports"):
         mechanism.sum(forged)
     total, count = valid_sum(
         mechanism, Reports.concat([good.narrow(0, 5), forged, good.narrow(5, len(good))])

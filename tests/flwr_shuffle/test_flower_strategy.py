@@ -88,7 +88,7 @@ class Own(Strategy):
 
 def test_a_round_is_federated_averaging():
     result = shuffled().start(grid_of(), record(MODEL), num_rounds=1)
-    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.02)
+    np.testing.assert_allclose(moved(result.arrays), MEAN, atol=0.03)
     after = numpy_of(result.arrays)
     assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
         name: (a.shape, a.dtype) for name, a in MODEL.items()
@@ -131,19 +131,19 @@ def _config():
 
 
 @pytest.mark.parametrize(
-    "inner",
+    ("inner", "noise"),
     [
-        lambda: FedAvg(fraction_evaluate=0.0),
-        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.7, server_momentum=0.9),
-        lambda: FedAdam(fraction_evaluate=0.0, tau=0.3),
-        lambda: FedYogi(fraction_evaluate=0.0, tau=0.3),
-        lambda: FedAdagrad(fraction_evaluate=0.0, tau=0.3),
-        lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
-        lambda: FedAvg(fraction_evaluate=0.0, weighted_by_key="weight", arrayrecord_key="model"),
+        (lambda: FedAvg(fraction_evaluate=0.0), 0.05),
+        (lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.7, server_momentum=0.9), 0.08),
+        (lambda: FedAdam(fraction_evaluate=0.0, tau=0.3), 0.02),
+        (lambda: FedYogi(fraction_evaluate=0.0, tau=0.3), 0.02),
+        (lambda: FedAdagrad(fraction_evaluate=0.0, tau=0.3), 0.02),
+        (lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1), 0.05),
+        (lambda: FedAvg(fraction_evaluate=0.0, weighted_by_key="weight", arrayrecord_key="model"), 0.05),
     ],
     ids=["FedAvg", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad", "FedProx", "other keys"],
 )
-def test_strategies_do_as_they_do_without(inner):
+def test_strategies_do_as_they_do_without(inner, noise):
     def unprotected(message, context):
         reply = train(message, context)
         [key] = message.content.array_records
@@ -155,7 +155,7 @@ def test_strategies_do_as_they_do_without(inner):
     plain = inner().start(InProcessGrid(app, num_nodes=CLIENTS), record(FLOATS), num_rounds=3)
     ours = shuffled(inner()).start(grid_of(), record(FLOATS), num_rounds=3)
     for name, expected in numpy_of(plain.arrays).items():
-        np.testing.assert_allclose(numpy_of(ours.arrays)[name], expected, atol=0.05)
+        np.testing.assert_allclose(numpy_of(ours.arrays)[name], expected, atol=noise)
         assert numpy_of(ours.arrays)[name].dtype == FLOATS[name].dtype
 
 
@@ -320,7 +320,7 @@ def test_drop_outs_cost_what_was_received(tmp_path):
     assert result.train_metrics_clientapp[1]["reports"] == 16
     assert (entry.charged.reports, entry.participants, entry.state) == (16, 16, RoundState.COMPLETE)
     aim = np.mean([update(client) for client in range(4, CLIENTS)], axis=0)
-    np.testing.assert_allclose(moved(result.arrays), aim, atol=0.02)
+    np.testing.assert_allclose(moved(result.arrays), aim, atol=0.035)
 
 
 def test_too_few_reports_release_nothing(tmp_path):
