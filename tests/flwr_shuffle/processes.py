@@ -1,7 +1,7 @@
-"""A Flower deployment of real processes on loopback, for tests: SuperLink, SuperNodes, the programs they start.
+"""A Flower deployment of real processes on loopback, for tests: SuperLink, SuperNodes, what they start.
 
-Every process carries a mark in its environment. The end of the ``with`` block kills, by PID, whatever bears it;
-the kernel kills the rest if the test process itself is killed.
+Every process carries a mark in its environment. The end of the ``with`` block kills, by PID, whatever bears
+it; the kernel kills them all if the test process itself is killed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -37,10 +36,12 @@ with socket.socket(socket.AF_UNIX) as link:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody listens on now, and that the kernel gives to no outgoing connection."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def marked_pids(mark: str) -> list[int]:
@@ -208,18 +209,19 @@ class Deployment:
         answer = self.ask({"start": command, "env": environment, "cwd": str(cwd or home)})
         return Program(name, answer["pid"], log, home, self)
 
+    def _started(self, name: str, command: list[str], *, says: str) -> Program:
+        """Start a program, and wait until it says once more what it says when it is up."""
+        log = self.folder / name / "log"
+        before = log.read_text().count(says) if log.exists() else 0
+        program = self.start(name, command)
+        wait_for(lambda: program.text().count(says) > before, seconds=60, what=name)
+        return program
+
     def start_superlink(self) -> Program:
         """Start the SuperLink on a database file, and wait until it answers."""
         command = ["flower-superlink", "--insecure", "--port", str(self.port)]
-        superlink = self.start("superlink", [*command, "--database", str(self.database)])
-
-        def listening() -> bool:
-            with socket.socket() as probe:
-                probe.settimeout(1)
-                return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-        wait_for(listening, seconds=60, what="SuperLink")
-        return superlink
+        command += ["--database", str(self.database)]
+        return self._started("superlink", command, says=f"running on http://127.0.0.1:{self.port}")
 
     def start_supernode(self, name: str, *, node_config: Mapping[str, str | int | float | bool]) -> Program:
         """Start a SuperNode with a configuration of its own, and wait until it is connected."""
@@ -232,14 +234,7 @@ class Deployment:
         command += ["--port", str(free_port())]
         if pairs:
             command += ["--node-config", " ".join(pairs)]
-        connected = (
-            (self.folder / name / "log").read_text().count("SuperNode ID:")
-            if (self.folder / name / "log").exists()
-            else 0
-        )
-        node = self.start(name, command)
-        wait_for(lambda: node.text().count("SuperNode ID:") > connected, seconds=60, what=name)
-        return node
+        return self._started(name, command, says="SuperNode ID:")
 
     def start_run(
         self, app: Path, *, name: str, run_config: Mapping[str, str | int | float | bool]
@@ -248,7 +243,7 @@ class Deployment:
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "test"\n[superlink.test]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+            f'[superlink.test]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
         command = ["flwr", "run", str(app), "test", "--stream"]
         for key, value in run_config.items():
@@ -258,10 +253,3 @@ class Deployment:
     def processes(self) -> list[int]:
         """PIDs of all that lives of this deployment."""
         return marked_pids(self.mark)
-
-
-@contextmanager
-def deployment(folder: Path, *, variables: Mapping[str, str] | None = None) -> Iterator[Deployment]:
-    """A deployment that leaves nothing behind."""
-    with Deployment(folder, variables=variables) as running:
-        yield running

@@ -1,13 +1,13 @@
 """Starts Flower's programs as forks of a process that has already imported them.
 
-A program of Flower takes three seconds to start where torch is imported, and a deployment starts one per message.
-Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can be killed
-alone. All of them die with this one, and this one dies with the process that started it.
+A program of Flower takes three seconds to start where torch is imported, and a deployment starts one per
+message. Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can
+be killed alone. All of them die with this one, and this one dies with the process that started it.
 
 Run as ``python warm_processes.py SOCKET``. A request is one line of JSON on that socket:
-``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` answers ``{"pid": …}``, and ``{"status": pid}``
-answers ``{"code": exit status, negative for a signal, or null while it runs}``. The environment of a program must
-have FLOWER_TEST_LOG, the file that takes its output.
+``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` answers ``{"pid": …}``, and
+``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``. The
+environment of a program must have FLOWER_TEST_LOG, the file that takes its output.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def imported_programs() -> dict[str, Callable[[], object]]:
         "flwr.serverapp.strategy",
         "flwr.superlink.main",
         "flwr.supernode.main",
+        "flwr_shuffle",
         "sklearn.datasets",
         "torch",
         "torch.nn",
@@ -68,9 +69,9 @@ def imported_programs() -> dict[str, Callable[[], object]]:
 
 
 def shorten_waits() -> None:
-    """Poll every tenth of a second and miss a silent process after ten seconds; Flower has no settings for it.
+    """Poll every tenth of a second and miss a silent process after ten; Flower has no settings for it.
 
-    To be called before Flower's other modules are imported, since they take these constants as defaults.
+    To be called before Flower's other modules are imported: they take these constants as defaults.
     """
     from flwr.common import constant as common
     from flwr.supercore import constant as core

@@ -35,6 +35,8 @@ def train(message: Message, context: Context) -> Message:
     weight[partition] += 1
     records = {
         "arrays": ArrayRecord({"weight": Array(weight.astype(np.float32))}),
-        "metrics": MetricRecord({"num-examples": 1000 + partition, f"told-by-{partition}": 0.5}),
+        "metrics": MetricRecord(
+            {"num-examples": 1000 + partition, f"told{partition}by{1000 + partition}": 0.5}
+        ),
     }
     return Message(RecordDict(records), reply_to=message)

@@ -1,7 +1,7 @@
 """Places where a process waits to be killed, if a test has asked for it.
 
-A test makes a file ``stop-NAME`` in the folder TESTED_APP_FOLDER. Who comes by leaves its PID in ``at-NAME`` and
-waits until the file is gone.
+A test makes a file ``stop-NAME`` in the folder TESTED_APP_FOLDER. Who comes by leaves its PID in ``at-NAME``
+and waits until the file is gone.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
@@ -19,7 +20,7 @@ from tested_app.pauses import add_line, folder, note, pause
 
 DIM = 40
 DELTA = 1e-3
-ROUND = dict(randomizer="privunit", local_epsilon=2.0, clipping_norm=1.0)
+ROUND: dict[str, Any] = {"randomizer": "privunit", "local_epsilon": 2.0, "clipping_norm": 1.0}
 
 app = ServerApp()
 

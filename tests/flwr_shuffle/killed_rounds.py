@@ -1,0 +1,237 @@
+"""Training that is killed at a point of one's choice: server, clients and mix node, each with its own files.
+
+Run as ``python killed_rounds.py``. Each line of standard input, ``{"folder": …, "kill": [point, "before"]}``,
+is trained in a fork that is killed by SIGKILL at that point of its second round, or, with ``"kill": null``,
+goes on until all rounds are done. The answer is a line with the fork's exit status, negative for a signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import flwr_shuffle.mix_node
+import flwr_shuffle.mix_stage
+import flwr_shuffle.mod
+import flwr_shuffle.strategy
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    InProcessGrid,
+    MixNodeStage,
+    SelfSampling,
+    ShuffleGrid,
+    ShuffleMod,
+    ShuffleStrategy,
+    limits,
+    mix_node,
+    register_mix_node,
+)
+from flwr_shuffle.checkpoints import ModelState
+from flwr_shuffle.messages import instruction_of
+from flwr_shuffle.mix_messages import MIX_KEY
+
+import shuffle_plugins.shuffler.mixer
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
+from shuffle_plugins.shuffler.tokens import SpentTokens
+
+DIM = 12
+DELTA = 1e-3
+ROUNDS = 3
+CLIENTS = 4
+SPEC = MechanismSpec(name="linf-block", local_epsilon=1.0)
+
+
+class Training:
+    """What clients do, so that it has a name to be killed at."""
+
+    @staticmethod
+    def train(message: Message, context: Context) -> Message:
+        """One client's training."""
+        weight = message.content["arrays"]["weight"].numpy().copy()
+        weight[int(context.node_config["partition-id"])] += 1
+        records = {
+            "arrays": ArrayRecord({"weight": Array(weight)}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(records), reply_to=message)
+
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "the server draws": (SelfSampling, "draw"),
+    "the ledger begins a round": (BudgetLedger, "begin"),
+    "the server sends": (ShuffleGrid, "send_and_receive"),
+    "a client charges its ledger": (ClientLedger, "charge"),
+    "a client trains": (Training, "train"),
+    "a client tosses its coin": (flwr_shuffle.mod, "_coin"),
+    "a client seals": (flwr_shuffle.mod, "seal"),
+    "a client answers": (flwr_shuffle.mod, "reply"),
+    "the server has the envelopes": (MixNodeStage, "collect"),
+    "the mixer spends the round": (SpentTokens, "spend"),
+    "the mixer opens an envelope": (EnvelopeOpener, "open"),
+    "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled"),
+    "the mixer answers": (flwr_shuffle.mix_node, "batch_content"),
+    "the server opens reports": (flwr_shuffle.mix_stage, "open_reports"),
+    "the server adds reports": (flwr_shuffle.strategy, "valid_sum"),
+    "the ledger receives": (BudgetLedger, "receive"),
+    "the accountant adds the round": (FederatedAccountant, "step"),
+    "the strategy aggregates": (FedAvg, "aggregate_train"),
+    "the checkpoint is written": (ModelState, "to_bytes"),
+    "the ledger completes the round": (BudgetLedger, "complete"),
+}
+
+
+def die() -> None:
+    """End as by ``kill -9``: no handler runs, no buffer is flushed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(point: str, when: str) -> None:
+    """Once a round is complete, the next call at a point is the last thing this process does."""
+    owner, name = POINTS[point]
+    original, complete = getattr(owner, name), BudgetLedger.complete
+    done = False
+
+    @wraps(original)
+    def killing(*arguments: Any, **named: Any) -> Any:
+        due = done
+        if due and when == "before":
+            die()
+        answer = (completing if original is complete else original)(*arguments, **named)
+        if due:
+            die()
+        return answer
+
+    @wraps(complete)
+    def completing(*arguments: Any, **named: Any) -> None:
+        nonlocal done
+        complete(*arguments, **named)
+        done = True
+
+    BudgetLedger.complete = completing  # type: ignore[method-assign]
+    setattr(owner, name, staticmethod(killing) if owner is Training else killing)
+
+
+class Notes:
+    """Files to which every fork adds lines; a line is on disk before the process goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, name: str, value: object) -> None:
+        """Add one line."""
+        with open(self._folder / name, "a") as file:
+            file.write(json.dumps(value) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class NotingGrid(InProcessGrid):
+    """Notes what leaves a client and what leaves the mixer."""
+
+    notes: Notes
+
+    def _answer(self, message: Message) -> Message:
+        answer = super()._answer(message)
+        if answer.has_error():
+            return answer
+        if (instruction := instruction_of(message)) is not None:
+            self.notes.add("left", [message.metadata.dst_node_id, instruction.token.hex()])
+        elif "reports" in (record := answer.content.config_records.get(MIX_KEY, {})):
+            self.notes.add("mixed", record["token"].hex())
+        return answer
+
+
+class NotingFedAvg(FedAvg):
+    """Notes a round as soon as it is given one: from then on its outcome may be anywhere."""
+
+    notes: Notes
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        """FedAvg's, noted."""
+        self.notes.add("released", server_round)
+        return super().aggregate_train(server_round, replies)
+
+
+def train(folder: Path) -> None:
+    """Train until all rounds are done."""
+    mixer_key = (folder / "mixer.public").read_text()
+
+    def node_config(position: int) -> dict[str, Any]:
+        if position == CLIENTS:
+            return {
+                mix_node.ROLE: mix_node.MIXER,
+                mix_node.KEY_FILE: str(folder / "mixer.key"),
+                mix_node.ENROLLED_FILE: str(folder / "enrolled"),
+                mix_node.MIN_BATCH: 2,
+            }
+        return {
+            limits.MAX_LOCAL_EPSILON: 1.0,
+            limits.LEDGER_FILE: str(folder / f"client-{position}.db"),
+            limits.MIXER_PUBLIC_KEY: mixer_key,
+            limits.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
+        }
+
+    app = ClientApp(mods=[ShuffleMod()])
+    register_mix_node(app)
+    app.train()(lambda message, context: Training.train(message, context))
+    notes = Notes(folder)
+    grid = NotingGrid(app, num_nodes=CLIENTS + 1, node_config=node_config)
+    inner = NotingFedAvg(fraction_evaluate=0.0)
+    grid.notes = inner.notes = notes
+    strategy = ShuffleStrategy(
+        inner,
+        randomizer=SPEC,
+        sampling=SelfSampling(1.0),
+        population=CLIENTS,
+        shuffler=MixNodeStage(discovery_timeout=1.0),
+        ledger=folder / "budget.db",
+        delta=DELTA,
+    )
+
+    def note_spending(server_round: int, arrays: ArrayRecord) -> None:
+        del arrays
+        spent = [strategy.accountant.spent(DELTA, against=against) for against in Against]
+        notes.add("spent", [server_round, *spent])
+
+    strategy.start(
+        grid,
+        ArrayRecord({"weight": Array(np.zeros(DIM, np.float32))}),
+        num_rounds=ROUNDS,
+        evaluate_fn=note_spending,
+    )
+
+
+def main() -> None:
+    send: Callable[[str], object] = sys.stdout.write
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                if request["kill"]:
+                    arm(*request["kill"])
+                train(Path(request["folder"]))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(status)
+        send(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

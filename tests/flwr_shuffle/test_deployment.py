@@ -1,0 +1,332 @@
+"""A deployment of real processes: a round is trained, and the server's whole view of it tells nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from deployed_parties import Parties
+from flwr.app import ConfigRecord
+from flwr_shuffle.messages import Instruction, context_of
+from processes import Deployment, marked_pids, wait_for
+
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
+from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_sealing_key
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+DIM = 40
+CLIENTS = 4
+ROUNDS = 6
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_mnist"
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
+    notes = tmp_path_factory.mktemp("notes")
+    folder = tmp_path_factory.mktemp("deployment")
+    with Deployment(folder, variables={"TESTED_APP_FOLDER": str(notes)}) as deployment:
+        yield Parties.start(deployment, notes=notes, clients=CLIENTS)
+
+
+@dataclass
+class Reply:
+    """A client's reply: what the server saw of it, and what nobody but the test knows."""
+
+    server_round: int
+    arrival: int
+    told: dict
+    payload: bytes
+    opened: Opened
+    report: bytes
+
+
+@dataclass
+class View:
+    """Everything that the server has or had of a run, and the truth beside it."""
+
+    told: list[dict]
+    replies: list[Reply]
+    stored: set[bytes]
+    files: dict[str, bytes]
+    released: list[dict]
+    mixed: dict[int, list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def view(parties: Parties) -> View:
+    run = parties.start_run(
+        "observed", num_server_rounds=ROUNDS, participation=0.75, population=CLIENTS, minimum_reports=2
+    )
+    stored: set[bytes] = set()
+    end = time.monotonic() + 150
+    while run.exit_code is None:
+        stored |= _cells(parties.deployment.database)
+        assert time.monotonic() < end, run.text()
+    assert (parties.notes / "finished").exists(), run.text()
+    files = {
+        str(path): path.read_bytes()
+        for folder in (parties.superlink.folder, run.folder)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    for path in parties.deployment.folder.glob("superlink.db*"):
+        files[str(path)] = path.read_bytes()
+    told = parties.noted("seen")
+    return View(
+        told=told,
+        replies=_replies(told, parties),
+        stored=stored,
+        files=files,
+        released=parties.noted("released"),
+        mixed=_mixed(told),
+    )
+
+
+def _cells(database: Path) -> set[bytes]:
+    """Every text and blob in a SuperLink's database at this moment."""
+    cells: set[bytes] = set()
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
+    try:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for row in connection.execute(f'SELECT * FROM "{table}"'):
+                cells |= {cell.encode() if isinstance(cell, str) else cell for cell in row if _is_text(cell)}
+    finally:
+        connection.close()
+    return cells
+
+
+def _is_text(cell: object) -> bool:
+    return isinstance(cell, str | bytes)
+
+
+def _bytes(value: dict) -> bytes:
+    return base64.b64decode(value["bytes"])
+
+
+def _instruction(record: dict) -> Instruction:
+    plain = {key: _bytes(value) if isinstance(value, dict) else value for key, value in record.items()}
+    return Instruction.from_record(ConfigRecord(plain))
+
+
+def _replies(told: list[dict], parties: Parties) -> list[Reply]:
+    mixer_key: SealingKey = read_sealing_key(parties.secrets / "mixer.key")
+    enrolled = read_enrolled(parties.secrets / "enrolled")
+    analyzer = SealingKey.from_private_bytes(
+        bytes.fromhex((parties.notes / "analyzer-keys").read_text().split()[-1])
+    )
+    replies: list[Reply] = []
+    arrival = 0
+    for message in told:
+        if message["type"] != "train":
+            continue
+        if message["direction"] == "sent":
+            instruction = _instruction(message["records"]["shuffle"])
+            arrival = 0
+            continue
+        payload = _bytes(message["records"]["shuffle"]["payload"])
+        context = context_of(instruction, dim=DIM)
+        opener = EnvelopeOpener(
+            context=context,
+            analyzer_key=instruction.analyzer_key,
+            private_key=mixer_key,
+            enrolled=enrolled,
+        )
+        opened = opener.open(payload)
+        (report,) = open_reports([opened.inner], context=context, analyzer_private_key=analyzer)
+        replies.append(Reply(instruction.server_round, arrival, message, payload, opened, report))
+        arrival += 1
+    return replies
+
+
+def _mixed(told: list[dict]) -> dict[int, list[bytes]]:
+    """By round, the ciphertexts that the mixer gave back, in its order; rounds it refused are left out."""
+    mixed: dict[int, list[bytes]] = {}
+    for message in told:
+        if message["type"] == "train" and message["direction"] == "sent":
+            server_round = _instruction(message["records"]["shuffle"]).server_round
+        if message["type"] == "query.mix" and message["direction"] == "received":
+            reports = message["records"]["shuffle-mix"].get("reports")
+            if reports is not None:
+                mixed[server_round] = [_bytes(report) for report in reports]
+    return mixed
+
+
+def test_rounds_are_trained_and_each_is_paid_for(view: View) -> None:
+    assert len(view.replies) == ROUNDS * CLIENTS
+    assert {one["round"] for one in view.released} == set(range(ROUNDS + 1))
+    for before, after in zip(view.released, view.released[1:], strict=False):
+        trained = after["round"] in view.mixed
+        assert (before["weight"] != after["weight"]) == trained
+        assert (before["spent"] != after["spent"]) == trained
+    assert view.mixed, "no round in which two of four coins fell"
+    for server_round, reports in view.mixed.items():
+        there = [reply.opened.inner for reply in view.replies if reply.server_round == server_round]
+        assert set(reports) <= set(there)
+
+
+def test_a_reply_is_one_payload_of_one_size_and_nothing_else(view: View) -> None:
+    (size,) = {len(reply.report) for reply in view.replies}
+    for reply in view.replies:
+        assert reply.told["error"] is None
+        assert reply.told["keys"] == ["shuffle"]
+        assert list(reply.told["records"]["shuffle"]) == ["payload"]
+        assert len(reply.payload) == envelope_size(size)
+
+
+def test_nothing_the_server_holds_links_a_report_to_a_node(view: View, parties: Parties) -> None:
+    """Reports and signers are nowhere; inner ciphertexts are where all of a round's are together."""
+    everything = [*view.stored, *view.files.values(), json.dumps(view.told).encode()]
+    assert sum(map(len, everything)) > 100_000
+    secret = {reply.report for reply in view.replies if reply.opened.real}
+    secret |= {reply.opened.signer for reply in view.replies}
+    secret |= {bytes.fromhex(key) for key in parties.client_keys}
+    for needle in secret:
+        for spelling in (needle, needle.hex().encode(), base64.b64encode(needle)):
+            assert not any(spelling in hay for hay in everything)
+    for metric in (f"told{partition}by{1000 + partition}".encode() for partition in range(CLIENTS)):
+        assert not any(metric in hay for hay in everything), "a metric left a client"
+    payloads = {reply.payload for reply in view.replies}
+    assert any(payload in hay for payload in payloads for hay in view.stored), "the view misses the envelopes"
+    for server_round, inners in view.mixed.items():
+        for hay in view.stored:
+            if any(inner in hay for inner in inners):
+                assert all(inner in hay for inner in inners), f"round {server_round}: a report on its own"
+                assert not any(payload in hay for payload in payloads)
+
+
+def test_dummies_leave_no_ciphertext_behind(view: View) -> None:
+    dummies = [reply.opened.inner for reply in view.replies if not reply.opened.real]
+    assert dummies
+    seen = {report for reports in view.mixed.values() for report in reports}
+    assert not seen & set(dummies)
+    assert not any(inner in hay for inner in dummies for hay in [*view.stored, *view.files.values()])
+
+
+def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> None:
+    """Every number that the server has of a reply is as large for dummies as for reports."""
+    real = np.array([reply.opened.real for reply in view.replies])
+    sent = {
+        (message["to"], _instruction(message["records"]["shuffle"]).server_round): message["created"]
+        for message in view.told
+        if message["type"] == "train" and message["direction"] == "sent"
+    }
+    held = {
+        "arrival": [reply.arrival for reply in view.replies],
+        "seconds": [
+            reply.told["created"] - sent[reply.told["from"], reply.server_round] for reply in view.replies
+        ],
+        "bytes": [float(np.frombuffer(reply.payload, np.uint8).mean()) for reply in view.replies],
+        "first byte": [reply.payload[0] for reply in view.replies],
+        "ones": [int(np.unpackbits(np.frombuffer(reply.payload, np.uint8)).sum()) for reply in view.replies],
+    }
+    assert 0 < real.sum() < len(real)
+    generator = np.random.default_rng(0)
+    for name, values in held.items():
+        ranks = np.argsort(np.argsort(values)).astype(float)
+        gap = abs(ranks[real].mean() - ranks[~real].mean())
+        gaps = []
+        for _ in range(4000):
+            guess = generator.permutation(real)
+            gaps.append(abs(ranks[guess].mean() - ranks[~guess].mean()))
+        assert np.mean(np.array(gaps) >= gap) > 2e-4, name  # false alarms: 1 run in 1,000
+
+
+def test_a_mixer_refuses_what_a_server_can_make_up(parties: Parties) -> None:
+    run = parties.start_run("attack", attack=True)
+    wait_for(lambda: run.exit_code is not None, seconds=120, what="attacks")
+    assert (parties.notes / "attacked").exists(), run.text()
+    (outcomes,) = parties.noted("attacked")
+    orders = [outcomes.pop(f"order {i}") for i in range(3)]
+    good = outcomes.pop("good")
+    assert outcomes == {
+        "tampered": "unreadable",
+        "the same envelope twice": "duplicate",
+        "two envelopes of one client": "duplicate",
+        "a client that is not enrolled": "unknown-signer",
+        "sealed to another mixer": "unreadable",
+        "an envelope of another size": "wrong-size",
+        "one report among dummies": "under-minimum",
+        "under the mixer's minimum": "under-minimum",
+        "under the server's minimum": "under-minimum",
+        "envelopes of another round": "unreadable",
+        "envelopes of another run": "unreadable",
+        "replayed": "replayed",
+        "the same envelopes in a new round": "unreadable",
+        "the same round, new envelopes": "replayed",
+        "not a request": "unreadable",
+    }
+    for order in (good, *orders):
+        assert sorted(order) == list(range(10))
+        assert order != sorted(order), "the order of arrival, by one chance in 3,628,800"
+    assert len({tuple(order) for order in orders}) == len(orders)
+    text = run.text()
+    assert not any(key in text for key in parties.client_keys)
+
+
+def test_the_example_app_learns_in_a_deployment(parties: Parties) -> None:
+    run = parties.start_run(
+        "example",
+        app=EXAMPLE,
+        mixer=True,
+        population=CLIENTS,
+        sampling="self",
+        participation=1.0,
+        minimum_reports=CLIENTS,
+        local_epsilon=8.0,
+        num_server_rounds=2,
+        model_file=str(parties.notes / "model.pt"),
+    )
+    run.wait(seconds=120)
+    lines = [line for line in run.text().splitlines() if "certified ε" in line]
+    assert [line.split(":")[0] for line in lines] == ["round 0", "round 1", "round 2"]
+    assert all(
+        word in line for line in lines for word in ("accuracy", "observer", "the server", "nobody is trusted")
+    )
+    assert (parties.notes / "model.pt").stat().st_size > 650 * 4
+
+
+def test_a_deployment_leaves_no_process_behind(tmp_path: Path) -> None:
+    with Deployment(tmp_path) as deployment:
+        deployment.start_superlink()
+        deployment.start_supernode("node", node_config={})
+        wait_for(lambda: len(deployment.processes()) >= 5, seconds=30, what="processes")
+    assert marked_pids(deployment.mark) == []
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from processes import Deployment
+with Deployment(Path({folder!r})) as deployment:
+    deployment.start_superlink()
+    print(deployment.mark, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_die_with_a_test_that_is_killed(tmp_path: Path) -> None:
+    script = _KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "deployment"))
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        mark = process.stdout.readline().strip()
+        assert len(marked_pids(mark)) >= 2
+        os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: not marked_pids(mark), seconds=10, what="death of a dead test's processes")

@@ -1,0 +1,290 @@
+"""Any party is killed in the middle of a round: training goes on, and nothing is free of charge."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+import killed_rounds
+from deployed_parties import Parties
+from killed_rounds import CLIENTS, DELTA, POINTS, ROUNDS
+from processes import Deployment, wait_for
+
+from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
+from shuffle_plugins.shuffler.keys import (
+    enrol,
+    generate_sealing_key,
+    generate_signing_key,
+    public_bytes,
+    public_hex,
+    read_sealing_key,
+    write_private_key,
+)
+from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc")
+
+
+# -- every point of a round, in one process ------------------------------------------------------------------
+
+
+class Trainer:
+    """Starts training in forks of one warm process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, killed_rounds.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def train(self, folder: Path, *, kill: tuple[str, str] | None = None) -> int:
+        """Train until killed, or done. Returns the exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    process = Trainer()
+    yield process
+    process.close()
+
+
+def make_keys(folder: Path) -> None:
+    mixer_key = generate_sealing_key()
+    write_private_key(folder / "mixer.key", mixer_key)
+    SpentTokens.create(state_beside(folder / "mixer.key"), public_key=public_bytes(mixer_key))
+    (folder / "mixer.public").write_text(public_hex(mixer_key))
+    for i in range(CLIENTS):
+        key = generate_signing_key()
+        write_private_key(folder / f"client-{i}.key", key)
+        enrol(folder / "enrolled", public_bytes(key))
+
+
+def lines(path: Path) -> list:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Books:
+    """All that is on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        with BudgetLedger(folder / "budget.db", model="model") as ledger:
+            self.rounds = ledger.rounds()
+            accountant = ledger.accountant()
+            self.saved = ledger.last_checkpoint()
+        self.spent = np.array([accountant.spent(DELTA, against=against) for against in Against])
+        self.client_reports = []
+        for i in range(CLIENTS):
+            with ClientLedger(folder / f"client-{i}.db") as client:
+                self.client_reports.append(client.spent().reports)
+        self.released = lines(folder / "released")
+        self.noted_spending = np.array([noted[1:] for noted in lines(folder / "spent")])
+        self.left = [(node - 2, bytes.fromhex(token)) for node, token in lines(folder / "left")]
+        self.mixed = [bytes.fromhex(token) for token in lines(folder / "mixed")]
+
+
+def check(books: Books, folder: Path) -> None:
+    """Whatever went out is written down with whoever answers for it."""
+    on_record = [one for one in books.rounds if one.state in (RoundState.RECEIVED, RoundState.COMPLETE)]
+    released = Counter(books.released)
+    recorded = Counter(one.server_round for one in on_record)
+    assert released <= recorded, "a round was released that is not in the ledger"
+    assert all(one.charged is not None for one in books.rounds), "a round that was begun is free"
+    begun = {one.token for one in books.rounds}
+    assert {token for _, token in books.left} <= begun, "reports of a round that the server never began"
+    for client, reports in Counter(client for client, _ in books.left).items():
+        assert books.client_reports[client] >= reports, "a report left that its client did not charge"
+    spent_rounds = SpentTokens(
+        state_beside(folder / "mixer.key"), public_key=public_bytes(read_sealing_key(folder / "mixer.key"))
+    )
+    for token in books.mixed:
+        with pytest.raises(BatchRefused) as refused:
+            spent_rounds.spend(token)
+        assert refused.value.code is Refusal.REPLAYED
+    assert (books.spent >= books.noted_spending.max(axis=0)).all(), "ε is smaller than it was"
+    assert (np.diff(books.noted_spending, axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_run_goes_on_and_owes_what_it_owed(
+    point: str, when: str, trainer: Trainer, tmp_path: Path
+) -> None:
+    make_keys(tmp_path)
+    assert trainer.train(tmp_path, kill=(point, when)) == -signal.SIGKILL
+    killed = Books(tmp_path)
+    check(killed, tmp_path)
+    assert killed.saved is not None
+    assert killed.saved.server_round in (1, 2)
+    assert trainer.train(tmp_path) == 0
+    ended = Books(tmp_path)
+    check(ended, tmp_path)
+    assert ended.saved is not None
+    assert ended.saved.server_round == ROUNDS
+    assert (ended.spent >= killed.spent).all()
+    assert (np.array(ended.client_reports) >= np.array(killed.client_reports)).all()
+    again = [one for one in ended.rounds if one.state is RoundState.COMPLETE]
+    assert len(again) == ROUNDS
+
+
+def test_a_run_that_is_left_alone_owes_three_rounds(trainer: Trainer, tmp_path: Path) -> None:
+    make_keys(tmp_path)
+    assert trainer.train(tmp_path) == 0
+    books = Books(tmp_path)
+    check(books, tmp_path)
+    assert [one.state for one in books.rounds] == [RoundState.COMPLETE] * ROUNDS
+    assert books.client_reports == [ROUNDS] * CLIENTS
+    np.testing.assert_allclose(books.noted_spending[-1], books.spent)
+
+
+# -- real processes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
+    notes = tmp_path_factory.mktemp("notes")
+    folder = tmp_path_factory.mktemp("deployment")
+    with Deployment(folder, variables={"TESTED_APP_FOLDER": str(notes)}) as deployment:
+        yield Parties.start(deployment, notes=notes, clients=4)
+
+
+class Killer:
+    """Stops processes at places that the tested app knows, and kills them there."""
+
+    def __init__(self, parties: Parties) -> None:
+        self._notes = parties.notes
+
+    def stop_at(self, place: str) -> None:
+        """Have whoever comes by wait."""
+        (self._notes / f"stop-{place}").touch()
+
+    def reached(self, place: str) -> int:
+        """Wait until a process is there. Returns its PID."""
+        at = self._notes / f"at-{place}"
+        wait_for(at.exists, seconds=90, what=place)
+        return int(at.read_text())
+
+    def release(self, place: str) -> None:
+        """Let processes pass again."""
+        (self._notes / f"stop-{place}").unlink()
+        (self._notes / f"at-{place}").unlink(missing_ok=True)
+
+    def kill_at(self, place: str) -> None:
+        """Kill who waits there, with SIGKILL, and let others pass."""
+        os.kill(self.reached(place), signal.SIGKILL)
+        self.release(place)
+
+
+def spent_in(path: Path) -> tuple[list, np.ndarray]:
+    with BudgetLedger(path, model="model") as ledger:
+        accountant = ledger.accountant()
+        return ledger.rounds(), np.array([accountant.spent(1e-3, against=against) for against in Against])
+
+
+def states(path: Path) -> list[tuple[int, str]]:
+    return [(one.server_round, str(one.state)) for one in spent_in(path)[0]]
+
+
+def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:
+    """Client, mixer, server twice, and the SuperLink with everything that hangs on it."""
+    ledger = tmp_path / "budget.db"
+    killer = Killer(parties)
+    owed = np.zeros(len(Against))
+
+    def no_less_is_owed() -> None:
+        nonlocal owed
+        _, now = spent_in(ledger)
+        assert (now >= owed).all(), "ε is smaller than it was"
+        owed = now
+
+    def start(name: str, rounds: int):
+        return parties.start_run(
+            name, ledger_file=str(ledger), num_server_rounds=rounds, minimum_reports=3, population=4
+        )
+
+    # A client dies while it trains: three reports are enough.
+    for place in ("train-1-2", "replied-3", "shuffled-5"):
+        killer.stop_at(place)
+    run = start("first", 6)
+    killer.kill_at("train-1-2")
+    wait_for(lambda: (2, "complete") in states(ledger), seconds=60, what="round 2 without one client")
+    no_less_is_owed()
+
+    # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
+    killer.reached("replied-3")
+    killer.stop_at("mixed")
+    killer.release("replied-3")
+    killer.kill_at("mixed")
+    wait_for(lambda: (3, "refused") in states(ledger), seconds=90, what="end of the round without a batch")
+    lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
+    assert lost.charged is not None, "the batch was mixed, and may be somewhere"
+    no_less_is_owed()
+
+    # The server dies with shuffled reports in its memory, before they are in the books.
+    killer.kill_at("shuffled-5")
+    assert run.wait(seconds=60) is not None
+    assert states(ledger)[-1] == (5, "open")
+    assert spent_in(ledger)[0][-1].charged is not None
+    no_less_is_owed()
+
+    # It goes on, and dies with a round in the books that the strategy has not aggregated.
+    killer.stop_at("aggregating-6")
+    run = start("second", 6)
+    killer.kill_at("aggregating-6")
+    assert run.wait(seconds=60) is not None
+    assert states(ledger)[-2:] == [(5, "complete"), (6, "received")]
+    no_less_is_owed()
+
+    # The SuperLink dies while clients train, and takes the run along; all is started anew on the same files.
+    killer.stop_at("train-0-6")
+    start("third", 6)
+    killer.reached("train-0-6")
+    parties.superlink.kill()
+    killer.release("train-0-6")
+    assert states(ledger)[-1] == (6, "open")
+    for program in (*parties.clients, parties.mixer):
+        assert program is not None
+        program.kill()
+    parties.superlink = parties.deployment.start_superlink()
+    parties.mixer = parties.start_mixer()
+    parties.clients = [parties.start_client(i) for i in range(4)]
+    no_less_is_owed()
+
+    run = start("fourth", 6)
+    run.wait(seconds=90)
+    no_less_is_owed()
+    assert states(ledger)[-1] == (6, "complete"), run.text()
+    released = parties.noted("released")
+    spent = np.array([[one["spent"][str(against)] for against in Against] for one in released])
+    assert (np.diff(spent, axis=0) >= 0).all()
+    recorded = {server_round for server_round, state in states(ledger) if state in ("received", "complete")}
+    assert {one["round"] for one in released if any(one["weight"])} - {0} <= recorded | {3}
+    for i in range(4):
+        with ClientLedger(parties.secrets / f"client-{i}.db") as client:
+            begun = len(spent_in(ledger)[0])
+            assert begun - 2 <= client.spent().reports <= begun
