@@ -2,20 +2,49 @@
 
 In the client app put :class:`ShuffleMod` first among the mods; in the server app wrap your strategy in
 :class:`ShuffleStrategy`. Every ε is for replace-one neighbours and says against whom it holds.
+
+Names are loaded when they are first used: a client process needs little of the server's side.
 """
 
-from flwr_shuffle.cohort_view import CohortMismatch
-from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.limits import ClientRefusal
-from flwr_shuffle.mix_node import register_mix_node
-from flwr_shuffle.mix_stage import MixNodeStage
-from flwr_shuffle.mod import ShuffleMod
-from flwr_shuffle.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
-from flwr_shuffle.stages import Anonymous, InMemoryStage, ShuffleStage
-from flwr_shuffle.strategy import ShuffleStrategy
-from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_shuffle.cohort_view import CohortMismatch
+    from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
+    from flwr_shuffle.in_process import InProcessGrid
+    from flwr_shuffle.limits import ClientRefusal
+    from flwr_shuffle.mix_node import register_mix_node
+    from flwr_shuffle.mix_stage import MixNodeStage
+    from flwr_shuffle.mod import ShuffleMod
+    from flwr_shuffle.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
+    from flwr_shuffle.stages import Anonymous, InMemoryStage, ShuffleStage
+    from flwr_shuffle.strategy import ShuffleStrategy
+    from shuffle_plugins.ledger.client import ClientLimits
+    from shuffle_plugins.mechanisms.spec import MechanismSpec
+
+_LAZY = {
+    "Anonymous": "flwr_shuffle.stages",
+    "AnonymousReply": "flwr_shuffle.grid",
+    "ClientLimits": "shuffle_plugins.ledger.client",
+    "ClientRefusal": "flwr_shuffle.limits",
+    "ClientSampling": "flwr_shuffle.sampling",
+    "CohortMismatch": "flwr_shuffle.cohort_view",
+    "FixedSize": "flwr_shuffle.sampling",
+    "InMemoryStage": "flwr_shuffle.stages",
+    "InProcessGrid": "flwr_shuffle.in_process",
+    "MechanismSpec": "shuffle_plugins.mechanisms.spec",
+    "MixNodeStage": "flwr_shuffle.mix_stage",
+    "Poisson": "flwr_shuffle.sampling",
+    "SelfSampling": "flwr_shuffle.sampling",
+    "ShuffleGrid": "flwr_shuffle.grid",
+    "ShuffleMod": "flwr_shuffle.mod",
+    "ShuffleStage": "flwr_shuffle.stages",
+    "ShuffleStrategy": "flwr_shuffle.strategy",
+    "register_mix_node": "flwr_shuffle.mix_node",
+}
 
 __all__ = [
     "Anonymous",
@@ -37,3 +66,14 @@ __all__ = [
     "ShuffleStrategy",
     "register_mix_node",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
