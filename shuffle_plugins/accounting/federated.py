@@ -32,6 +32,7 @@ _STATE_VERSION = 1
 _MOST_SIZES, _FEW_SIZES = 32, 12
 _LONG, _ROUNDS_PER_SPARE = 50, 200
 _LEAST_AHEAD = 16
+_MOST_FOUND = 8
 _TOLERANCE = 1e-9
 
 
@@ -116,8 +117,9 @@ class FederatedRound:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
         Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
-        who drop out earn nothing: γ stays invited / candidates. This needs that who drops out is independent
-        of the data, and that every invited client is as likely to. Before the server γ = 1.
+        who drop out earn nothing: γ stays invited / candidates. This needs that dropping out has nothing to
+        do with the data, and is as likely for every invited client; ``docs/accounting.md`` says how far off
+        one is if it is likelier for some. Before the server γ = 1, whoever drops out.
 
         Args:
             mechanism: the clients' randomizer.
@@ -327,6 +329,7 @@ class FederatedAccountant:
         self._asked: dict[tuple[Against, float], Cohort] = {}
         self._strides: dict[tuple[Against, float], int] = {}
         self._shown: dict[tuple[Against, float], float] = {}
+        self._found: dict[tuple[frozenset[tuple[Cohort, int]], float], float] = {}
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -499,7 +502,12 @@ class FederatedAccountant:
         self, against: Against, delta: float, *, ahead: Mapping[Cohort, int] | None = None
     ) -> float:
         charged = fewer_sizes(self._charged(against, ahead or {}), limit=_FEW_SIZES)
-        return self._accountant(charged).spent(delta)
+        key = (frozenset(charged.items()), delta)
+        if key not in self._found:  # where participation is secret, observer and server are charged alike
+            while len(self._found) >= _MOST_FOUND:
+                del self._found[next(iter(self._found))]
+            self._found[key] = self._accountant(charged).spent(delta)
+        return self._found[key]
 
     def _charged(self, against: Against, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
         """The rounds that the number reported charges for, with rounds to come of everybody."""
