@@ -61,7 +61,7 @@ RUNS = {
         spec=MechanismSpec(name="projunit", local_epsilon=3.0, radius=1.0), rounds=150, learning_rate=1.0
     ),
     "linf-block": Run(
-        spec=MechanismSpec(name="linf-block", local_epsilon=3.0, radius=0.01), rounds=200, learning_rate=0.5
+        spec=MechanismSpec(name="linf-block", local_epsilon=3.0, radius=0.01), rounds=200, learning_rate=1.0
     ),
     "privunit": Run(
         spec=MechanismSpec(name="privunit", local_epsilon=4.0, radius=1.0), rounds=80, learning_rate=1.5
