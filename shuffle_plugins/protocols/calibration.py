@@ -18,7 +18,7 @@ from shuffle_plugins.accounting.losses import FINE
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.sum_losses import gaussian_law
 from shuffle_plugins.accounting.sum_rounds import SumRound
-from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, FixedPoint
+from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
@@ -40,7 +40,7 @@ S = TypeVar("S", bound=_Sum)
 
 def calibrate(
     *,
-    dim: int,
+    lattice: Callable[[int], Lattice],
     clients: int,
     epsilon: float,
     delta: float,
@@ -69,11 +69,12 @@ def calibrate(
     if honest < 1:
         raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
 
+    dim = lattice(1).size
     distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
 
     def made(noise: float) -> S:
-        levels, coins = _lattice(
-            noise, dim=dim, clients=clients, honest=honest, overhead=overhead, distance=distance
+        levels, coins = _coarsest(
+            noise, lattice=lattice, clients=clients, honest=honest, overhead=overhead, distance=distance
         )
         return build(levels, coins)
 
@@ -118,8 +119,14 @@ def _noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num
     return high
 
 
-def _lattice(
-    noise: float, *, dim: int, clients: int, honest: int, overhead: float, distance: float
+def _coarsest(
+    noise: float,
+    *,
+    lattice: Callable[[int], Lattice],
+    clients: int,
+    honest: int,
+    overhead: float,
+    distance: float,
 ) -> tuple[int, int]:
     """The coarsest lattice on which noise at this multiplier costs at most the overhead in variance.
 
@@ -129,8 +136,8 @@ def _lattice(
     found: tuple[int, int] | None = None
     while exact <= MOST_LEVELS:
         levels = math.ceil(exact)
-        lattice = FixedPoint(dim=dim, radius=1.0, levels=levels)
-        trials = _trials(noise * 2 * lattice.norm_bound)
+        found_lattice = lattice(levels)
+        trials = _trials(noise * found_lattice.sensitivity)
         exact *= _FINER
         if trials is None:
             break
@@ -138,7 +145,7 @@ def _lattice(
         found = levels, coins
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
         variance = honest * coins / 4 + clients / 4
-        if variance <= (1 + overhead) * (2 * noise * levels) ** 2:
+        if variance <= (1 + overhead) * (noise * found_lattice.span) ** 2:
             apart = gaussian_cover(honest * coins).distance
             if apart <= distance or apart <= _HARDLY_APART:
                 return levels, coins

@@ -1,8 +1,9 @@
-"""Vectors in an ℓ2 ball as integer vectors in a slightly larger one."""
+"""Real data as integers of bounded size: vectors in an ℓ2 ball, and numbers in an interval."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +20,57 @@ _SELDOM = 61 * math.log(2)  # -log of the probability that a rounded vector is l
 _INSIDE = 1 - 1e-12
 
 
+class Lattice(ABC):
+    """Unbiased rounding to whole steps, with a distance between two clients' values that is bounded."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Coordinates of a client's datum."""
+
+    @property
+    @abstractmethod
+    def step(self) -> float:
+        """One step in units of the data."""
+
+    @property
+    @abstractmethod
+    def lowest(self) -> int:
+        """Least entry of an encoded datum."""
+
+    @property
+    @abstractmethod
+    def span(self) -> int:
+        """Largest entry less the least one."""
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """Bound on the ℓ2 distance of two encoded data, in steps."""
+
+    @property
+    @abstractmethod
+    def attained(self) -> int:
+        """A distance, in steps and one coordinate, that two data have when encoded."""
+
+    @abstractmethod
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """Round each client's datum, int64 (clients, size).
+
+        Raises:
+            ValueError: if x is not a floating batch of that width, or has NaN or infinite entries.
+        """
+
+    def decode(self, sums: Tensor) -> Tensor:
+        """Sums of encoded data in the units of the data, float64."""
+        return sums.double() * self.step
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FixedPoint:
-    """Unbiased rounding to multiples of radius/levels, with a length that is bounded for certain.
+class FixedPoint(Lattice):
+    """Vectors in an ℓ2 ball, rounded without bias to multiples of radius/levels, to a length that is bounded.
 
     Each coordinate is rounded up or down at random. A vector whose rounding came out longer than
     :attr:`norm_bound`, an event of probability below 2**-60, is rounded towards zero instead.
@@ -42,8 +91,37 @@ class FixedPoint:
     def __post_init__(self) -> None:
         check_dim(self.dim)
         object.__setattr__(self, "radius", check_radius(self.radius))
-        if type(self.levels) is not int or not 1 <= self.levels <= MOST_LEVELS:
-            raise ValueError(f"levels must be a whole number in [1, 2**24], got {self.levels!r}")
+        _check_levels(self.levels)
+
+    @property
+    def size(self) -> int:
+        """Coordinates of a vector."""
+        return self.dim
+
+    @property
+    def step(self) -> float:
+        """One step in units of the data: radius / levels."""
+        return self.radius / self.levels
+
+    @property
+    def lowest(self) -> int:
+        """Least entry of an encoded vector."""
+        return -self.levels
+
+    @property
+    def span(self) -> int:
+        """Largest entry less the least one."""
+        return 2 * self.levels
+
+    @property
+    def sensitivity(self) -> float:
+        """Two encoded vectors are at most 2·norm_bound apart."""
+        return 2 * self.norm_bound
+
+    @property
+    def attained(self) -> int:
+        """Opposite vectors along an axis are this far apart, whatever a float does to their last step."""
+        return 2 * (self.levels - 1)
 
     @property
     def norm_bound(self) -> float:
@@ -77,6 +155,68 @@ class FixedPoint:
             encoded[long] = scaled[long].trunc().to(torch.int64)
         return encoded
 
-    def decode(self, sums: Tensor) -> Tensor:
-        """Sums of encoded vectors in the units of the data, float64."""
-        return sums.double() * (self.radius / self.levels)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval(Lattice):
+    """Numbers in [0, upper], rounded without bias to multiples of upper/levels; others are brought inside.
+
+    Attributes:
+        upper: Δ, the largest number, in [1e-30, 1e30].
+        levels: g, steps from 0 to it, in [1, 2**24].
+
+    Raises:
+        ValueError: if a field is out of range.
+    """
+
+    upper: float
+    levels: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upper", check_radius(self.upper))
+        _check_levels(self.levels)
+
+    @property
+    def size(self) -> int:
+        """One number."""
+        return 1
+
+    @property
+    def step(self) -> float:
+        """One step in units of the data: upper / levels."""
+        return self.upper / self.levels
+
+    @property
+    def lowest(self) -> int:
+        """Zero."""
+        return 0
+
+    @property
+    def span(self) -> int:
+        """Steps from 0 to the largest number."""
+        return self.levels
+
+    @property
+    def sensitivity(self) -> float:
+        """Rounding does not leave [0, levels], so no two are further apart."""
+        return float(self.levels)
+
+    @property
+    def attained(self) -> int:
+        """0 and the largest number, but for what a float does to the last step."""
+        return self.levels - 1
+
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """Round each number: int64 (clients, 1), entries in [0, levels]; see :meth:`Lattice.encode`."""
+        numbers = Rows.of(x)
+        if numbers.dim != 1:
+            raise ValueError(f"a scalar sum takes numbers, (clients, 1), got rows of {numbers.dim}")
+        values = numbers.dense().double()
+        if not bool(values.isfinite().all()):
+            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+        scaled = values.clamp(0.0, self.upper) / self.upper * self.levels
+        return stochastic_round(scaled, randomness=randomness).clamp_(0, self.levels)
+
+
+def _check_levels(levels: object) -> None:
+    if type(levels) is not int or not 1 <= levels <= MOST_LEVELS:
+        raise ValueError(f"levels must be a whole number in [1, 2**24], got {levels!r}")

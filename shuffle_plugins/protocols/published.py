@@ -9,14 +9,14 @@ SOURCE = "Cheu, Joseph, Mao, Peng 2022, Lemma 3.1 and Theorem 3.2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedVectorSum:
-    """Parameters of P_vec as the proof of Theorem 3.2 sets them.
+class PublishedSum:
+    """Parameters of P_1D, or of P_vec in each coordinate, as the paper's proofs set them.
 
     Attributes:
-        levels: g, lattice steps over the range 2·radius of a coordinate.
+        levels: g, lattice steps over the range of a number.
         coins: b, the fewest whole number allowed, coins per client and coordinate.
         probability: p of a coin, below ½.
-        noise_variance: n·b·p(1 − p) lattice steps squared, in units of the radius squared.
+        noise_variance: n·b·p(1 − p) lattice steps squared, in the units of the data squared.
     """
 
     levels: int
@@ -25,29 +25,54 @@ class PublishedVectorSum:
     noise_variance: float
 
 
-def vector_sum(*, dim: int, clients: int, epsilon: float, delta: float) -> PublishedVectorSum:
-    """Levels, coins and noise of P_vec for vectors of norm at most 1, by the paper's constants.
+def scalar_sum(
+    *, clients: int, epsilon: float, delta: float, upper: float = 1.0, levels: int | None = None
+) -> PublishedSum:
+    """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
-    Each coordinate gets (ε̂, δ̂) = (ε/(18·√log((d + 1)/δ)), δ/(d + 1)) and the coins of Lemma 3.1,
-    b > 180·g²·log(2/δ̂)/(ε̂²·n), p = 90·g²·log(2/δ̂)/(b·ε̂²·n), with g = max(2√n, √d, 4).
+    b > 180·g²·log(2/δ)/(ε²·n), p = 90·g²·log(2/δ)/(b·ε²·n). With a fraction h of honest clients, at least
+    1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8).
+
+    Args:
+        clients, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
+        levels: g, by default the least that the lemma allows for upper = 1, √n.
+
+    Raises:
+        ValueError: outside the lemma's range, 0 < ε ≤ 15 and 0 < δ < ½.
+    """
+    _check(epsilon, delta)
+    steps = math.ceil(math.sqrt(clients)) if levels is None else levels
+    needed = 90 * steps**2 * math.log(2 / delta) / (epsilon**2 * clients)
+    coins = math.floor(2 * needed) + 1
+    probability = needed / coins
+    variance = clients * coins * probability * (1 - probability)
+    return PublishedSum(
+        levels=steps, coins=coins, probability=probability, noise_variance=variance * (upper / steps) ** 2
+    )
+
+
+def vector_sum(*, dim: int, clients: int, epsilon: float, delta: float) -> PublishedSum:
+    """P_vec for vectors of norm at most 1, by the proof of Theorem 3.2.
+
+    Each coordinate, of range 2, gets (ε̂, δ̂) = (ε/(18·√log((d + 1)/δ)), δ/(d + 1)) and the coins of Lemma
+    3.1, with g = max(2√n, √d, 4).
 
     Raises:
         ValueError: outside the theorem's range, 0 < ε ≤ 15 and 0 < δ < ½.
     """
-    if not 0 < epsilon <= 15:
-        raise ValueError(f"the theorem is for epsilon in (0, 15], got {epsilon!r}")
-    if not 0 < delta < 0.5:
-        raise ValueError(f"the theorem is for delta in (0, 1/2), got {delta!r}")
-    levels = math.ceil(max(2 * math.sqrt(clients), math.sqrt(dim), 4))
+    _check(epsilon, delta)
     own_delta = delta / (dim + 1)
-    own_epsilon = epsilon / (18 * math.sqrt(math.log(1 / own_delta)))
-    needed = 90 * levels**2 * math.log(2 / own_delta) / (own_epsilon**2 * clients)
-    coins = math.floor(2 * needed) + 1
-    probability = needed / coins
-    steps = clients * coins * probability * (1 - probability)
-    return PublishedVectorSum(
-        levels=levels,
-        coins=coins,
-        probability=probability,
-        noise_variance=steps * (2 / levels) ** 2,
+    return scalar_sum(
+        clients=clients,
+        epsilon=epsilon / (18 * math.sqrt(math.log(1 / own_delta))),
+        delta=own_delta,
+        upper=2.0,
+        levels=math.ceil(max(2 * math.sqrt(clients), math.sqrt(dim), 4)),
     )
+
+
+def _check(epsilon: float, delta: float) -> None:
+    if not 0 < epsilon <= 15:
+        raise ValueError(f"the paper is about epsilon in (0, 15], got {epsilon!r}")
+    if not 0 < delta < 0.5:
+        raise ValueError(f"the paper is about delta in (0, 1/2), got {delta!r}")

@@ -1,0 +1,210 @@
+"""Sums whose noise is fair coins that every client adds to its own messages."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds import Adversary, Sampling
+from shuffle_plugins.accounting.sum_rounds import SumRound
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
+from shuffle_plugins.protocols.fixed_point import Lattice
+from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.rows import Rows
+
+_ENTRIES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoinSum(ABC):
+    """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
+
+    Its messages are labelled bits: span + coins of them per coordinate, of which x̂_j − lowest + heads are
+    ones. The shuffler mixes everybody's; what is left is one count per coordinate (``tally``), so counts are
+    computed with throughout. Cheu, Joseph, Mao, Peng 2022, Algorithm 1, at p = ½, which gives the most noise
+    per message.
+
+    Attributes:
+        clients: n, how many clients take part in one sum.
+        levels: g, lattice steps per radius, or per interval.
+        coins: b, fair coins per client and coordinate.
+        honest_fraction: share of the clients that are counted on to toss their coins (robust shuffle privacy,
+            Appendix A.3); the guarantee holds whatever the others send or do not send.
+
+    Raises:
+        ValueError: if a field is out of range, or the honest coins are too few to cover anybody.
+    """
+
+    name: ClassVar[str]
+
+    clients: int
+    levels: int
+    coins: int
+    honest_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if type(self.clients) is not int or self.clients < 2:
+            raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
+        if type(self.coins) is not int or self.coins < 1:
+            raise ValueError(f"coins must be a whole number, at least 1, got {self.coins!r}")
+        if not isinstance(self.honest_fraction, (int, float)) or not 0 < self.honest_fraction <= 1:
+            raise ValueError(f"honest_fraction must be in (0, 1], got {self.honest_fraction!r}")
+        self.sum_round()
+
+    @property
+    @abstractmethod
+    def lattice(self) -> Lattice:
+        """How data become integers."""
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    def sum_round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: int | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SumRound:
+        """The round for an accountant.
+
+        Args:
+            population: n of the whole training; by default the clients of this sum.
+            cohort: reports really received, by default ``clients``: fewer clients toss fewer coins.
+            sampling: k of n where the population is larger, else everybody, by default.
+            adversary: against whom.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest coins are left.
+        """
+        reports = self.clients if cohort is None else cohort
+        people = reports if population is None else population
+        if sampling is None:
+            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        return SumRound(
+            sensitivity=self.lattice.sensitivity,
+            attained=self.lattice.attained,
+            trials=math.floor(self.honest_fraction * reports * (1 + 1e-12)) * self.coins,
+            # Drawn for all clients at once, or, where one client's coins are too many to toss, by each.
+            coin_distance=DISTANCE * (reports if self.coins > MOST_TOSSED else 1),
+            dim=self.lattice.size,
+            population=people,
+            cohort=reports,
+            sampling=sampling,
+            adversary=adversary,
+        )
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the coins in one coordinate of the sum, in squared units of the data."""
+        return self.clients * self.coins / 4 * self.lattice.step**2
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖²: the coins', and n·d/4 lattice steps from rounding."""
+        rounding = self.clients / 4 * self.lattice.step**2
+        return self.lattice.size * (self.noise_variance + rounding)
+
+    @property
+    def messages_per_client(self) -> int:
+        """Labelled bits that a client sends."""
+        return self.lattice.size * self.messages_per_coordinate
+
+    @property
+    def messages_per_coordinate(self) -> int:
+        """Bits under one label from one client."""
+        return self.lattice.span + self.coins
+
+    @property
+    def bits_per_message(self) -> int:
+        """A label and a bit."""
+        return label_bits(self.lattice.size) + 1
+
+    @property
+    def bits_per_client(self) -> int:
+        """Bits that a client sends to a shuffler that takes counts."""
+        return self.lattice.size * self.messages_per_coordinate.bit_length()
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """Each client's number of ones per coordinate, int64 (clients, size).
+
+        Raises:
+            ValueError: if x is not a floating (clients, size) batch, or has NaN or infinite entries.
+        """
+        source = randomness or SecureRandomness()
+        values = self.lattice.encode(x, randomness=source)
+        coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
+        return values - self.lattice.lowest + coins.to(values.device)
+
+    def messages(self, counts: Tensor) -> Reports:
+        """One client's counts as the labelled bits they stand for.
+
+        Raises:
+            ValueError: if a count is impossible, or there are too many messages to list.
+        """
+        return as_messages(counts, each=self.messages_per_coordinate, mechanism=self.name)
+
+    def total(self, counts: Tensor) -> Tensor:
+        """What a shuffler that takes counts hands on: their sum, int64 (size,).
+
+        Raises:
+            ValueError: if a count is impossible; then a client did not follow the protocol.
+        """
+        if counts.dim() != 2 or counts.shape[1] != self.lattice.size or counts.dtype != torch.int64:
+            raise ValueError(
+                f"counts must be int64 (clients, {self.lattice.size}), got {tuple(counts.shape)}"
+            )
+        most = self.messages_per_coordinate
+        if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
+            raise ValueError(f"a client sent a count outside [0, {most}]: leave its messages out")
+        return counts.sum(dim=0)
+
+    def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
+        """Unbiased estimate of the clients' sum, float64 (size,).
+
+        Args:
+            total: ones under each label.
+            clients: whose messages are in it, by default all.
+        """
+        ones = total.ones if isinstance(total, Tally) else total
+        count = self.clients if clients is None else clients
+        return self.lattice.decode(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
+
+    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of the protocol's estimate, (size,), for a host that simulates all clients.
+
+        The coins of all clients are tossed together, Bin(clients·coins, ½) per coordinate; memory beyond the
+        batch is bounded.
+
+        Raises:
+            ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
+        """
+        rows = Rows.of(x)
+        if rows.num_rows != self.clients:
+            raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
+        source = randomness or SecureRandomness()
+        return self.decode(self.rounded_total(rows, randomness=source) + self._all_coins(source)).to(
+            rows.compute_dtype
+        )
+
+    def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """Sum over clients of encoded vectors and their offset, without coins; chunks of clients add up."""
+        rows = Rows.of(x)
+        step = max(1, _ENTRIES_AT_ONCE // self.lattice.size)
+        total = torch.zeros(self.lattice.size, dtype=torch.int64)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, min(start + step, rows.num_rows))
+            total += self.lattice.encode(part, randomness=randomness).sum(dim=0).cpu()
+        return total - rows.num_rows * self.lattice.lowest
+
+    def _all_coins(self, randomness: Randomness) -> Tensor:
+        return heads(self.clients * self.coins, self.lattice.size, randomness=randomness)

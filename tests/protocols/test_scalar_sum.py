@@ -1,0 +1,105 @@
+"""P_1D: its whole law on small instances, and its constants."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.protocols import ScalarSum, published
+from shuffle_plugins.protocols.tally import tally
+from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+
+def law_of_view(protocol, numbers):
+    """The law of the number of ones, the whole of what is seen: rounding and coins of every client."""
+    law = np.ones(1)
+    for number in numbers:
+        exact = number / protocol.upper * protocol.levels
+        low = math.floor(exact)
+        rounded = np.zeros(protocol.levels + 1)
+        rounded[low] += 1 - (exact - low)
+        if exact > low:
+            rounded[low + 1] += exact - low
+        law = np.convolve(
+            law, np.convolve(rounded, binom.pmf(np.arange(protocol.coins + 1), protocol.coins, 0.5))
+        )
+    return law
+
+
+@pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 40), (4, 3, 30)])
+def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, levels, coins):
+    protocol = ScalarSum(clients=clients, levels=levels, coins=coins, upper=2.0)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round())
+    numbers = (0.0, 0.7, 1.3, 2.0)
+    for epsilon in (0.05, 0.2, 0.5, 1.0):
+        bound = accountant.delta(epsilon)
+        worst = 0.0
+        for others in itertools.combinations_with_replacement(numbers, clients - 1):
+            for mine, yours in itertools.permutations(numbers, 2):
+                p = law_of_view(protocol, (mine, *others))
+                q = law_of_view(protocol, (yours, *others))
+                worst = max(worst, float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
+        assert bound.lower <= worst * (1 + 1e-9) <= bound.upper * (1 + 1e-9)
+
+
+def test_the_law_of_messages_is_the_law_written_out():
+    protocol = ScalarSum(clients=3, levels=2, coins=30, upper=1.0)
+    x = torch.tensor([[0.1], [0.6], [1.0]])
+    law = law_of_view(protocol, x.flatten().tolist())
+    shuffler, seen = InMemoryShuffler(minimum=2), []
+    for seed in range(3_000):
+        counts = protocol.encode(x, randomness=SeededRandomness(seed))
+        messages = [protocol.messages(row) for row in counts[:3]] if seed < 20 else None
+        if messages:
+            assert int(tally(shuffler.shuffle(messages), labels=1).ones) == int(protocol.total(counts))
+        seen.append(int(protocol.total(counts)))
+    mean = float((law * np.arange(len(law))).sum())
+    variance = float((law * (np.arange(len(law)) - mean) ** 2).sum())
+    assert abs(np.mean(seen) - mean) < 5 * math.sqrt(variance / len(seen))
+    assert np.var(seen) == pytest.approx(variance, rel=0.12)
+
+
+def test_the_estimate_is_unbiased_and_its_noise_the_gaussian_mechanisms():
+    protocol = ScalarSum.calibrated(clients=500, epsilon=1.0, delta=1e-6, upper=3.0)
+    # Balle and Wang 2018: σ = 4.2247 for sensitivity 1 at (1, 1e-6).
+    assert protocol.noise_variance == pytest.approx((4.2247 * 3.0) ** 2, rel=0.03)
+    x = torch.rand(500, 1, dtype=torch.float64) * 3
+    estimates = torch.stack(
+        [protocol.randomize_sum(x, randomness=SeededRandomness(seed)) for seed in range(800)]
+    ).double()
+    error = float(estimates.mean() - x.sum())
+    assert abs(error) < 5 * math.sqrt(protocol.worst_variance / 800)
+    assert float(estimates.var()) == pytest.approx(protocol.noise_variance, rel=0.25)
+
+
+def test_numbers_outside_are_brought_inside():
+    protocol = ScalarSum(clients=4, levels=10, coins=50)
+    counts = protocol.lattice.encode(
+        torch.tensor([[-5.0], [7.0], [1e30], [0.0]]), randomness=SeededRandomness(1)
+    )
+    assert counts.flatten().tolist() == [0, 10, 10, 0]
+    for bad in (math.nan, -math.inf):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            protocol.encode(torch.tensor([[bad]]))
+    with pytest.raises(ValueError, match="takes numbers"):
+        protocol.encode(torch.zeros(4, 2))
+
+
+def test_the_papers_constants_hold_and_cost_many_times_ours():
+    clients, epsilon, delta = 400, 1.0, 1e-6
+    paper = published.scalar_sum(clients=clients, epsilon=epsilon, delta=delta)
+    assert paper.probability < 0.5
+    assert paper.noise_variance == pytest.approx(
+        90 * math.log(2 / delta) / epsilon**2 * (1 - paper.probability), rel=1e-6
+    )
+    ours = ScalarSum.calibrated(clients=clients, epsilon=epsilon, delta=delta)
+    assert paper.noise_variance > 30 * ours.noise_variance
+    for changes in ({"epsilon": 16.0}, {"delta": 0.5}):
+        with pytest.raises(ValueError, match="the paper is about"):
+            published.scalar_sum(**({"clients": clients, "epsilon": epsilon, "delta": delta} | changes))
