@@ -1,0 +1,102 @@
+"""Closed convex sets Θ of parameters: how to project onto them, and how large they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.parameters import check_radius
+
+
+class Domain(Protocol):
+    """A closed convex set."""
+
+    @property
+    def diameter(self) -> float:
+        """D, the largest distance of two of its points."""
+
+    def project(self, point: Tensor) -> Tensor:
+        """The nearest point of the set, (dim,)."""
+
+    def reach(self, point: Tensor) -> float:
+        """The largest distance from a point of the set to another."""
+
+    def start(self, dim: int) -> Tensor:
+        """Where an optimiser starts by default, float64 (dim,)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ball:
+    """The ℓ2 ball around the origin.
+
+    Attributes:
+        radius: positive and finite.
+
+    Raises:
+        ValueError: if the radius is not.
+    """
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", check_radius(self.radius))
+
+    @property
+    def diameter(self) -> float:
+        """Twice the radius."""
+        return 2 * self.radius
+
+    def project(self, point: Tensor) -> Tensor:
+        """The point itself, or the one on the sphere below it."""
+        norm = torch.linalg.vector_norm(point)
+        return point if float(norm) <= self.radius else point * (self.radius / float(norm))
+
+    def reach(self, point: Tensor) -> float:
+        """Radius and the distance from the origin."""
+        return self.radius + min(self.radius, float(torch.linalg.vector_norm(point)))
+
+    def start(self, dim: int) -> Tensor:
+        """The origin."""
+        return torch.zeros(dim, dtype=torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """Every coordinate in [-bound, bound]; its diameter grows with the dimension.
+
+    Attributes:
+        bound: positive and finite.
+        dim: number of coordinates.
+
+    Raises:
+        ValueError: if the bound is not positive, or there are no coordinates.
+    """
+
+    bound: float = 1.0
+    dim: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", check_radius(self.bound))
+        if type(self.dim) is not int or self.dim < 1:
+            raise ValueError(f"dim must be a whole number, at least 1, got {self.dim!r}")
+
+    @property
+    def diameter(self) -> float:
+        """From corner to corner."""
+        return 2 * self.bound * math.sqrt(self.dim)
+
+    def project(self, point: Tensor) -> Tensor:
+        """Each coordinate on its own."""
+        return point.clamp(-self.bound, self.bound)
+
+    def reach(self, point: Tensor) -> float:
+        """To the corner farthest away."""
+        return float(torch.linalg.vector_norm(self.project(point).abs() + self.bound))
+
+    def start(self, dim: int) -> Tensor:
+        """The origin."""
+        return torch.zeros(dim, dtype=torch.float64)

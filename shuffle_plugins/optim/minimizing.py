@@ -1,0 +1,60 @@
+"""One call that plans, prints the plan and carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from shuffle_plugins.optim.methods import AGD, GD, Method, Phased, Smoothed
+from shuffle_plugins.optim.oracles import GradientModel
+from shuffle_plugins.optim.plans import Result
+from shuffle_plugins.optim.problems import Problem, as_examples
+from shuffle_plugins.randomness import Randomness
+
+
+def recommended(problem: Problem, *, interactive: bool = True) -> Method:
+    """The method of the paper's Table 1 for a problem.
+
+    Args:
+        problem: what is known of it.
+        interactive: whether a client can be asked in every step, or only once.
+    """
+    inner = GD() if interactive else AGD()
+    method = Smoothed(inner=inner) if problem.smoothness == float("inf") else inner
+    return Phased(inner=method) if problem.strong_convexity > 0 else method
+
+
+def minimize(
+    problem: Problem,
+    data: Tensor | Sequence[Tensor],
+    *,
+    epsilon: float,
+    delta: float,
+    method: Method | None = None,
+    model: GradientModel | None = None,
+    randomness: Randomness | None = None,
+    report: Callable[[str], object] | None = print,
+) -> Result:
+    """Minimise the expected loss within (ε, δ), each row of the data being one client's.
+
+    Args:
+        problem: the loss and its domain.
+        data: a tensor, or several, with a row for each client.
+        epsilon: replace-one, against whoever sees everything that is released.
+        delta: δ.
+        method: by default the fully interactive one of Table 1.
+        model: how gradients leave clients, by default P_vec.
+        randomness: a fresh :class:`SecureRandomness` by default.
+        report: receives the plan's text before anything runs; None for silence.
+
+    Raises:
+        ValueError: as :meth:`Method.plan` and :meth:`Plan.run`.
+    """
+    examples = as_examples(data)
+    plan = (method or recommended(problem)).plan(
+        problem, clients=len(examples[0]), epsilon=epsilon, delta=delta, model=model
+    )
+    if report is not None:
+        report(plan.summary())
+    return plan.run(examples, randomness=randomness)

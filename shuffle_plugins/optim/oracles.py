@@ -1,0 +1,466 @@
+"""How clients' gradients become an estimate of their mean, and what that costs: one interface for all models.
+
+A :class:`GradientModel` says in which privacy model gradients leave clients. Opened for a group of clients
+and a target it gives a :class:`GradientOracle`, which an optimiser asks for means and an accountant for its
+round.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.accountant import ShuffleAccountant
+from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
+from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.optim.participation import Participation, Scheme
+from shuffle_plugins.protocols.coins import MOST_COINS, heads
+from shuffle_plugins.protocols.vector_sum import VectorSum
+from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.rows import Rows
+
+_LOWEST, _HIGHEST = 1e-4, 20.0
+_PRECISION = 1e-3
+_SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What is asked of one group of clients.
+
+    Attributes:
+        dim: length of a gradient.
+        radius: L, to which gradients are clipped.
+        epsilon: for all of a client's participation together, replace-one.
+        delta: δ.
+    """
+
+    dim: int
+    radius: float
+    epsilon: float
+    delta: float
+
+
+class GradientOracle(ABC):
+    """Means of gradients, estimated privately.
+
+    Attributes:
+        round: what an accountant records before anything is released; None if nothing is protected.
+        noise: bound on E‖estimate − mean‖², the mean being that of the clipped gradients of a step.
+    """
+
+    round: Round | None
+    noise: float
+
+    @abstractmethod
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        """An unbiased estimate of the mean of the rows, clipped; float64 (dim,)."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What clients send."""
+
+
+class GradientModel(ABC):
+    """In which privacy model gradients leave clients."""
+
+    @abstractmethod
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle that keeps to the target.
+
+        Raises:
+            ValueError: if clients cannot take part in this way in this model, or the target is out of reach.
+        """
+
+    def noise(self, participation: Participation, target: Target) -> float:
+        """About what the ``noise`` of the opened oracle is; plans compare batch sizes by it."""
+        return _opened_noise(self, participation, target)
+
+
+@lru_cache(maxsize=4096)
+def _opened_noise(model: GradientModel, participation: Participation, target: Target) -> float:
+    try:
+        return model.open(participation, target).noise
+    except ValueError:
+        return math.inf
+
+
+def _clip(gradients: Tensor, radius: float) -> Tensor:
+    norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    if not bool(norms.isfinite().all()):
+        raise ValueError("gradients have NaN or infinite entries; nothing was released")
+    clipped: Tensor = gradients * (radius / norms.clamp(min=radius))
+    return clipped
+
+
+# -- nobody protected -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unprotected(GradientModel):
+    """Exact means, for comparison: no privacy at all."""
+
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle without noise; the target's ε and δ are not looked at."""
+        return _Exact(target.radius)
+
+
+class _Exact(GradientOracle):
+    def __init__(self, radius: float) -> None:
+        self.round, self.noise, self._radius = None, 0.0, radius
+
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        return _clip(gradients, self._radius).mean(dim=0)
+
+    def __str__(self) -> str:
+        return "gradients as they are: NOT private"
+
+
+# -- multi-message sums -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSums(GradientModel):
+    """Sums by P_vec, the multi-message protocol of the paper.
+
+    Attributes:
+        honest_fraction: share of clients that are counted on to toss their coins.
+        overhead: share of variance beyond the Gaussian mechanism's; raised where more coins would be needed
+            than can be drawn.
+    """
+
+    honest_fraction: float = 1.0
+    overhead: float = 0.02
+
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle around a calibrated :class:`VectorSum`.
+
+        Raises:
+            ValueError: under schemes whose steps have no fixed number of clients, or one client alone.
+        """
+        return _Sums(self._protocol(participation, target), participation)
+
+    def noise(self, participation: Participation, target: Target) -> float:
+        """The Gaussian mechanism's, plus the overhead."""
+        if participation.scheme not in (Scheme.BATCHES, Scheme.EVERYBODY):
+            return _opened_noise(self, participation, target)
+        if participation.cohort * self.honest_fraction < 2:
+            return math.inf
+        ratio = noise_ratio(local_epsilon=target.epsilon, local_delta=target.delta)
+        deviation = ratio * 2 * target.radius / participation.cohort
+        share = (1 + self.overhead) / self.honest_fraction
+        return share * participation.releases * target.dim * deviation**2
+
+    def _protocol(self, participation: Participation, target: Target) -> VectorSum:
+        if participation.scheme in (Scheme.SELF_SAMPLED, Scheme.PERMUTATION):
+            raise ValueError(
+                f"the coins of a sum are shared out among a cohort of known size; with "
+                f"{participation.scheme} clients use Reports"
+            )
+        overhead = self.overhead
+        sampled = participation.scheme is Scheme.COHORTS
+        while True:
+            found = VectorSum.calibrated(
+                dim=target.dim,
+                clients=participation.cohort,
+                radius=target.radius,
+                epsilon=target.epsilon,
+                delta=target.delta,
+                honest_fraction=self.honest_fraction,
+                num_steps=participation.releases,
+                population=participation.clients if sampled else None,
+                overhead=min(overhead, 1.0),
+            )
+            if found.clients * found.coins <= MOST_COINS or overhead >= 1:
+                return found
+            overhead *= 2
+
+
+_SAMPLING = {
+    Scheme.BATCHES: Sampling.SINGLE_PASS,
+    Scheme.EVERYBODY: Sampling.FULL,
+    Scheme.COHORTS: Sampling.WITHOUT_REPLACEMENT,
+    Scheme.SELF_SAMPLED: Sampling.POISSON,
+}
+
+
+class _Sums(GradientOracle):
+    def __init__(self, protocol: VectorSum, participation: Participation) -> None:
+        self._protocol = protocol
+        self.round = protocol.sum_round(
+            population=participation.clients, sampling=_SAMPLING[participation.scheme]
+        )
+        self.noise = protocol.worst_variance / protocol.clients**2
+
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        return self._protocol.randomize_sum(gradients, randomness=randomness).double() / len(gradients)
+
+    def __str__(self) -> str:
+        p = self._protocol
+        return (
+            f"P_vec, {p.messages_per_client:,} labelled bits per client ({p.bits_per_client / 8:,.0f} bytes "
+            f"as counts), noise √(dσ²) = {math.sqrt(self.noise):.4g} on the mean"
+        )
+
+
+# -- pan-private sums -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanPrivate(GradientModel):
+    """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
+
+    The running sum of a batch starts from noise and receives as much again before it is used. Whoever looks
+    in once and also sees the answer sees one noisy sum that the client is in: before the look, behind the second
+    noise alone; after it, behind the first. So a client costs one sum at the first noise, and the error is
+    twice a shuffled sum's. The paper's noise is Gaussian; here it is the fair coins of P_vec, tossed by the
+    processor, so that all arithmetic is of whole numbers and the accounting that of P_vec.
+
+    Attributes:
+        overhead: as of :class:`VectorSums`.
+    """
+
+    overhead: float = 0.02
+
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle that adds up a stream.
+
+        Raises:
+            ValueError: unless clients come in disjoint batches.
+        """
+        _check_stream(participation)
+        protocol = VectorSums(overhead=self.overhead)._protocol(participation, target)
+        return _Streamed(protocol, participation)
+
+    def noise(self, participation: Participation, target: Target) -> float:
+        """Twice that of P_vec."""
+        _check_stream(participation)
+        return 2 * VectorSums(overhead=self.overhead).noise(participation, target)
+
+
+def _check_stream(participation: Participation) -> None:
+    if participation.scheme is not Scheme.BATCHES:
+        raise ValueError("a stream passes once: pan-private optimisers work on disjoint batches")
+
+
+class RunningSum:
+    """The memory of a pan-private stream processor during one batch: whole numbers, noisy from the start.
+
+    Args:
+        protocol: whose lattice and coins are used.
+        randomness: where they are tossed.
+    """
+
+    def __init__(self, protocol: VectorSum, *, randomness: Randomness) -> None:
+        self._protocol, self._randomness = protocol, randomness
+        self._count = 0
+        self.state = self._coins()
+
+    def _coins(self) -> Tensor:
+        return heads(
+            self._protocol.clients * self._protocol.coins, self._protocol.dim, randomness=self._randomness
+        )
+
+    def receive(self, gradients: Tensor) -> None:
+        """Add clients' gradients, rounded to the lattice."""
+        self.state = self.state + self._protocol.rounded_total(
+            Rows.of(gradients), randomness=self._randomness
+        )
+        self._count += len(gradients)
+
+    def close(self) -> Tensor:
+        """Toss the second coins and tell the sum, float64 (dim,).
+
+        Raises:
+            ValueError: unless exactly the protocol's number of clients was received.
+        """
+        if self._count != self._protocol.clients:
+            raise ValueError(f"the batch is of {self._protocol.clients} clients, got {self._count}")
+        total = self.state + self._coins()
+        second = self._protocol.clients * self._protocol.coins / 2
+        return self._protocol.lattice.decode(
+            total.double() - self._protocol.clients * self._protocol.levels - 2 * second
+        )
+
+
+class _Streamed(GradientOracle):
+    def __init__(self, protocol: VectorSum, participation: Participation) -> None:
+        self._protocol = protocol
+        self.round = protocol.sum_round(population=participation.clients, sampling=Sampling.SINGLE_PASS)
+        coins = protocol.dim * protocol.noise_variance
+        self.noise = (protocol.worst_variance + coins) / protocol.clients**2
+
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        running = RunningSum(self._protocol, randomness=randomness)
+        running.receive(gradients)
+        return running.close() / len(gradients)
+
+    def __str__(self) -> str:
+        return f"a pan-private stream, noise √(dσ²) = {math.sqrt(self.noise):.4g} on the mean"
+
+
+# -- one-message mechanisms -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports(GradientModel):
+    """One report per client and step, by a local randomizer, amplified by the shuffler.
+
+    ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
+    for. Reports of a permutation answer to what earlier ones said, so they are accounted by clones (Feldman,
+    McMillan, Talwar 2021, Theorem 3.2), whatever the randomizer.
+
+    Attributes:
+        mechanism: name in the registry; takes vectors in an ℓ2 ball.
+        options: further options of the mechanism.
+    """
+
+    mechanism: str = "privunit-g"
+    options: tuple[tuple[str, Any], ...] = field(default=())
+
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle around a calibrated mechanism.
+
+        Raises:
+            ValueError: if the mechanism is not for ℓ2 balls, or no ε0 is small enough.
+        """
+        options = dict(self.options)
+        probe = self._mechanism(1.0, target, options)
+        if probe.local_delta:
+            charged = _round(probe, participation).replacement_distance / probe.local_delta
+            room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
+            options["local_delta"] = _SHARE_OF_DELTA * room
+
+        def spent(local_epsilon: float) -> float:
+            accountant = ShuffleAccountant()
+            mechanism = self._mechanism(local_epsilon, target, options)
+            accountant.step(_round(mechanism, participation), num_steps=participation.releases)
+            return accountant.spent(target.delta)
+
+        found = largest_within(
+            spent,
+            target=target.epsilon,
+            start=max(min(1.0, _HIGHEST), _LOWEST),
+            lowest=_LOWEST,
+            highest=_HIGHEST,
+            precision=_PRECISION,
+        )
+        if found is None:
+            raise ValueError(
+                f"no ε0 down to {_LOWEST:g} keeps {participation.releases} rounds within "
+                f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
+            )
+        mechanism = self._mechanism(found, target, options)
+        recorded = _round(mechanism, participation)
+        if participation.scheme is Scheme.PERMUTATION:
+            return _ReportedMean(mechanism, recorded, cohort=1)
+        return _Reported(mechanism, recorded, cohort=participation.cohort)
+
+    def noise(self, participation: Participation, target: Target) -> float:
+        """That of an opened oracle for about as many clients."""
+        return _opened_noise(self, participation, target)
+
+    def _mechanism(self, local_epsilon: float, target: Target, options: dict[str, Any]) -> LocalRandomizer:
+        return _l2_mechanism(self.mechanism, local_epsilon, target, options)
+
+
+def _l2_mechanism(
+    name: str, local_epsilon: float, target: Target, options: dict[str, Any]
+) -> LocalRandomizer:
+    found = registry.get(name, local_epsilon=local_epsilon, dim=target.dim, radius=target.radius, **options)
+    if not isinstance(found, LocalRandomizer) or found.norm is not Norm.L2:
+        raise ValueError(f"{name!r} does not take gradients in an ℓ2 ball")
+    return found
+
+
+def _round(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
+    if participation.scheme is not Scheme.PERMUTATION:
+        return mechanism.shuffle_round(
+            population=participation.clients,
+            cohort=participation.cohort,
+            sampling=_SAMPLING[participation.scheme],
+        )
+    # A step is one report, on the mean of its clients: as many elements as steps are permuted.
+    pure = mechanism.local_delta == 0
+    return ShuffleRound(
+        local_epsilon=mechanism.local_epsilon,
+        local_delta=mechanism.local_delta,
+        population=participation.num_steps,
+        cohort=participation.num_steps,
+        sampling=Sampling.FULL,
+        mechanism=f"{mechanism.name}, chosen within the round" if pure else "generic",
+        blanket=Blanket.clones(mechanism.local_epsilon) if pure else None,
+    )
+
+
+class _Reported(GradientOracle):
+    """One report of every row."""
+
+    def __init__(self, mechanism: LocalRandomizer, recorded: ShuffleRound, *, cohort: int) -> None:
+        self._mechanism = mechanism
+        self.round = recorded
+        self.noise = mechanism.worst_variance / cohort
+
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        total = self._mechanism.randomize_sum(gradients, randomness=randomness, clip=True)
+        return total.double() / len(gradients)
+
+    def __str__(self) -> str:
+        m = self._mechanism
+        return (
+            f"{m.name} at ε0 = {m.local_epsilon:.4g}, {m.bits_per_report:,} bits per report, noise "
+            f"{math.sqrt(self.noise):.4g} on the mean"
+        )
+
+
+class _ReportedMean(_Reported):
+    """One report of the mean of a step's rows: the element of a permutation."""
+
+    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        mean = _clip(gradients, self._mechanism.radius).mean(dim=0, keepdim=True)
+        return self._mechanism.randomize_sum(mean, randomness=randomness, clip=True).double()
+
+
+# -- the local model --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(GradientModel):
+    """One report per client and step by an ε0-LDP randomizer, nobody trusted to shuffle: for comparison.
+
+    A client's reports share its ε: ε0 = ε over the number of steps it takes part in.
+
+    Attributes:
+        mechanism: name in the registry; takes vectors in an ℓ2 ball.
+    """
+
+    mechanism: str = "privunit-g"
+
+    def open(self, participation: Participation, target: Target) -> GradientOracle:
+        """An oracle of reports that cost ε0 each.
+
+        Raises:
+            ValueError: if the mechanism is not for ℓ2 balls.
+        """
+        local_epsilon = target.epsilon / participation.releases
+        mechanism = _l2_mechanism(self.mechanism, local_epsilon, target, {})
+        # A report among no others has no amplification.
+        alone = ShuffleRound(
+            local_epsilon=local_epsilon,
+            local_delta=mechanism.local_delta,
+            population=1,
+            cohort=1,
+            sampling=Sampling.FULL,
+        )
+        return _Reported(mechanism, alone, cohort=participation.cohort)

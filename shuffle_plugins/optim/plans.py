@@ -1,0 +1,168 @@
+"""A plan: every number an optimiser will use, known and printable before any data are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.accountant import EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.optim.oracles import GradientOracle
+from shuffle_plugins.optim.participation import Participation
+from shuffle_plugins.optim.problems import Problem, as_examples, at, check_gradients
+from shuffle_plugins.optim.spending import Spending
+from shuffle_plugins.optim.steps import Rule
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One run of one rule on one group of clients.
+
+    Attributes:
+        problem: what is minimised here, perhaps a smoothed form of the original.
+        participation: of this group's clients.
+        rule: how the optimiser moves.
+        oracle: how gradients leave clients.
+        reach: assumed distance from the start to the optimum.
+        bound: excess loss that the theorem promises.
+    """
+
+    problem: Problem
+    participation: Participation
+    rule: Rule
+    oracle: GradientOracle
+    reach: float
+    bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an optimiser found.
+
+    Attributes:
+        parameters: the answer, float64 (dim,).
+        spending: what it cost.
+        steps: steps taken.
+    """
+
+    parameters: Tensor
+    spending: Spending
+    steps: int
+
+    def epsilon(self, delta: float) -> EpsilonInterval:
+        """ε at δ, for replace-one neighbours and an observer of everything that was released."""
+        return self.spending.epsilon(delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be done, in stages on disjoint groups of clients.
+
+    Attributes:
+        title: method and privacy model.
+        problem: as given.
+        clients: n.
+        epsilon: budget of a client, replace-one.
+        delta: δ of the budget.
+        stages: in order; each starts where the last one ended.
+    """
+
+    title: str
+    problem: Problem
+    clients: int
+    epsilon: float
+    delta: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def bound(self) -> float:
+        """Excess loss that the theorem promises of the last stage, in expectation."""
+        return self.stages[-1].bound
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is protected."""
+        return all(stage.oracle.round is not None for stage in self.stages)
+
+    def summary(self) -> str:
+        """The plan in a few lines of text."""
+        p = self.problem
+        budget = f"ε = {self.epsilon:g}, δ = {self.delta:g} (replace-one)" if self.private else "NOT private"
+        lines = [
+            f"{self.title}: n = {self.clients:,}, d = {p.dim}, {budget}",
+            f"  L = {p.lipschitz:.4g}, β = {p.smoothness:.4g}, λ = {p.strong_convexity:.4g}, "
+            f"D = {p.domain.diameter:.4g}",
+        ]
+        for number, stage in enumerate(self.stages, start=1):
+            part = stage.participation
+            lines += [
+                f"  stage {number}: {part.num_steps:,} steps of {part.cohort:,} of {part.clients:,} clients "
+                f"({part.scheme}); β = {stage.problem.smoothness:.4g}, distance {stage.reach:.4g}",
+                f"    {stage.rule}; excess loss at most {stage.bound:.4g}",
+                f"    {stage.oracle}",
+            ]
+        return "\n".join(lines)
+
+    def run(
+        self,
+        data: Tensor | Sequence[Tensor],
+        *,
+        start: Tensor | None = None,
+        randomness: Randomness | None = None,
+        before: ShuffleAccountant | None = None,
+        on_step: Callable[[int, Tensor], None] | None = None,
+    ) -> Result:
+        """Carry the plan out.
+
+        Every round is recorded before its output is used, and refused if it goes beyond the budget.
+
+        Args:
+            data: a tensor, or several, with one row for each of the plan's clients; they are put into a
+                random order first.
+            start: θ_0; by default the domain's own.
+            randomness: for order, cohorts and noise; a fresh :class:`SecureRandomness` by default.
+            before: rounds that every client has taken part in before: their cost counts towards the budget.
+            on_step: called after each step with its number, from 1, and the point it was asked at.
+
+        Raises:
+            ValueError: if the data are not of the plan's clients, or a gradient is not finite.
+            BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.
+        """
+        examples = as_examples(data)
+        if examples[0].shape[0] != self.clients:
+            raise ValueError(f"the plan is for {self.clients} clients, the data have {len(examples[0])} rows")
+        source = randomness or SecureRandomness()
+        point = self.problem.domain.start(self.problem.dim) if start is None else start.double()
+        point = self.problem.domain.project(point)
+        spending = Spending(len(self.stages), before=before)
+        order = source.permutation(self.clients)
+        sizes = [stage.participation.clients for stage in self.stages]
+        ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+        taken = 0
+        for group, (stage, (first, last)) in enumerate(zip(self.stages, pairwise(ends), strict=True)):
+            part, rule, oracle = stage.participation, stage.rule, stage.oracle
+            state = rule.begin(point)
+            recorded = 0
+            for step in range(1, part.num_steps + 1):
+                if oracle.round is not None and recorded < part.releases:
+                    spending.charge(group, oracle.round, epsilon=self.epsilon, delta=self.delta)
+                    recorded += 1
+                asked = rule.query(state, step)
+                where = part.drawn(step, order=order[first:last], randomness=source)
+                if len(where):
+                    gradients = check_gradients(
+                        stage.problem.gradients(asked, at(examples, where)),
+                        clients=len(where),
+                        dim=self.problem.dim,
+                    )
+                    estimate = oracle.mean(gradients, randomness=source)
+                    state = rule.update(state, estimate, step, stage.problem.domain)
+                taken += 1
+                if on_step is not None:
+                    on_step(taken, asked)
+            point = rule.answer(state, part.num_steps)
+        return Result(parameters=point, spending=spending, steps=taken)

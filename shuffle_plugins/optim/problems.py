@@ -1,0 +1,175 @@
+"""What is minimised: a convex loss of one example, its gradient, and what is known of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.optim.domains import Domain
+from shuffle_plugins.parameters import check_dim, check_radius
+
+Examples = tuple[Tensor, ...]
+"""One or more tensors with a row for each client."""
+
+PerExample = Callable[[Tensor, Examples], Tensor]
+"""Called with parameters, (dim,) or one row per client (clients, dim), and the clients' examples."""
+
+Proximal = Callable[[Tensor, Examples, float], Tensor]
+"""Called with parameters (dim,), examples and β: the minimiser of ℓ(·, x) + β/2·‖· − θ‖², (clients, dim)."""
+
+_PROXIMAL_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A convex loss ℓ(θ, x) over θ in Θ.
+
+    A gradient longer than ``lipschitz`` is clipped to that length, so a wrong bound costs accuracy, never
+    privacy.
+
+    Attributes:
+        dim: d, number of parameters.
+        domain: Θ.
+        gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
+        losses: ℓ(θ, x_i), (clients,); only for reports of progress.
+        lipschitz: L, bound on the length of a gradient.
+        smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
+        strong_convexity: λ, zero if there is none.
+        proximal: proximal points in closed form, for smoothing; by default they are searched for.
+
+    Raises:
+        ValueError: if a constant is out of range or two contradict each other.
+    """
+
+    dim: int
+    domain: Domain
+    gradients: PerExample
+    lipschitz: float
+    losses: PerExample | None = None
+    smoothness: float = math.inf
+    strong_convexity: float = 0.0
+    proximal: Proximal | None = None
+
+    def __post_init__(self) -> None:
+        check_dim(self.dim)
+        object.__setattr__(self, "lipschitz", check_radius(self.lipschitz))
+        if not self.smoothness > 0:
+            raise ValueError(f"smoothness must be positive, got {self.smoothness!r}")
+        if not 0 <= self.strong_convexity < math.inf:
+            raise ValueError(f"strong_convexity must be zero or more, got {self.strong_convexity!r}")
+        if self.strong_convexity > self.smoothness * (1 + 1e-9):
+            raise ValueError("no loss is more strongly convex than it is smooth")
+
+    def mean_loss(self, parameters: Tensor, examples: Tensor | Examples) -> float:
+        """Mean loss over examples.
+
+        Raises:
+            ValueError: if the problem has no ``losses``.
+        """
+        if self.losses is None:
+            raise ValueError("this problem does not tell its losses")
+        return float(self.losses(parameters, as_examples(examples)).double().mean())
+
+    def regularised(self, strength: float) -> Problem:
+        """The problem with strength/2·‖θ‖² added to every loss, which makes it strongly convex.
+
+        Raises:
+            ValueError: if the strength is not positive.
+        """
+        if not 0 < strength < math.inf:
+            raise ValueError(f"strength must be positive, got {strength!r}")
+        gradients, losses, proximal = self.gradients, self.losses, self.proximal
+
+        def regularised_gradients(parameters: Tensor, examples: Examples) -> Tensor:
+            return gradients(parameters, examples) + strength * parameters
+
+        def regularised_losses(parameters: Tensor, examples: Examples) -> Tensor:
+            assert losses is not None
+            return losses(parameters, examples) + strength / 2 * parameters.square().sum(-1)
+
+        def regularised_proximal(parameters: Tensor, examples: Examples, beta: float) -> Tensor:
+            assert proximal is not None
+            return proximal(parameters * (beta / (beta + strength)), examples, beta + strength)
+
+        origin = self.domain.start(self.dim).zero_()
+        return replace(
+            self,
+            gradients=regularised_gradients,
+            losses=None if losses is None else regularised_losses,
+            proximal=None if proximal is None else regularised_proximal,
+            lipschitz=self.lipschitz + strength * self.domain.reach(origin),
+            smoothness=self.smoothness + strength,
+            strong_convexity=self.strong_convexity + strength,
+        )
+
+    def smoothed(self, smoothness: float) -> Problem:
+        r"""The Moreau envelopes :math:`ℓ_β(θ, x) = \min_u ℓ(u, x) + β/2·‖u − θ‖²` in place of the losses.
+
+        :math:`∇ℓ_β(θ) = β(θ − prox(θ))`, a subgradient of ℓ at the proximal point; so the envelope of a loss
+        that is convex and L-Lipschitz everywhere is L-Lipschitz (2L where u is kept in Θ, as in the paper's
+        Definition 4.5: here it is not), β-smooth, and ℓ − L²/(2β) ≤ ℓ_β ≤ ℓ (Lemma 4.6).
+
+        Raises:
+            ValueError: if the smoothness is not positive and finite.
+        """
+        if not 0 < smoothness < math.inf:
+            raise ValueError(f"smoothness must be positive and finite, got {smoothness!r}")
+        proximal = self.proximal or self._searched_proximal
+
+        def gradients(parameters: Tensor, examples: Examples) -> Tensor:
+            return smoothness * (parameters - proximal(parameters, examples, smoothness))
+
+        convexity = self.strong_convexity
+        return replace(
+            self,
+            gradients=gradients,
+            proximal=None,
+            smoothness=smoothness,
+            strong_convexity=convexity * smoothness / (convexity + smoothness),
+        )
+
+    def _searched_proximal(self, parameters: Tensor, examples: Examples, beta: float) -> Tensor:
+        """Subgradient descent with steps 2/(β(k + 1)); after K of them the gradient is off by 2L/√(K + 1)."""
+        points = parameters.expand(examples[0].shape[0], self.dim).clone()
+        averages = points.clone()
+        for k in range(1, _PROXIMAL_STEPS + 1):
+            slopes = self.gradients(points, examples) + beta * (points - parameters)
+            points = points - slopes * (2 / (beta * (k + 1)))
+            averages += (points - averages) * (2 / (k + 2))
+        return averages
+
+
+def as_examples(data: Tensor | Sequence[Tensor]) -> Examples:
+    """Data as a tuple of tensors.
+
+    Raises:
+        ValueError: if there are none, or their first dimensions differ.
+    """
+    examples = (data,) if isinstance(data, Tensor) else tuple(data)
+    if not examples or not all(isinstance(t, Tensor) and t.dim() > 0 for t in examples):
+        raise ValueError("data must be a tensor, or several, with one row per client")
+    if len({t.shape[0] for t in examples}) != 1:
+        raise ValueError("tensors of data have different numbers of rows")
+    return examples
+
+
+def at(examples: Examples, which: Tensor | slice) -> Examples:
+    """Some clients' examples."""
+    return tuple(t[which] for t in examples)
+
+
+def check_gradients(gradients: Tensor, *, clients: int, dim: int) -> Tensor:
+    """Gradients as the driver needs them.
+
+    Raises:
+        ValueError: if they do not have a row for each client.
+    """
+    if gradients.shape != (clients, dim) or not gradients.dtype.is_floating_point:
+        raise ValueError(
+            f"gradients must be floating ({clients}, {dim}), got {gradients.dtype} {tuple(gradients.shape)}"
+        )
+    return gradients.detach().to(torch.float64)

@@ -1,0 +1,132 @@
+"""Update rules: pure functions of a state, a gradient estimate and the number of the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from shuffle_plugins.optim.domains import Domain
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where an optimiser is.
+
+    Attributes:
+        point: θ_t.
+        aggregate: what the answer is made from: θ^ag, or the sum of points so far.
+    """
+
+    point: Tensor
+    aggregate: Tensor
+
+
+class Rule(Protocol):
+    """How an optimiser moves. Steps count from 1."""
+
+    def begin(self, point: Tensor) -> State:
+        """The state before the first step."""
+
+    def query(self, state: State, step: int) -> Tensor:
+        """Where the gradient is asked for."""
+
+    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+        """The state after a step."""
+
+    def answer(self, state: State, steps: int) -> Tensor:
+        """What is released after ``steps`` of them."""
+
+    def __str__(self) -> str:
+        """The rule with its numbers, for a plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Averaged:
+    """θ_t = π(θ_{t−1} − η·g); the answer is the mean of θ_0 … θ_{T−1} (Algorithms 3 and 5).
+
+    The paper prints θ + η·g.
+    """
+
+    step_size: float
+
+    def begin(self, point: Tensor) -> State:
+        """Nothing averaged yet."""
+        return State(point, point.new_zeros(point.shape))
+
+    def query(self, state: State, step: int) -> Tensor:
+        """At the point itself."""
+        return state.point
+
+    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+        """A projected step down."""
+        return State(domain.project(state.point - self.step_size * gradient), state.aggregate + state.point)
+
+    def answer(self, state: State, steps: int) -> Tensor:
+        """The mean of the points that were asked about."""
+        return state.aggregate / steps
+
+    def __str__(self) -> str:
+        return f"η = {self.step_size:.4g}, mean of the iterates"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decaying:
+    """θ_t = π(θ_{t−1} − scale/√t·g); the answer is the last point (CLDP-SGD, Algorithm 4.3.1)."""
+
+    scale: float
+
+    def begin(self, point: Tensor) -> State:
+        """The point alone."""
+        return State(point, point)
+
+    def query(self, state: State, step: int) -> Tensor:
+        """At the point itself."""
+        return state.point
+
+    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+        """A projected step down."""
+        point = domain.project(state.point - self.scale / math.sqrt(step) * gradient)
+        return State(point, point)
+
+    def answer(self, state: State, steps: int) -> Tensor:
+        """The last point."""
+        return state.point
+
+    def __str__(self) -> str:
+        return f"η_t = {self.scale:.4g}/√t, last iterate"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accelerated:
+    """AC-SA (Algorithm 4; Lan 2012): α_t = 2/(t + 1) and L_t = c/t, steps counted from 1.
+
+    The paper's α_t = 2/(t + 2) and L_t = c/(t + 1) with t counted from 0, as α must be 1 at first.
+
+    Attributes:
+        curvature: c, at least 2β for a β-smooth loss.
+    """
+
+    curvature: float
+
+    def begin(self, point: Tensor) -> State:
+        """θ^ag = θ."""
+        return State(point, point)
+
+    def query(self, state: State, step: int) -> Tensor:
+        """At θ^md."""
+        return state.aggregate + (state.point - state.aggregate) * (2 / (step + 1))
+
+    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+        """A projected step of length t/c, and a share of it for the aggregate."""
+        point = domain.project(state.point - (step / self.curvature) * gradient)
+        return State(point, state.aggregate + (point - state.aggregate) * (2 / (step + 1)))
+
+    def answer(self, state: State, steps: int) -> Tensor:
+        """The aggregate."""
+        return state.aggregate
+
+    def __str__(self) -> str:
+        return f"L_t = {self.curvature:.4g}/t, aggregate"
