@@ -77,6 +77,7 @@ def view(parties: Parties) -> View:
     while run.exit_code is None:
         stored |= _cells(parties.deployment.database)
         assert time.monotonic() < end, run.text()
+        time.sleep(0.1)
     assert (parties.notes / "finished").exists(), run.text()
     files = {
         str(path): path.read_bytes()

@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_POLL = 0.1
+_POLL = 0.2
 
 PROGRAMS = (
     "flower-superexec",
@@ -60,6 +60,7 @@ def imported_programs() -> dict[str, Callable[[], object]]:
         "flwr.superlink.main",
         "flwr.supernode.main",
         "flwr_shuffle",
+        "httpcore",
         "sklearn.datasets",
         "torch",
         "torch.nn",
@@ -69,7 +70,7 @@ def imported_programs() -> dict[str, Callable[[], object]]:
 
 
 def shorten_waits() -> None:
-    """Poll every tenth of a second and miss a silent process after ten; Flower has no settings for it.
+    """Poll five times a second and miss a silent process after ten seconds; Flower has no settings for it.
 
     To be called before Flower's other modules are imported: they take these constants as defaults.
     """
@@ -79,7 +80,7 @@ def shorten_waits() -> None:
     common.HEARTBEAT_CALL_TIMEOUT = 3
     common.HEARTBEAT_DEFAULT_INTERVAL = 5
     common.HEARTBEAT_MIN_INTERVAL = 1
-    core.PULL_INITIAL_BACKOFF = _POLL  # type: ignore[assignment]
+    core.PULL_INITIAL_BACKOFF = 0.1  # type: ignore[assignment]
     quick = SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("__")})
     quick.sleep = lambda seconds: time.sleep(min(seconds, _POLL))
     for name in ("flwr.supernode.start_client_internal", "flwr.superlink.grid.http_grid"):
@@ -105,7 +106,7 @@ def prepare(request: dict) -> None:
 def serve(listener: socket.socket) -> dict | None:
     """Answer requests. Returns the request in a process that was started for it, None at the end."""
     codes: dict[int, int | None] = {}
-    listener.settimeout(_POLL)
+    listener.settimeout(0.05)
     while True:
         while codes:  # nobody must take a dead parent for a living one: Flower looks for its PID
             try:
