@@ -1,0 +1,106 @@
+"""One run through Flower's own simulation engine, in a process of its own: ray leaves threads and actors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray")
+
+from flwr_shuffle import MechanismSpec
+from simulated_app import CLIENTS, CLIP, COHORT, DELTA, DIM, LOCAL_EPSILON, RANDOMIZER, ROUNDS
+
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.ledger import BudgetLedger, RoundState
+
+MODULE = Path(__file__).with_name("simulated_app.py")
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have this in their environment."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in environment.read_bytes():
+                found.append(int(environment.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("simulation")
+    environment = os.environ | {
+        "FLWR_HOME": str(directory / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, str(MODULE), str(directory / "ledger.db")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        yield directory, json.loads(done.stdout.strip().splitlines()[-1]), done.stdout + done.stderr
+    finally:
+        for process in marked(f"FLWR_HOME={directory}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def test_every_round_is_shuffled_and_accounted_for(run):
+    directory, result, _ = run
+    spec = MechanismSpec(name=RANDOMIZER, local_epsilon=LOCAL_EPSILON, radius=CLIP)
+    expected = FederatedAccountant()
+    drawn = FederatedRound.drawn(spec.build(dim=DIM), candidates=CLIENTS, invited=COHORT, reports=COHORT)
+    for number in range(1, ROUNDS + 1):
+        expected.step(drawn, participants=None)
+        told = result["rounds"][str(number)]
+        assert told["reports"] == COHORT
+        assert told["epsilon-observer"] == expected.spent(DELTA, against=Against.OBSERVER)
+        assert 0 < told["epsilon-server"] <= expected.spent(DELTA, against=Against.SERVER)
+    with BudgetLedger(directory / "ledger.db", model="model") as ledger:
+        assert [entry.state for entry in ledger.rounds()] == [RoundState.COMPLETE] * ROUNDS
+
+
+def test_the_model_moves_towards_the_updates(run):
+    """Each update is √40 · 100 long in the direction of ones, and is clipped to length 1."""
+    _, result, _ = run
+    model = np.array(result["model"])
+    spec = MechanismSpec(name=RANDOMIZER, local_epsilon=LOCAL_EPSILON, radius=CLIP)
+    deviation = np.sqrt(spec.build(dim=DIM).worst_variance / (COHORT * ROUNDS * DIM))
+    along = model.sum() / np.sqrt(DIM) / ROUNDS
+    assert abs(along - CLIP) < 6 * deviation
+    assert np.linalg.norm(model) < ROUNDS * (CLIP + 6 * deviation * np.sqrt(DIM))
+
+
+def test_training_metrics_stay_and_evaluation_is_untouched(run):
+    _, result, output = run
+    assert all("secret" not in told for told in result["rounds"].values())
+    assert "1234.5" not in output
+    assert len(result["evaluated"]) == ROUNDS
+    for told in result["evaluated"].values():
+        assert told["partition"] == pytest.approx((CLIENTS - 1) / 2)
+
+
+def test_nothing_is_left_running(run):
+    directory, *_ = run
+    deadline = time.monotonic() + 20
+    while marked(f"FLWR_HOME={directory}") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert marked(f"FLWR_HOME={directory}") == []
