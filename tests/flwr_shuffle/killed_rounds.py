@@ -29,7 +29,6 @@ from flwr_shuffle import (
     InProcessGrid,
     MixNodeStage,
     SelfSampling,
-    ShuffleGrid,
     ShuffleMod,
     ShuffleStrategy,
     limits,
@@ -69,28 +68,29 @@ class Training:
         return Message(RecordDict(records), reply_to=message)
 
 
-POINTS: dict[str, tuple[Any, str]] = {
-    "the server draws": (SelfSampling, "draw"),
-    "the ledger begins a round": (BudgetLedger, "begin"),
-    "the server sends": (ShuffleGrid, "send_and_receive"),
-    "a client charges its ledger": (ClientLedger, "charge"),
-    "a client trains": (Training, "train"),
-    "a client tosses its coin": (flwr_shuffle.mod, "_coin"),
-    "a client seals": (flwr_shuffle.mod, "seal"),
-    "a client answers": (flwr_shuffle.mod, "reply"),
-    "the server has the envelopes": (MixNodeStage, "collect"),
-    "the mixer spends the round": (SpentTokens, "spend"),
-    "the mixer opens an envelope": (EnvelopeOpener, "open"),
-    "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled"),
-    "the mixer answers": (flwr_shuffle.mix_node, "batch_content"),
-    "the server opens reports": (flwr_shuffle.mix_stage, "open_reports"),
-    "the server adds reports": (flwr_shuffle.strategy, "valid_sum"),
-    "the ledger receives": (BudgetLedger, "receive"),
-    "the accountant adds the round": (FederatedAccountant, "step"),
-    "the strategy aggregates": (FedAvg, "aggregate_train"),
-    "the checkpoint is written": (ModelState, "to_bytes"),
-    "the ledger completes the round": (BudgetLedger, "complete"),
+POINTS: dict[str, tuple[Any, str, str, str]] = {
+    "the server draws": (SelfSampling, "draw", "", ""),
+    "the ledger begins a round": (BudgetLedger, "begin", "", "open"),
+    "the server is to send": (ShuffleStrategy, "configure_train", "", "open"),
+    "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
+    "a client trains": (Training, "train", "open", "open"),
+    "a client tosses its coin": (flwr_shuffle.mod, "_coin", "open", "open"),
+    "a client seals": (flwr_shuffle.mod, "seal", "open", "open"),
+    "a client answers": (flwr_shuffle.mod, "reply", "open", "open"),
+    "the server has the envelopes": (MixNodeStage, "collect", "open", "open"),
+    "the mixer spends the round": (SpentTokens, "spend", "open", "open"),
+    "the mixer opens an envelope": (EnvelopeOpener, "open", "open", "open"),
+    "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled", "open", "open"),
+    "the mixer answers": (flwr_shuffle.mix_node, "batch_content", "open", "open"),
+    "the server opens reports": (flwr_shuffle.mix_stage, "open_reports", "open", "open"),
+    "the server adds reports": (flwr_shuffle.strategy, "valid_sum", "open", "open"),
+    "the ledger receives": (BudgetLedger, "receive", "open", "received"),
+    "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
+    "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),
+    "the checkpoint is written": (ModelState, "to_bytes", "received", "received"),
+    "the ledger completes the round": (BudgetLedger, "complete", "received", "complete"),
 }
+"""By name: whose function it is, and the second round's state in the ledger before and after it runs."""
 
 
 def die() -> None:
@@ -100,7 +100,7 @@ def die() -> None:
 
 def arm(point: str, when: str) -> None:
     """Once a round is complete, the next call at a point is the last thing this process does."""
-    owner, name = POINTS[point]
+    owner, name, *_ = POINTS[point]
     original, complete = getattr(owner, name), BudgetLedger.complete
     done = False
 

@@ -139,8 +139,11 @@ def test_a_killed_run_goes_on_and_owes_what_it_owed(
     assert trainer.train(tmp_path, kill=(point, when)) == -signal.SIGKILL
     killed = Books(tmp_path)
     check(killed, tmp_path)
+    second = [str(one.state) for one in killed.rounds if one.server_round == 2]
+    state = POINTS[point][2 if when == "before" else 3]
+    assert second == ([state] if state else [])
     assert killed.saved is not None
-    assert killed.saved.server_round in (1, 2)
+    assert killed.saved.server_round == (2 if state == "complete" else 1)
     assert trainer.train(tmp_path) == 0
     ended = Books(tmp_path)
     check(ended, tmp_path)
