@@ -221,11 +221,11 @@ class _Sums(GradientOracle):
 class PanPrivate(GradientModel):
     """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
 
-    The running sum of a batch starts from noise and receives as much again before it is used. Whoever looks
-    in once and also sees the answer sees one noisy sum that the client is in: before the look, behind the second
-    noise alone; after it, behind the first. So a client costs one sum at the first noise, and the error is
-    twice a shuffled sum's. The paper's noise is Gaussian; here it is the fair coins of P_vec, tossed by the
-    processor, so that all arithmetic is of whole numbers and the accounting that of P_vec.
+    The running sum of a batch starts from noise and receives as much again before it is used. A client that
+    came before somebody looked in is hidden by the first noise, and all that follows is computed from what
+    was seen; one that comes later is hidden by the second noise, the first being known. So a client costs one
+    sum at one noise, and the error is that of two. The paper's noise is Gaussian; here it is the fair coins
+    of P_vec, tossed by the processor: all arithmetic is of whole numbers, and the accounting that of P_vec.
 
     Attributes:
         overhead: as of :class:`VectorSums`.

@@ -1,0 +1,238 @@
+"""Gradient oracles: unbiased, as noisy as they say, and charged what they cost."""
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound, SumRound
+from shuffle_plugins.accounting.published.clones import numerical
+from shuffle_plugins.optim import (
+    BudgetExceeded,
+    Local,
+    PanPrivate,
+    Participation,
+    Reports,
+    RunningSum,
+    Scheme,
+    Spending,
+    Target,
+    Unprotected,
+    VectorSums,
+)
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.randomness import SeededRandomness
+
+F64 = torch.float64
+TARGET = Target(dim=3, radius=2.0, epsilon=1.0, delta=1e-5)
+BATCHES = Participation(scheme=Scheme.BATCHES, clients=400, cohort=40, num_steps=10)
+EVERYBODY = Participation(scheme=Scheme.EVERYBODY, clients=60, cohort=60, num_steps=3)
+COHORTS = Participation(scheme=Scheme.COHORTS, clients=400, cohort=40, num_steps=5)
+SELF = Participation(scheme=Scheme.SELF_SAMPLED, clients=400, cohort=40, num_steps=5)
+PERMUTED = Participation(scheme=Scheme.PERMUTATION, clients=400, cohort=1, num_steps=400)
+
+CASES = [
+    (VectorSums(), BATCHES),
+    (VectorSums(), EVERYBODY),
+    (VectorSums(overhead=0.2), COHORTS),
+    (VectorSums(honest_fraction=0.5), BATCHES),
+    (PanPrivate(), BATCHES),
+    (Reports(), BATCHES),
+    (Reports(), COHORTS),
+    (Reports(), SELF),
+    (Reports(mechanism="gaussian"), PERMUTED),
+    (Reports(), PERMUTED),
+    (Reports(mechanism="gaussian"), COHORTS),
+    (Local(), BATCHES),
+    (Local(), COHORTS),
+]
+NAMES = [f"{type(m).__name__}-{p.scheme}-{i}" for i, (m, p) in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("model", "participation"), CASES, ids=NAMES)
+def test_rounds_of_a_plan_keep_to_the_target_and_use_it_up(model, participation):
+    oracle = model.open(participation, TARGET)
+    accountant = ShuffleAccountant()
+    accountant.step(oracle.round, num_steps=participation.releases)
+    assert accountant.spent(TARGET.delta) <= TARGET.epsilon
+    assert accountant.spent(TARGET.delta) > 0.97 * TARGET.epsilon
+    assert oracle.round.adversary is Adversary.MODEL_OBSERVER
+
+
+@pytest.mark.parametrize(("model", "participation"), CASES, ids=NAMES)
+def test_means_are_unbiased_and_as_noisy_as_said(model, participation):
+    oracle = model.open(participation, TARGET)
+    generator = torch.Generator().manual_seed(1)
+    clients = participation.cohort
+    x = torch.randn(clients, 3, generator=generator, dtype=F64) / 4
+    x[0] = torch.tensor([30.0, 0, 0])  # clipped to 2
+    clipped = x * (2 / x.norm(dim=1, keepdim=True).clamp(min=2))
+    randomness = SeededRandomness(2)
+    draws = torch.stack([oracle.mean(x, randomness=randomness) for _ in range(400)])
+    assert draws.dtype == F64
+    away = draws - clipped.mean(0)
+    assert (away.mean(0).norm() ** 2) < 16 * oracle.noise / 400
+    measured = float(away.square().sum(1).mean())
+    assert measured < 1.25 * oracle.noise
+    assert measured > 0.5 * oracle.noise
+
+
+@pytest.mark.parametrize("model", [VectorSums(), PanPrivate()])
+def test_the_noise_of_a_plan_is_that_of_the_oracle(model):
+    opened = model.open(BATCHES, TARGET).noise
+    assert model.noise(BATCHES, TARGET) == pytest.approx(opened, rel=0.1)
+
+
+def test_noise_of_everybody_grows_with_steps():
+    opened = VectorSums().open(EVERYBODY, TARGET).noise
+    assert VectorSums().noise(EVERYBODY, TARGET) == pytest.approx(opened, rel=0.1)
+
+
+def test_exact_means_are_exact_and_have_no_round():
+    oracle = Unprotected().open(EVERYBODY, TARGET)
+    x = torch.eye(3, dtype=F64)
+    assert torch.equal(oracle.mean(x, randomness=SeededRandomness(0)), x.mean(0))
+    assert oracle.round is None
+    assert oracle.noise == 0
+    assert "NOT private" in str(oracle)
+
+
+def test_a_pass_is_one_round_at_the_batch_and_cohorts_are_sampled():
+    once = VectorSums().open(BATCHES, TARGET).round
+    assert isinstance(once, SumRound)
+    assert (once.sampling, once.cohort, once.population) == (Sampling.SINGLE_PASS, 40, 400)
+    assert BATCHES.releases == 1
+    drawn = Reports().open(COHORTS, TARGET).round
+    assert isinstance(drawn, ShuffleRound)
+    assert (drawn.sampling, drawn.cohort, COHORTS.releases) == (Sampling.WITHOUT_REPLACEMENT, 40, 5)
+    secret = Reports().open(SELF, TARGET).round
+    assert secret.sampling is Sampling.POISSON
+
+
+def test_a_permutation_is_charged_as_an_adaptive_shuffle():
+    oracle = Reports().open(PERMUTED, TARGET)
+    accountant = ShuffleAccountant()
+    accountant.step(oracle.round)
+    _, upper = numerical(local_epsilon=oracle.round.local_epsilon, num_reports=400, delta=TARGET.delta)
+    assert accountant.epsilon(TARGET.delta).upper == pytest.approx(upper, rel=2e-3)
+    assert oracle.round.pair_name == "clones pair"
+    approximate = Reports(mechanism="gaussian").open(PERMUTED, TARGET)
+    assert approximate.round.local_delta > 0
+    assert approximate.round.replacement_distance * (1 + math.e) < 0.2 * TARGET.delta
+    assert approximate.round.pair_name == "clones pair"
+
+
+def test_nobody_shuffles_in_the_local_model():
+    oracle = Local().open(COHORTS, TARGET)
+    assert oracle.round.local_epsilon == pytest.approx(TARGET.epsilon / 5)
+    accountant = ShuffleAccountant()
+    accountant.step(oracle.round, num_steps=5)
+    assert accountant.epsilon(TARGET.delta).upper == pytest.approx(TARGET.epsilon, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "participation", "said"),
+    [
+        (VectorSums(), SELF, "Reports"),
+        (VectorSums(), PERMUTED, "Reports"),
+        (PanPrivate(), EVERYBODY, "stream"),
+        (Reports(mechanism="laplace"), BATCHES, "ℓ2"),
+    ],
+)
+def test_models_refuse_what_they_cannot_do(model, participation, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        model.open(participation, TARGET)
+
+
+def test_gradients_that_are_not_finite_release_nothing():
+    x = torch.ones(40, 3, dtype=F64)
+    x[3, 1] = math.nan
+    for model in (VectorSums(), PanPrivate(), Reports(), Unprotected()):
+        with pytest.raises(ValueError, match="nothing was released"):
+            model.open(BATCHES, TARGET).mean(x, randomness=SeededRandomness(0))
+
+
+# -- pan-privacy ------------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_a_stream_is_noisy_from_the_start_and_its_answer_twice():
+    protocol = VectorSum(dim=2, clients=8, levels=4, coins=50)
+    x = torch.full((8, 2), 0.5, dtype=F64)
+    before, within, after = [], [], []
+    for seed in range(1500):
+        running = RunningSum(protocol, randomness=SeededRandomness(seed))
+        before.append(running.state.double())
+        for row in x[:4]:
+            running.receive(row.unsqueeze(0))
+        within.append(running.state.double())
+        running.receive(x[4:])
+        after.append(running.close())
+    coins = 8 * 50 / 4
+    assert torch.stack(before).var(0).mean() == pytest.approx(coins, rel=0.1)
+    assert torch.stack(within).var(0).mean() == pytest.approx(coins, rel=0.1)
+    found = torch.stack(after)
+    assert found.mean(0).tolist() == pytest.approx([4, 4], abs=0.5)
+    assert found.var(0).mean() == pytest.approx(2 * protocol.noise_variance, rel=0.1)
+    assert running.state.dtype == torch.int64
+
+
+def test_a_stream_of_another_length_is_not_answered():
+    running = RunningSum(VectorSum(dim=2, clients=8, levels=4, coins=50), randomness=SeededRandomness(0))
+    running.receive(torch.zeros(7, 2))
+    with pytest.raises(ValueError, match="8 clients"):
+        running.close()
+
+
+# -- spending ---------------------------------------------------------------------------------------------
+
+
+def test_disjoint_groups_cost_what_the_dearest_costs():
+    cheap, dear = (
+        ShuffleRound(local_epsilon=e, population=500, cohort=500, sampling="full") for e in (0.5, 1.0)
+    )
+    spending = Spending(2)
+    spending.charge(0, cheap, epsilon=2.0, delta=1e-5)
+    spending.charge(1, dear, epsilon=2.0, delta=1e-5)
+    alone = ShuffleAccountant()
+    alone.step(dear)
+    assert spending.epsilon(1e-5) == alone.epsilon(1e-5)
+    assert spending.spent(1e-5) == alone.spent(1e-5)
+
+
+def test_what_goes_beyond_the_budget_is_refused_and_not_recorded():
+    recorded = ShuffleRound(local_epsilon=1.0, population=500, cohort=500, sampling="full")
+    once = ShuffleAccountant()
+    once.step(recorded)
+    spending = Spending(before=once)
+    budget = 1.2 * once.spent(1e-5)
+    with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
+        spending.charge(0, recorded, epsilon=budget, delta=1e-5)
+    assert spending.accountants[0].num_steps == 1
+    assert once.num_steps == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cohort": 0},
+        {"cohort": 401},
+        {"num_steps": 11},
+        {"scheme": Scheme.EVERYBODY},
+        {"clients": 2.0},
+    ],
+)
+def test_participation_that_cannot_be_is_refused(changes):
+    given = {"scheme": Scheme.BATCHES, "clients": 400, "cohort": 40, "num_steps": 10} | changes
+    with pytest.raises(ValueError, match=r"whole number|cohort|clients"):
+        Participation(**given)
+
+
+def test_batches_are_disjoint_and_cohorts_have_their_law():
+    order = SeededRandomness(0).permutation(400)
+    seen = torch.cat([BATCHES.drawn(t, order=order, randomness=SeededRandomness(t)) for t in range(1, 11)])
+    assert seen.sort().values.tolist() == list(range(400))
+    source = SeededRandomness(5)
+    assert len(COHORTS.drawn(1, order=order, randomness=source).unique()) == 40
+    counts = torch.tensor([len(SELF.drawn(1, order=order, randomness=source)) for _ in range(500)]).double()
+    assert counts.mean() == pytest.approx(40, abs=1.5)
+    assert counts.var() == pytest.approx(36, rel=0.25)
