@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.gaussian_cover import (
     FEWEST_TRIALS,
     MOST_TRIALS,
@@ -23,7 +22,6 @@ from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
-_HARDLY_APART = 4 * LONG_ROUNDOFF
 _PRECISION = 1e-3
 _FINER = 2**0.25
 
@@ -73,7 +71,7 @@ def calibrate(
     distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
 
     def made(noise: float) -> S:
-        levels, coins = _coarsest(
+        levels, coins = coarsest(
             noise, lattice=lattice, clients=clients, honest=honest, overhead=overhead, distance=distance
         )
         return build(levels, coins)
@@ -119,7 +117,7 @@ def _noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num
     return high
 
 
-def _coarsest(
+def coarsest(
     noise: float,
     *,
     lattice: Callable[[int], Lattice],
@@ -128,12 +126,23 @@ def _coarsest(
     overhead: float,
     distance: float,
 ) -> tuple[int, int]:
-    """The coarsest lattice on which noise at this multiplier costs at most the overhead in variance.
+    """Levels and coins of the coarsest lattice on which noise costs at most the overhead in variance.
 
     Its coins are as close to their Gaussian as ``distance`` in each coordinate, or as close as can be told.
+
+    Args:
+        noise: deviation of the covering Gaussian over the sensitivity.
+        lattice: built from its number of levels.
+        clients, honest: in the sum, and those counted on to toss their coins.
+        overhead: share of variance that rounding and cover may take.
+        distance: total variation.
+
+    Raises:
+        ValueError: if that takes more coins than can be accounted for.
     """
     exact = 1.0
     found: tuple[int, int] | None = None
+    nearest, best = math.inf, (0, 0)
     while exact <= MOST_LEVELS:
         levels = math.ceil(exact)
         found_lattice = lattice(levels)
@@ -147,8 +156,11 @@ def _coarsest(
         variance = honest * coins / 4 + clients / 4
         if variance <= (1 + overhead) * (noise * found_lattice.span) ** 2:
             apart = gaussian_cover(honest * coins).distance
-            if apart <= distance or apart <= _HARDLY_APART:
+            if apart <= distance:
                 return levels, coins
+            if apart >= nearest:  # more coins than whose distance can be told
+                return best
+            nearest, best = apart, (levels, coins)
     if found is None:
         raise ValueError(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
     return found

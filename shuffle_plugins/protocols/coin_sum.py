@@ -192,9 +192,9 @@ class CoinSum(ABC):
         if rows.num_rows != self.clients:
             raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
         source = randomness or SecureRandomness()
-        return self.decode(self.rounded_total(rows, randomness=source) + self._all_coins(source)).to(
-            rows.compute_dtype
-        )
+        return self.decode(
+            self.rounded_total(rows, randomness=source) + self.all_coins(randomness=source)
+        ).to(rows.compute_dtype)
 
     def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Sum over clients of encoded vectors and their offset, without coins; chunks of clients add up."""
@@ -206,5 +206,6 @@ class CoinSum(ABC):
             total += self.lattice.encode(part, randomness=randomness).sum(dim=0).cpu()
         return total - rows.num_rows * self.lattice.lowest
 
-    def _all_coins(self, randomness: Randomness) -> Tensor:
+    def all_coins(self, *, randomness: Randomness) -> Tensor:
+        """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
         return heads(self.clients * self.coins, self.lattice.size, randomness=randomness)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from shuffle_plugins.protocols.calibration import calibrate
+from shuffle_plugins.protocols.calibration import calibrate, coarsest
 from shuffle_plugins.protocols.coin_sum import CoinSum
 from shuffle_plugins.protocols.fixed_point import FixedPoint
+
+_DISTANCE = 1e-12  # of all coordinates' coins from their Gaussian
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,4 +84,51 @@ class VectorSum(CoinSum):
                 coins=coins,
                 honest_fraction=honest_fraction,
             ),
+        )
+
+    @classmethod
+    def with_noise(
+        cls,
+        *,
+        dim: int,
+        clients: int,
+        noise_multiplier: float,
+        radius: float = 1.0,
+        honest_fraction: float = 1.0,
+        overhead: float = 0.02,
+    ) -> Self:
+        """The protocol with the fewest messages that protects as a Gaussian of this noise multiplier.
+
+        Args:
+            dim, clients, radius, honest_fraction: as the fields.
+            noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
+                the replace-one sensitivity it is half as much.
+            overhead: as in :meth:`calibrated`.
+
+        Raises:
+            ValueError: if a number is out of range, or more coins are needed than can be accounted for.
+        """
+        number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
+        if not (number and 0 < noise_multiplier < math.inf):
+            raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
+        if type(clients) is not int or clients < 2:
+            raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+        honest = math.floor(honest_fraction * clients * (1 + 1e-12))
+        if honest < 1:
+            raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+        levels, coins = coarsest(
+            noise_multiplier / 2,
+            lattice=lambda levels: FixedPoint(dim=dim, radius=radius, levels=levels),
+            clients=clients,
+            honest=honest,
+            overhead=overhead,
+            distance=_DISTANCE / dim,
+        )
+        return cls(
+            dim=dim,
+            clients=clients,
+            radius=radius,
+            levels=levels,
+            coins=coins,
+            honest_fraction=honest_fraction,
         )
