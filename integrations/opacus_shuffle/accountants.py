@@ -12,13 +12,13 @@ from opacus.accountants import IAccountant, create_accountant, register_accounta
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError
 from opacus_shuffle.optimizer import AccountingHook, ShuffleMixin
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.rounds import RoundState
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.accounting.laws import Round, from_state
 
 _NEEDS_ROUND = (
     "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
     "n, k and the randomizer. Train with opacus_shuffle.PrivacyEngine, attach get_optimizer_hook_fn to a "
-    "ShuffleDPOptimizer, or call record(ShuffleRound(...), num_steps=...)"
+    "ShuffleDPOptimizer, or call record(round, num_steps=...)"
 )
 
 
@@ -40,15 +40,15 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return f"subsampled_shuffle_{cls.method}"
 
     @property
-    def history(self) -> list[tuple[RoundState, int]]:
-        """Pairs (``ShuffleRound.state()``, number of steps), plain tuples; a copy."""
+    def history(self) -> list[tuple[tuple[Any, ...], int]]:
+        """Pairs (the round's ``state()``, number of steps), plain tuples; a copy."""
         return [(shuffle_round.state(), num_steps) for shuffle_round, num_steps in self._core.history]
 
     @history.setter
     def history(self, value: object) -> NoReturn:
         raise ShufflePrivacyError(f"history cannot be assigned: {_NEEDS_ROUND}")
 
-    def record(self, shuffle_round: ShuffleRound, num_steps: int = 1) -> None:
+    def record(self, shuffle_round: Round, num_steps: int = 1) -> None:
         """Record rounds that are about to be released.
 
         Args:
@@ -85,7 +85,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return self._core.epsilon(delta)
 
     def would_exceed(
-        self, shuffle_round: ShuffleRound, *, num_steps: int = 1, target_epsilon: float, target_delta: float
+        self, shuffle_round: Round, *, num_steps: int = 1, target_epsilon: float, target_delta: float
     ) -> bool:
         """Whether ``num_steps`` more such rounds would bring ε at δ above the target."""
         return self._core.would_exceed(
@@ -167,7 +167,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         for entry in entries:
             try:
                 state, num_steps = entry
-                core.step(ShuffleRound.from_state(state), num_steps=num_steps)
+                core.step(from_state(state), num_steps=num_steps)
             except (TypeError, ValueError, OverflowError) as error:
                 raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
         return core
@@ -217,7 +217,7 @@ class _Budget:
         if not 0 < self.target_delta < 1:
             raise ShufflePrivacyError(f"target_delta must be in (0, 1), got {self.target_delta!r}")
 
-    def check(self, accountant: SubsampledShuffleAccountant, shuffle_round: ShuffleRound) -> None:
+    def check(self, accountant: SubsampledShuffleAccountant, shuffle_round: Round) -> None:
         if accountant.would_exceed(
             shuffle_round, target_epsilon=self.target_epsilon, target_delta=self.target_delta
         ):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Literal
 
 import opacus
@@ -22,17 +24,22 @@ from torch.utils.data import DataLoader, Dataset
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
-from opacus_shuffle.optimizer import (
-    DistributedShuffleDPOptimizer,
-    RandomizerFactory,
-    ShuffleDPOptimizer,
-    build_randomizer,
-    randomizer_factory,
-)
+from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer
 from opacus_shuffle.processes import common_randomness, require_distinct_streams
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+from opacus_shuffle.summation import (
+    CoinSetting,
+    RandomizerFactory,
+    SumFactory,
+    build_randomizer,
+    is_sum,
+    randomizer_factory,
+    sum_factory,
+)
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting.accountant import check_delta, check_target
 from shuffle_plugins.accounting.calibrate import MIN_LOCAL_EPSILON
+from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
 
 logger = logging.getLogger(__name__)
@@ -47,20 +54,36 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew")
 _OPACUS_KEYWORDS = {
-    "noise_multiplier": "privacy is set by local_epsilon (and randomizer)",
+    "noise_multiplier": "the noise that meets the target is found",
     "poisson_sampling": "use sampling='poisson' or sampling='without-replacement'",
     "clipping": "every gradient is clipped to one ball of radius max_grad_norm; leave it out",
     "noise_generator": "use randomness=, a cryptographic generator by default",
     "rand_on_empty": "an empty Poisson round releases nothing; leave it out",
 }
 _BISECTIONS = 30
+_LEAST_NOISE, _MOST_NOISE, _NOISE_PRECISION = 0.25, 1e6, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """A training run whose noise is to be found."""
+
+    dim: int
+    radius: float
+    population: int
+    cohort: int
+    sampling: Sampling
+    num_steps: int
+    target_epsilon: float
+    target_delta: float
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     """Trains under the subsampled shuffle model; use it in place of ``opacus.PrivacyEngine``.
 
-    Every sample's gradient is clipped, randomised on its own with ε0, and only the sum over a randomly drawn
-    cohort is released. ε is for replace-one neighbours at fixed n, against an observer of the model.
+    Every sample's gradient is clipped and randomised, on its own with ε0 or with the coins of a multi-message
+    sum, and only the sum over a randomly drawn cohort is released. ε is for replace-one neighbours at
+    fixed n, against an observer of the model.
 
     Example:
         >>> from opacus_shuffle import PrivacyEngine
@@ -118,9 +141,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         module: nn.Module,
         optimizer: Optimizer,
         data_loader: DataLoader[Any],
-        local_epsilon: float,
+        local_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
         max_grad_norm: float,
-        randomizer: str | RandomizerFactory = "privunit",
+        randomizer: str | RandomizerFactory | SumFactory = "privunit",
         sampling: SamplingName = "without-replacement",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
@@ -145,10 +169,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
                 the same one in every process.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
-            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ℓ∞ for
-                ``"linf-coordinate"``. Gradients outside are clipped to it.
+                For local randomizers.
+            noise_multiplier: for ``"vector-sum"``, the deviation of the Gaussian that the coins of all
+                clients are worth, over ``max_grad_norm``, per coordinate of the sum, as Opacus counts it. A
+                replaced record moves the sum by up to twice ``max_grad_norm``.
+            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"`` and ``"vector-sum"``,
+                ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it.
             randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
-                factory.
+                factory; or a sum of many messages per client: ``"vector-sum"``, or a ``functools.partial`` of
+                ``VectorSum.with_noise`` with further options.
             sampling: law of the batches.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
@@ -192,6 +221,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
             randomizer=randomizer,
             local_epsilon=local_epsilon,
+            noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             population=population,
             cohort=cohort,
@@ -236,7 +266,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         max_grad_norm: float,
         epochs: int | None = None,
         num_steps: int | None = None,
-        randomizer: str | RandomizerFactory = "privunit",
+        randomizer: str | RandomizerFactory | SumFactory = "privunit",
         sampling: SamplingName = "without-replacement",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
@@ -248,9 +278,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
-        ε0 is solved for the exact n, k, number of steps, randomizer and accountant, on top of what the
-        accountant has recorded already. Read it from ``optimizer.local_epsilon``. The step that would exceed
-        the budget raises ``PrivacyBudgetExceeded``.
+        For ``"vector-sum"`` with the least noise instead. Either is solved for the exact n, k, number of
+        steps, randomizer and accountant, on top of what the accountant has recorded already. Read it from
+        ``optimizer.local_epsilon`` or ``optimizer.sum_noise_multiplier``. The step that would exceed the
+        budget raises ``PrivacyBudgetExceeded``.
 
         Args:
             module: see :meth:`make_private`.
@@ -294,8 +325,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 raise ShufflePrivacyError(f"{name} must be a positive integer, got {value!r}")
         steps = num_steps if num_steps is not None else (epochs or 0) * (population // cohort)
         dim = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
-        local_epsilon = self._calibrate(
-            factory=randomizer_factory(randomizer),
+        run = _Run(
             dim=dim,
             radius=float(max_grad_norm),
             population=population,
@@ -305,15 +335,23 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             target_epsilon=target_epsilon,
             target_delta=target_delta,
         )
+        local_epsilon = noise_multiplier = None
+        if is_sum(randomizer):
+            noise_multiplier = self._least_noise(sum_factory(randomizer), run)  # type: ignore[arg-type]
+        else:
+            local_epsilon = self._largest_epsilon(randomizer_factory(randomizer), run)  # type: ignore[arg-type]
         logger.info(
-            "local_epsilon=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
-            local_epsilon, target_epsilon, target_delta, population, cohort, steps,
+            "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
+            "noise_multiplier" if local_epsilon is None else "local_epsilon",
+            noise_multiplier if local_epsilon is None else local_epsilon,
+            target_epsilon, target_delta, population, cohort, steps,
         )  # fmt: skip
         return self.make_private(
             module=module,
             optimizer=optimizer,
             data_loader=data_loader,
             local_epsilon=local_epsilon,
+            noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             randomizer=randomizer,
             sampling=sampling,
@@ -417,62 +455,87 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             )
         self.dataset = data_loader.dataset
 
-    def _calibrate(
-        self,
-        *,
-        factory: RandomizerFactory,
-        dim: int,
-        radius: float,
-        population: int,
-        cohort: int,
-        sampling: Sampling,
-        num_steps: int,
-        target_epsilon: float,
-        target_delta: float,
-    ) -> float:
+    def _exceeds(self, new_round: Round, run: _Run) -> bool:
+        return self._require_accountant().would_exceed(
+            new_round,
+            num_steps=run.num_steps,
+            target_epsilon=run.target_epsilon,
+            target_delta=run.target_delta,
+        )
+
+    def _warn_of_history(self, run: _Run) -> None:
+        accountant = self._require_accountant()
+        if len(accountant):
+            spent = accountant.get_epsilon(run.target_delta)
+            warnings.warn(
+                f"{len(accountant)} rounds are recorded already, with ε={spent:.4g} at "
+                f"δ={run.target_delta}: the new rounds get what is left of ε={run.target_epsilon}",
+                stacklevel=4,
+            )
+
+    def _least_noise(self, factory: SumFactory, run: _Run) -> float:
+        """Least noise multiplier of a sum, to a part in a thousand, that fits beside the present history."""
+        check_target(run.target_epsilon)
+        check_delta(run.target_delta)
+
+        def fits(noise: float) -> bool:
+            chosen = CoinSetting(factory=factory, noise_multiplier=noise, radius=run.radius)
+            summation = chosen.build(
+                dim=run.dim, population=run.population, cohort=run.cohort, sampling=run.sampling
+            )
+            return not self._exceeds(summation.round, run)
+
+        self._warn_of_history(run)
+        high = _LEAST_NOISE
+        while not fits(high):
+            high *= 2
+            if high > _MOST_NOISE:
+                raise ShufflePrivacyError(
+                    f"no noise keeps the rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise "
+                    "the target, or take fewer steps"
+                )
+        low = high / 2
+        while high > _LEAST_NOISE and high > low * (1 + _NOISE_PRECISION):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
+
+    def _largest_epsilon(self, factory: RandomizerFactory, run: _Run) -> float:
         """Largest ε0 that fits the budget beside the present history."""
         accountant = self._require_accountant()
 
         def round_at(local_epsilon: float) -> ShuffleRound:
-            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=dim, radius=radius)
-            return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
-
-        def exceeds(local_epsilon: float) -> bool:
-            return accountant.would_exceed(
-                round_at(local_epsilon),
-                num_steps=num_steps,
-                target_epsilon=target_epsilon,
-                target_delta=target_delta,
+            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=run.dim, radius=run.radius)
+            return mechanism.shuffle_round(
+                population=run.population, cohort=run.cohort, sampling=run.sampling
             )
 
-        if build_randomizer(factory, local_epsilon=1.0, dim=dim, radius=radius).local_delta > 0:
+        def exceeds(local_epsilon: float) -> bool:
+            return self._exceeds(round_at(local_epsilon), run)
+
+        if build_randomizer(factory, local_epsilon=1.0, dim=run.dim, radius=run.radius).local_delta > 0:
             raise ShufflePrivacyError(
                 "local_epsilon cannot be solved for where reports are (ε0, δ0)-LDP: pass it to make_private"
             )
         alone = calibrate_local_epsilon(
-            target_epsilon=target_epsilon,
-            delta=target_delta,
-            population=population,
-            cohort=cohort,
-            num_steps=num_steps,
-            sampling=sampling,
+            target_epsilon=run.target_epsilon,
+            delta=run.target_delta,
+            population=run.population,
+            cohort=run.cohort,
+            num_steps=run.num_steps,
+            sampling=run.sampling,
             mechanism=round_at(1.0).mechanism,
             blanket_factory=lambda local_epsilon: round_at(local_epsilon).effective_blanket(),
             method=accountant.method,
         )
         if not len(accountant):
             return float(alone)
-        spent = accountant.get_epsilon(target_delta)
-        warnings.warn(
-            f"{len(accountant)} rounds are recorded already, with ε={spent:.4g} at δ={target_delta}: "
-            f"the new rounds get what is left of ε={target_epsilon}",
-            stacklevel=3,
-        )
+        self._warn_of_history(run)
         low, high = MIN_LOCAL_EPSILON, float(alone)
         if exceeds(low):
             raise ShufflePrivacyError(
-                f"the recorded rounds leave no room in ε={target_epsilon} at δ={target_delta}: raise the "
-                "target, or take fewer steps"
+                f"the recorded rounds leave no room in ε={run.target_epsilon} at δ={run.target_delta}: raise "
+                "the target, or take fewer steps"
             )
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2

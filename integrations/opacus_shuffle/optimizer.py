@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
@@ -15,16 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
-from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
+from opacus_shuffle.summation import CoinSetting, RandomizerFactory, Setting, SumFactory, setting
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.mechanisms import LocalRandomizer, Rows
+from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.randomness import Randomness, SecureRandomness
-
-
-class RandomizerFactory(Protocol):
-    """Builds a randomizer; a ``LocalRandomizer`` class is one, and so is a ``functools.partial`` of it."""
-
-    def __call__(self, *, local_epsilon: float, dim: int, radius: float) -> LocalRandomizer:
-        """Build for ε0 in nats, the number of trainable numbers, and the radius of the norm ball."""
 
 
 class AccountingHook(ABC):
@@ -38,63 +33,14 @@ class AccountingHook(ABC):
         """Record the round, or raise to refuse it."""
 
 
-def randomizer_factory(randomizer: str | RandomizerFactory) -> RandomizerFactory:
-    """Turn a registry name into a factory; classes and factories pass through.
-
-    Raises:
-        ShufflePrivacyError: if ``randomizer`` is neither, or is an instance.
-    """
-    if isinstance(randomizer, str):
-        name = randomizer
-        return lambda *, local_epsilon, dim, radius: registry.get(
-            name, local_epsilon=local_epsilon, dim=dim, radius=radius
-        )
-    if isinstance(randomizer, LocalRandomizer) or not callable(randomizer):
-        raise ShufflePrivacyError(
-            "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
-            f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is known "
-            "only here"
-        )
-    return randomizer
-
-
-def build_randomizer(
-    factory: RandomizerFactory, *, local_epsilon: float, dim: int, radius: float
-) -> LocalRandomizer:
-    """Build a randomizer and check that it is the one asked for.
-
-    Raises:
-        ShufflePrivacyError: if the factory returned something else than was asked for.
-        ValueError: from the randomizer, for values outside its range.
-    """
-    try:
-        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
-    except TypeError as error:
-        raise ShufflePrivacyError(
-            "the randomizer cannot be built with local_epsilon, dim and radius alone. Gradients are vectors: "
-            f"one of categories will not do, one with further options comes as a partial ({error})"
-        ) from error
-    if not isinstance(mechanism, LocalRandomizer):
-        raise ShufflePrivacyError(f"the randomizer factory returned {mechanism!r}, not a LocalRandomizer")
-    built = (mechanism.local_epsilon, mechanism.dim, mechanism.radius)
-    if built != (local_epsilon, dim, radius):
-        raise ShufflePrivacyError(
-            f"asked for (local_epsilon, dim, radius) = {(local_epsilon, dim, radius)}, "
-            f"the randomizer has {built}"
-        )
-    if not mechanism.shufflable:
-        raise ShufflePrivacyError(
-            f"a report of {mechanism!r} can be read only by who knows whose it is: it cannot be shuffled"
-        )
-    return mechanism
-
-
 class ShuffleMixin:
     """Replaces a :class:`DPOptimizer`'s clip-and-noise by clip-and-randomise; mix in before it.
 
-    Every sample's gradient over *all* trainable parameters is one vector and spends ε0 once. Only the sum
-    of the randomised vectors leaves :meth:`clip_and_accumulate`; a sum does not depend on order, so it is the
-    shuffle. No other noise is added.
+    Every sample's gradient over *all* trainable parameters is one vector. A local randomizer spends ε0 on it
+    once, and the sum of the randomised vectors, which does not depend on order, is the shuffle. Under
+    ``randomizer="vector-sum"`` each vector is rounded to a lattice, and the fair coins of the whole cohort
+    are tossed together before anything is released, as the protocol's analyzer would find them. No other
+    noise is added.
 
     Refuses, before anything is recorded or released, a round that is not what the accountant is told: another
     number of gradients than the cohort, accumulated gradients, NaN or infinite gradients, no accountant
@@ -119,8 +65,9 @@ class ShuffleMixin:
         self,
         optimizer: Optimizer,
         *,
-        randomizer: str | RandomizerFactory,
-        local_epsilon: float,
+        randomizer: str | RandomizerFactory | SumFactory,
+        local_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
         max_grad_norm: float,
         population: int,
         cohort: int,
@@ -132,8 +79,11 @@ class ShuffleMixin:
 
         Args:
             optimizer: the optimizer that takes the randomised average.
-            randomizer: name in the registry, a ``LocalRandomizer`` class, or a factory.
-            local_epsilon: ε0 of one sample's gradient in one step, in nats.
+            randomizer: name in the registry, a ``LocalRandomizer`` class, or a factory; or ``"vector-sum"``,
+                or a ``functools.partial`` of ``VectorSum.with_noise``.
+            local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
+            noise_multiplier: of a vector sum, the deviation of the Gaussian that its noise is worth, over
+                ``max_grad_norm``, per coordinate of the sum.
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``).
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
@@ -165,10 +115,16 @@ class ShuffleMixin:
         self._randomness = SecureRandomness() if randomness is None else randomness
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
+        self._total: Tensor | None = None
         self._dropping = False
         self._expected_rounds: int | None = None
         self._build(
-            factory=randomizer_factory(randomizer), local_epsilon=local_epsilon, max_grad_norm=max_grad_norm
+            setting(
+                randomizer,
+                local_epsilon=local_epsilon,
+                noise_multiplier=noise_multiplier,
+                radius=max_grad_norm,
+            )
         )
         super().__init__(
             optimizer,
@@ -180,72 +136,84 @@ class ShuffleMixin:
 
     # ---- configuration, read afresh at every step -------------------------------------------------------
 
-    def _build(self, *, factory: RandomizerFactory, local_epsilon: float, max_grad_norm: float) -> None:
+    def _build(self, chosen: Setting) -> None:
         if self._received:
             raise ShufflePrivacyError(
                 "the randomizer cannot change inside a round: its reports must all come from one randomizer. "
                 "Change it after step() has released the round"
             )
-        for name, value in (("local_epsilon", local_epsilon), ("max_grad_norm", max_grad_norm)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}")
-            if value <= 0:
-                raise ShufflePrivacyError(f"{name} must be positive, got {value!r}")
-        mechanism = build_randomizer(
-            factory,
-            local_epsilon=float(local_epsilon),
+        self._summation = chosen.build(
             dim=sum(p.numel() for p in self._trained),
-            radius=float(max_grad_norm),
+            population=self._population,
+            cohort=self._cohort,
+            sampling=self._sampling,
         )
-        self._round = mechanism.shuffle_round(
-            population=self._population, cohort=self._cohort, sampling=self._sampling
-        )
-        self._factory = factory
-        self._mechanism = mechanism
+        self._setting = chosen
 
     @property
     def local_epsilon(self) -> float:
-        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on."""
-        return float(self._mechanism.local_epsilon)
+        """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
+
+        Absent (AttributeError) from a vector sum.
+        """
+        mechanism = self.mechanism
+        if isinstance(mechanism, VectorSum):
+            raise AttributeError("a vector sum has no local_epsilon; see sum_noise_multiplier")
+        return float(mechanism.local_epsilon)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
-        self._build(factory=self._factory, local_epsilon=value, max_grad_norm=self._mechanism.radius)
+        self._build(self._setting.changed(local_epsilon=value))
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """Deviation of a vector sum's noise over ``max_grad_norm``; assign to change it from the next round.
+
+        Absent (AttributeError) from local randomizers.
+        """
+        if not isinstance(self._setting, CoinSetting):
+            raise AttributeError("a local randomizer has no noise multiplier; see local_epsilon")
+        return float(self._setting.noise_multiplier)
+
+    @sum_noise_multiplier.setter
+    def sum_noise_multiplier(self, value: float) -> None:
+        self._build(self._setting.changed(noise_multiplier=value))
 
     @property
     def max_grad_norm(self) -> float:
-        """Radius of the randomizer's norm ball; assign to change it from the next round on."""
-        return float(self._mechanism.radius)
+        """Radius of the norm ball; assign to change it from the next round on."""
+        return float(self.mechanism.radius)
 
     @max_grad_norm.setter
     def max_grad_norm(self, value: float) -> None:
-        if value != self._mechanism.radius:
-            self._build(
-                factory=self._factory, local_epsilon=self._mechanism.local_epsilon, max_grad_norm=value
-            )
+        if value != self.mechanism.radius:
+            self._build(self._setting.changed(radius=value))
 
     @property
     def noise_multiplier(self) -> float:
-        """Absent: no noise is added to the sum, so whatever reads this would account for the wrong thing."""
+        """Absent, so that nothing made for Opacus's noise and neighbours accounts for these rounds."""
         raise AttributeError(
-            "a shuffle optimizer has no noise_multiplier: its privacy is set by local_epsilon, and its cost "
-            "is known only to a subsampled_shuffle accountant"
+            "a shuffle optimizer has no noise_multiplier: its cost is known only to a subsampled_shuffle "
+            "accountant. Privacy is set by local_epsilon, or by sum_noise_multiplier for a vector sum"
         )
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float | None) -> None:
         if value is not None:
-            raise AttributeError("a shuffle optimizer has no noise_multiplier: assign local_epsilon instead")
+            raise AttributeError(
+                "a shuffle optimizer has no noise_multiplier: assign local_epsilon, or sum_noise_multiplier "
+                "for a vector sum, instead"
+            )
 
     @property
-    def mechanism(self) -> LocalRandomizer:
-        """The randomizer now in use."""
-        return self._mechanism
+    def mechanism(self) -> LocalRandomizer | VectorSum:
+        """The randomizer or the protocol now in use."""
+        return self._summation.mechanism
 
     @property
-    def shuffle_round(self) -> ShuffleRound:
+    def shuffle_round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
-        return self._round
+        return self._summation.round
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -261,7 +229,7 @@ class ShuffleMixin:
     # ---- one step ---------------------------------------------------------------------------------------
 
     def clip_and_accumulate(self) -> None:
-        """Clip and randomise each sample's gradient once over all parameters; add the sum to ``summed_grad``.
+        """Clip and randomise each sample's gradient once over all parameters, and add them up.
 
         Raises:
             ShufflePrivacyError: for accumulated or missing per-sample gradients, or changed parameters.
@@ -277,10 +245,9 @@ class ShuffleMixin:
             dtype = torch.promote_types(dtype, p.dtype)
         grad_samples = self.grad_samples
         rows = Rows([g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)])
-        total = self._mechanism.randomize_sum(rows, randomness=self._randomness, clip=True)
-        for p, part in zip(params, torch.split(total, sizes), strict=True):
-            summed = part.view(p.shape).to(p.dtype)
-            p.summed_grad = summed if p.summed_grad is None else p.summed_grad + summed
+        share = self._summation.share(rows, randomness=self._randomness)
+        self._total = share if self._total is None else self._total + share
+        for p in params:
             _mark_as_processed(p.grad_sample)
         self._received += rows.num_rows
 
@@ -312,7 +279,7 @@ class ShuffleMixin:
             )
 
     def add_noise(self) -> None:
-        """Check the round and move the randomised sum to ``p.grad``; the noise is in it already.
+        """Check the round and move the randomised sum to ``summed_grad`` and ``p.grad``.
 
         Raises:
             ShufflePrivacyError: if no accountant is attached, or the batch is from elsewhere than an attached
@@ -336,10 +303,18 @@ class ShuffleMixin:
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
             )
-        for p in self.params:
-            _check_processed_flag(p.summed_grad)
+        params = self.params
+        if self._total is None:
+            raise ShufflePrivacyError("no gradients were taken in: call backward() before step()")
+        estimate = self._estimate(self._total)
+        for p, part in zip(params, torch.split(estimate, [p.numel() for p in params]), strict=True):
+            p.summed_grad = part.view(p.shape).to(device=p.device, dtype=p.dtype)
             p.grad = p.summed_grad.clone()
-            _mark_as_processed(p.summed_grad)
+
+    def _estimate(self, total: Tensor) -> Tensor:
+        """The randomised sum, with what noise the clients share."""
+        common = self._summation.common(randomness=self._randomness)
+        return self._summation.estimate(total if common is None else total + common)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Take one physical batch in; on a round's last one, check it, record its cost, and set ``p.grad``.
@@ -367,6 +342,7 @@ class ShuffleMixin:
 
     def _finish_round(self) -> None:
         self._received = 0
+        self._total = None
         if self._expected_rounds:
             self._expected_rounds -= 1
 
@@ -386,6 +362,7 @@ class ShuffleMixin:
         self._step_skip_queue.clear()
         self._dropping = False
         self._received = 0
+        self._total = None
         self._expected_rounds = 0
         self._clear_gradients()
 
@@ -410,6 +387,9 @@ class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
 
 class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
     """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
+
+    The coins of a vector sum are tossed by process 0, once for the clients of all processes, and whole
+    numbers are reduced: the result has the law of one process's, whatever their number.
 
     Before a round is recorded the processes agree on its total size and that none of them refuses it; if one
     does, all raise.
@@ -443,9 +423,20 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
             )
         return sum(vote[0] for vote in votes)
 
+    def _estimate(self, total: Tensor) -> Tensor:
+        if not isinstance(self._setting, CoinSetting):
+            return super()._estimate(total)
+        if torch.distributed.get_rank() == 0:
+            common = self._summation.common(randomness=self._randomness)
+            total = total if common is None else total + common
+        total = total.to(self.params[0].device)
+        torch.distributed.all_reduce(total)
+        # Every process has the whole sum; Opacus adds up what the processes have.
+        return self._summation.estimate(total) / self._num_processes()
+
     def _agree(self, *, refused: bool) -> list[list[int]]:
         """Each process's (gradients received, refusal, checksum of its round)."""
-        checksum = zlib.crc32(repr((self._round.state(), self._mechanism.radius)).encode())
+        checksum = zlib.crc32(repr((self.shuffle_round.state(), self.mechanism.radius)).encode())
         own = torch.tensor(
             [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
         )

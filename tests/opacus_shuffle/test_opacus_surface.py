@@ -116,7 +116,6 @@ def test_our_keywords_are_opacus_own_where_they_mean_the_same() -> None:
     theirs = inspect.signature(opacus.PrivacyEngine.make_private).parameters
     ours = inspect.signature(opacus_shuffle.PrivacyEngine.make_private).parameters
     replaced = {
-        "noise_multiplier",
         "poisson_sampling",
         "clipping",
         "noise_generator",

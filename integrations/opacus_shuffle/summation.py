@@ -1,0 +1,310 @@
+"""How one round's gradients become the sum that is released: each randomised alone, or with shared coins."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from opacus_shuffle.errors import ShufflePrivacyError
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.randomness import Randomness
+
+
+class RandomizerFactory(Protocol):
+    """Builds a randomizer; a ``LocalRandomizer`` class is one, and so is a ``functools.partial`` of it."""
+
+    def __call__(self, *, local_epsilon: float, dim: int, radius: float) -> LocalRandomizer:
+        """Build for ε0 in nats, the number of trainable numbers, and the radius of the norm ball."""
+
+
+SumFactory = Callable[..., VectorSum]
+"""``VectorSum``, its ``with_noise``, or a partial of either: built for noise, dim and cohort."""
+
+
+class Summation(ABC):
+    """What happens to the rows of one round. Shares of disjoint clients add up to the round's total.
+
+    Attributes:
+        mechanism: the randomizer or the protocol.
+        round: what the released sum costs (replace-one, against an observer of the model).
+    """
+
+    mechanism: LocalRandomizer | VectorSum
+    round: Round
+
+    @abstractmethod
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """What these clients add to the total, (dim,).
+
+        Raises:
+            ValueError: for NaN or infinite rows.
+        """
+
+    def common(self, *, randomness: Randomness) -> Tensor | None:
+        """Noise that is added to the total once for all clients; None if every share has its own."""
+        return None
+
+    def estimate(self, total: Tensor) -> Tensor:
+        """The released sum, floating (dim,), from everybody's total."""
+        return total
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalSummation(Summation):
+    """Every row is randomised on its own; the sum does not depend on order, so it is the shuffle."""
+
+    mechanism: LocalRandomizer
+    round: Round
+
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """Sum of the randomised rows."""
+        return self.mechanism.randomize_sum(rows, randomness=randomness, clip=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoinSummation(Summation):
+    """Rows are rounded to a lattice; the fair coins of all clients are tossed together, one draw a round.
+
+    Shares and totals are whole numbers, so the estimate is a function of the protocol's exact total: no
+    rounding of floating point tells how the total came about.
+    """
+
+    mechanism: VectorSum
+    round: Round
+
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """Sum of the rounded rows, int64, not private before :meth:`common` is in it."""
+        return self.mechanism.rounded_total(rows, randomness=randomness)
+
+    def common(self, *, randomness: Randomness) -> Tensor:
+        """Heads among all clients' coins, int64."""
+        return self.mechanism.all_coins(randomness=randomness)
+
+    def estimate(self, total: Tensor) -> Tensor:
+        """Unbiased estimate of the clipped gradients' sum, float64."""
+        return self.mechanism.decode(total)
+
+
+class Setting(ABC):
+    """What the user chose; builds the summation once dim and cohort are known."""
+
+    radius: float
+
+    @abstractmethod
+    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> Summation:
+        """The summation for one round.
+
+        Raises:
+            ShufflePrivacyError: if the factory returned something else than was asked for.
+            ValueError: for values out of range.
+        """
+
+    @abstractmethod
+    def changed(self, **values: float) -> Setting:
+        """The same with other numbers.
+
+        Raises:
+            AttributeError: for a number that this kind does not have.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalSetting(Setting):
+    """A local randomizer and its ε0."""
+
+    factory: RandomizerFactory
+    local_epsilon: float
+    radius: float
+
+    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> LocalSummation:
+        """The summation of randomised rows."""
+        _check_positive(local_epsilon=self.local_epsilon, max_grad_norm=self.radius)
+        mechanism = build_randomizer(
+            self.factory, local_epsilon=float(self.local_epsilon), dim=dim, radius=float(self.radius)
+        )
+        return LocalSummation(
+            mechanism=mechanism,
+            round=mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling),
+        )
+
+    def changed(self, **values: float) -> LocalSetting:
+        """With another ``local_epsilon`` or ``radius``."""
+        if "noise_multiplier" in values:
+            raise AttributeError(
+                "a shuffle optimizer with a local randomizer has no noise_multiplier: assign local_epsilon "
+                "instead"
+            )
+        return replace(self, **values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoinSetting(Setting):
+    """A sum with coins and the noise it is to have, as a multiple of the radius."""
+
+    factory: SumFactory
+    noise_multiplier: float
+    radius: float
+
+    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> CoinSummation:
+        """The summation with shared coins."""
+        _check_positive(noise_multiplier=self.noise_multiplier, max_grad_norm=self.radius)
+        try:
+            protocol = self.factory(
+                dim=dim,
+                clients=cohort,
+                radius=float(self.radius),
+                noise_multiplier=float(self.noise_multiplier),
+            )
+        except TypeError as error:
+            raise ShufflePrivacyError(
+                f"the sum cannot be built with dim, clients, radius and noise_multiplier alone ({error})"
+            ) from error
+        if not isinstance(protocol, VectorSum):
+            raise ShufflePrivacyError(f"the factory returned {protocol!r}, not a VectorSum")
+        built = (protocol.dim, protocol.clients, protocol.radius)
+        if built != (dim, cohort, float(self.radius)):
+            raise ShufflePrivacyError(
+                f"asked for (dim, clients, radius) = {(dim, cohort, self.radius)}, the sum has {built}"
+            )
+        if sampling is Sampling.POISSON:
+            raise ShufflePrivacyError(
+                "the coins of a sum are shared out among a cohort of known size, which Poisson sampling does "
+                "not have: use sampling='without-replacement'"
+            )
+        return CoinSummation(
+            mechanism=protocol, round=protocol.sum_round(population=population, sampling=sampling)
+        )
+
+    def changed(self, **values: float) -> CoinSetting:
+        """With another ``noise_multiplier`` or ``radius``."""
+        if "local_epsilon" in values:
+            raise AttributeError(
+                "a vector sum has no local_epsilon, since its noise is everybody's: assign "
+                "sum_noise_multiplier instead"
+            )
+        return replace(self, **values)  # type: ignore[arg-type]
+
+
+def is_sum(randomizer: object) -> bool:
+    """Whether ``randomizer`` names or builds a multi-message sum, and not a local randomizer."""
+    if isinstance(randomizer, functools.partial):
+        return is_sum(randomizer.func)
+    return randomizer in (VectorSum.name, VectorSum, VectorSum.with_noise)
+
+
+def sum_factory(randomizer: str | SumFactory) -> SumFactory:
+    """What builds the sum for a noise multiplier."""
+    if isinstance(randomizer, functools.partial) and randomizer.func is VectorSum:
+        return functools.partial(VectorSum.with_noise, *randomizer.args, **randomizer.keywords)
+    if isinstance(randomizer, str) or randomizer is VectorSum:
+        return VectorSum.with_noise
+    return randomizer
+
+
+def setting(
+    randomizer: str | RandomizerFactory | SumFactory,
+    *,
+    local_epsilon: float | None,
+    noise_multiplier: float | None,
+    radius: float,
+) -> Setting:
+    """The user's choice, checked for the number that goes with it.
+
+    Raises:
+        ShufflePrivacyError: if the number that the randomizer needs is missing.
+        TypeError: if one that it does not take was given.
+    """
+    if is_sum(randomizer):
+        if local_epsilon is not None:
+            raise TypeError(
+                "got an unexpected keyword argument 'local_epsilon': privacy of a vector sum is set by "
+                "noise_multiplier"
+            )
+        if noise_multiplier is None:
+            raise ShufflePrivacyError(
+                "a vector sum needs noise_multiplier, the deviation of its noise over max_grad_norm; "
+                "make_private_with_epsilon finds it"
+            )
+        return CoinSetting(
+            factory=sum_factory(randomizer),  # type: ignore[arg-type]
+            noise_multiplier=noise_multiplier,
+            radius=radius,
+        )
+    if noise_multiplier is not None:
+        raise TypeError(
+            "got an unexpected keyword argument 'noise_multiplier': it goes with randomizer='vector-sum'; "
+            "privacy of a local randomizer is set by local_epsilon"
+        )
+    return LocalSetting(
+        factory=randomizer_factory(randomizer),  # type: ignore[arg-type]
+        local_epsilon=local_epsilon,  # type: ignore[arg-type]
+        radius=radius,
+    )
+
+
+def randomizer_factory(randomizer: str | RandomizerFactory) -> RandomizerFactory:
+    """Turn a registry name into a factory; classes and factories pass through.
+
+    Raises:
+        ShufflePrivacyError: if ``randomizer`` is neither, or is an instance.
+    """
+    if isinstance(randomizer, str):
+        name = randomizer
+        return lambda *, local_epsilon, dim, radius: registry.get(
+            name, local_epsilon=local_epsilon, dim=dim, radius=radius
+        )
+    if isinstance(randomizer, LocalRandomizer) or not callable(randomizer):
+        raise ShufflePrivacyError(
+            "randomizer must be a registered name, a LocalRandomizer class, or a factory taking "
+            f"local_epsilon, dim and radius; got {randomizer!r}. An instance will not do: dim is known "
+            "only here"
+        )
+    return randomizer
+
+
+def build_randomizer(
+    factory: RandomizerFactory, *, local_epsilon: float, dim: int, radius: float
+) -> LocalRandomizer:
+    """Build a randomizer and check that it is the one asked for.
+
+    Raises:
+        ShufflePrivacyError: if the factory returned something else than was asked for.
+        ValueError: from the randomizer, for values outside its range.
+    """
+    try:
+        mechanism = factory(local_epsilon=local_epsilon, dim=dim, radius=radius)
+    except TypeError as error:
+        raise ShufflePrivacyError(
+            "the randomizer cannot be built with local_epsilon, dim and radius alone. Gradients are vectors: "
+            f"one of categories will not do, one with further options comes as a partial ({error})"
+        ) from error
+    if not isinstance(mechanism, LocalRandomizer):
+        raise ShufflePrivacyError(f"the randomizer factory returned {mechanism!r}, not a LocalRandomizer")
+    built = (mechanism.local_epsilon, mechanism.dim, mechanism.radius)
+    if built != (local_epsilon, dim, radius):
+        raise ShufflePrivacyError(
+            f"asked for (local_epsilon, dim, radius) = {(local_epsilon, dim, radius)}, "
+            f"the randomizer has {built}"
+        )
+    if not mechanism.shufflable:
+        raise ShufflePrivacyError(
+            f"a report of {mechanism!r} can be read only by who knows whose it is: it cannot be shuffled"
+        )
+    return mechanism
+
+
+def _check_positive(**values: Any) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}")
+        if value <= 0:
+            raise ShufflePrivacyError(f"{name} must be positive, got {value!r}")
