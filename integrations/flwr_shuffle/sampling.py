@@ -61,6 +61,15 @@ class ClientSampling(ABC):
     ) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most."""
 
+    def planned(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+    ) -> FederatedRound:
+        """What a round costs at most but for rare chance: asked of a budget before anything is sent.
+
+        A round that came out dearer is asked about again, before it is released.
+        """
+        return self.worst(mechanism, candidates=candidates, invited=invited, minimum=minimum)
+
     def _deviation(self, expected: float) -> float:
         return _DEVIATIONS * math.sqrt(expected)
 
@@ -177,6 +186,21 @@ class SelfSampling(ClientSampling):
         """What a round of at least ``minimum`` reports can cost at most: when nobody else answers."""
         del candidates, invited
         return FederatedRound.secret(mechanism, answered=minimum, reports=minimum)
+
+    def planned(
+        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+    ) -> FederatedRound:
+        """The round when a fifth does not answer, and of the rest as many report as hardly ever do.
+
+        The worst is no help here: should nobody but those who report answer, sampling hides nothing.
+        """
+        del candidates
+        answered = max(minimum, math.ceil(_KEPT * invited))
+        expected = self.expected_reports(answered)
+        reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
+        return FederatedRound.secret(
+            mechanism, answered=answered, reports=min(max(reports, minimum), answered)
+        )
 
 
 def _check_rate(rate: float) -> None:

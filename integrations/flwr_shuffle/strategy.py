@@ -59,6 +59,7 @@ class _Round:
     candidates: int
     invited: int
     worst: FederatedRound
+    checked: FederatedRound
 
 
 class ShuffleStrategy(Strategy):
@@ -91,7 +92,8 @@ class ShuffleStrategy(Strategy):
         shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports.
         minimum_reports: fewest reports to release a round, at least 2 and the shuffler's own minimum; by
             default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The budget is
-            checked as if each round had so few.
+            checked before anything is sent, as if the round had so few (where clients sample themselves: as
+            if a fifth dropped out), and again, before release, if it came out dearer.
         accountant: a fresh one by default. With a ledger it must be fresh.
         ledger: a budget ledger, or a path to keep one at; None keeps no books beyond this process.
         model: name of the model whose budget it is, if ``ledger`` is a path.
@@ -293,10 +295,10 @@ class ShuffleStrategy(Strategy):
         key, sent = model_of(messages)
         layout = Layout.of(sent)
         mechanism = settings.mechanism.build(dim=layout.dim)
-        worst = settings.sampling.worst(
-            mechanism, candidates=len(candidates), invited=len(cohort), minimum=minimum
-        )
-        self._check_budget(worst)
+        drawn = {"candidates": len(candidates), "invited": len(cohort), "minimum": minimum}
+        worst = settings.sampling.worst(mechanism, **drawn)
+        checked = settings.sampling.planned(mechanism, **drawn)
+        self._check_budget(checked)
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=str(grid.run.run_id),
@@ -319,6 +321,7 @@ class ShuffleStrategy(Strategy):
             candidates=len(candidates),
             invited=len(cohort),
             worst=worst,
+            checked=checked,
         )
         _log.info("configure_train: invited %d clients of %d", len(cohort), len(candidates))
         return messages
@@ -360,7 +363,7 @@ class ShuffleStrategy(Strategy):
             self._books.refuse(actual=actual, participants=anonymous.participants)
             _log.warning("aggregate_train: %d reports, %d needed; not released", count, self.minimum_reports)
             return None, None
-        self._check_dearer(actual, current.worst, anonymous)
+        self._check_dearer(actual, current.checked, anonymous)
         self._books.receive(actual=actual, participants=anonymous.participants)
         arrays, metrics = self._released(current, total / count)
         return arrays, self._with_spending(metrics, count)
@@ -446,9 +449,12 @@ class ShuffleStrategy(Strategy):
                 f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self._spent_line()}"
             )
 
-    def _check_dearer(self, actual: FederatedRound, worst: FederatedRound, anonymous: Anonymous) -> None:
-        """Whole numbers make γ of a round differ by a hair; if it is larger, the budget is asked again."""
-        if actual.observer.sampling_rate <= worst.observer.sampling_rate:
+    def _check_dearer(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
+        """Ask the budget again about a round that is not covered by the one asked about before."""
+        if (
+            actual.observer.sampling_rate <= checked.observer.sampling_rate
+            and actual.reports >= checked.reports
+        ):
             return
         try:
             self._check_budget(actual)

@@ -50,11 +50,16 @@ def test_what_a_round_costs():
         assert (found.server.population, found.server.cohort) == (90, 90)
         worst = sampling.worst(MECHANISM, candidates=1000, invited=100, minimum=80)
         assert (worst.observer.population, worst.observer.cohort) == (800, 80)
+        assert sampling.planned(MECHANISM, candidates=1000, invited=100, minimum=80) == worst
     found = SelfSampling(0.1).accounted(MECHANISM, candidates=1000, invited=1000, answered=900, reports=90)
     assert found.observer == found.server
     assert (found.server.population, found.server.cohort) == (900, 90)
     worst = SelfSampling(0.1).worst(MECHANISM, candidates=1000, invited=1000, minimum=80)
     assert (worst.server.population, worst.server.cohort) == (80, 80)
+    planned = SelfSampling(0.1).planned(MECHANISM, candidates=1000, invited=1000, minimum=80)
+    assert planned.server.population == 800
+    assert binom.sf(planned.server.cohort, 800, 0.1) < 1e-4
+    assert planned.server.sampling_rate < 0.2
 
 
 def test_default_minimums_are_met_but_by_poor_draws():
