@@ -29,7 +29,8 @@ def masses(counts: npt.NDArray[np.int64], trials: int) -> Long:
     k = counts.astype(np.longdouble)
     m = np.longdouble(trials)
     u = (2 * counts - trials).astype(np.longdouble) / m
-    exponent = -(m / 2) * ((1 + u) * np.log1p(u) + (1 - u) * np.log1p(-u))
+    # (1 + u) log(1 + u) + (1 - u) log(1 - u) in terms of the order of u², so that nothing large cancels.
+    exponent = -(m / 2) * (2 * u * np.arctanh(u) + np.log1p(-u * u))
     exponent += _stirling(m) - _stirling(k) - _stirling(m - k)
     exponent += (np.log(m) - np.log(k) - np.log(m - k) - LOG_TWO_PI) / 2
     return np.asarray(np.exp(exponent), dtype=np.longdouble)
