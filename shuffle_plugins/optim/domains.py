@@ -20,7 +20,7 @@ class Domain(Protocol):
         """D, the largest distance of two of its points."""
 
     def project(self, point: Tensor) -> Tensor:
-        """The nearest point of the set, (dim,)."""
+        """The nearest point of the set, (dim,); of several points, (…, dim), each on its own."""
 
     def reach(self, point: Tensor) -> float:
         """The largest distance from a point of the set to another."""
@@ -52,8 +52,9 @@ class Ball:
 
     def project(self, point: Tensor) -> Tensor:
         """The point itself, or the one on the sphere below it."""
-        norm = torch.linalg.vector_norm(point)
-        return point if float(norm) <= self.radius else point * (self.radius / float(norm))
+        norms = torch.linalg.vector_norm(point, dim=-1, keepdim=True)
+        projected: Tensor = point * (self.radius / norms.clamp(min=self.radius))
+        return projected
 
     def reach(self, point: Tensor) -> float:
         """Radius and the distance from the origin."""

@@ -47,14 +47,22 @@ class Result:
         parameters: the answer, float64 (dim,).
         spending: what it cost.
         steps: steps taken.
+        private: whether all of them were protected.
     """
 
     parameters: Tensor
     spending: Spending
     steps: int
+    private: bool
 
     def epsilon(self, delta: float) -> EpsilonInterval:
-        """ε at δ, for replace-one neighbours and an observer of everything that was released."""
+        """ε at δ, for replace-one neighbours and an observer of everything that was released.
+
+        Raises:
+            ValueError: if nothing was protected, or ``delta`` is not in (0, 1).
+        """
+        if not self.private:
+            raise ValueError("gradients were used as they are: no ε holds")
         return self.spending.epsilon(delta)
 
 
@@ -165,4 +173,4 @@ class Plan:
                 if on_step is not None:
                     on_step(taken, asked)
             point = rule.answer(state, part.num_steps)
-        return Result(parameters=point, spending=spending, steps=taken)
+        return Result(parameters=point, spending=spending, steps=taken, private=self.private)

@@ -1,0 +1,311 @@
+"""Plans and runs: budgets, disjoint clients, convergence, and every kind of problem."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.optim import (
+    AGD,
+    GD,
+    SGD,
+    Ball,
+    BudgetExceeded,
+    CohortSGD,
+    Local,
+    PanPrivate,
+    PermutationSGD,
+    Phased,
+    Problem,
+    Reports,
+    SelfSampledSGD,
+    Smoothed,
+    Unprotected,
+    VectorSums,
+    assign,
+    from_module,
+    logistic_regression,
+    minimize,
+    recommended,
+    support_vector_machine,
+)
+from shuffle_plugins.randomness import SeededRandomness
+
+F64 = torch.float64
+BUDGET = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def blobs(clients=600, dim=4):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(clients, dim, generator=generator, dtype=F64)
+    x = x / x.norm(dim=1, keepdim=True).clamp(min=1)
+    return x, torch.where(x[:, 0] + x[:, 1] > 0, 1.0, -1.0).to(F64)
+
+
+LOGISTIC = logistic_regression(features=4, radius=4.0)
+HINGE = support_vector_machine(features=4, radius=4.0)
+
+CASES = [
+    (LOGISTIC, SGD(), VectorSums()),
+    (LOGISTIC, AGD(), VectorSums()),
+    (LOGISTIC, AGD(), PanPrivate()),
+    (LOGISTIC, GD(num_steps=10), VectorSums()),
+    (LOGISTIC, SGD(batch=60), Reports()),
+    (LOGISTIC, CohortSGD(cohort=60, num_steps=8), Reports()),
+    (LOGISTIC, CohortSGD(cohort=60, num_steps=8), VectorSums(overhead=0.2)),
+    (LOGISTIC, SelfSampledSGD(expected=60, num_steps=8), Reports()),
+    (LOGISTIC, PermutationSGD(), Reports(mechanism="gaussian")),
+    (LOGISTIC.regularised(0.1), Phased(inner=AGD()), VectorSums()),
+    (LOGISTIC.regularised(0.1), Phased(inner=GD(num_steps=5)), VectorSums()),
+    (HINGE, SGD(), VectorSums()),
+    (HINGE, Smoothed(inner=AGD()), VectorSums()),
+    (HINGE, Smoothed(inner=GD(num_steps=10)), VectorSums()),
+    (HINGE.regularised(0.1), Phased(inner=Smoothed(inner=AGD())), VectorSums()),
+]
+
+
+@pytest.mark.parametrize(("problem", "method", "model"), CASES, ids=[f"{m}-{g}" for _, m, g in CASES])
+def test_every_method_learns_within_its_budget(problem, method, model):
+    data = blobs()
+    plan = method.plan(problem, clients=600, model=model, **BUDGET)
+    result = plan.run(data, randomness=SeededRandomness(3))
+    found = result.epsilon(1e-5)
+    assert 0.9 < found.upper <= 1.0
+    assert found.neighbouring_relation == "replace-one"
+    assert result.steps == sum(stage.participation.num_steps for stage in plan.stages)
+    assert sum(stage.participation.clients for stage in plan.stages) == 600
+    assert torch.linalg.vector_norm(result.parameters) <= 4 * (1 + 1e-9)
+    assert problem.mean_loss(result.parameters, data) < problem.mean_loss(torch.zeros(4, dtype=F64), data)
+    text = plan.summary()
+    assert "ε = 1" in text
+    assert f"{plan.stages[0].participation.num_steps:,} steps" in text
+
+
+def test_more_steps_than_the_budget_allows_are_refused_before_release():
+    data = blobs()
+    plan = GD(num_steps=4).plan(LOGISTIC, clients=600, **BUDGET)
+    earlier = ShuffleAccountant()
+    earlier.step(plan.stages[0].oracle.round, num_steps=2)
+    asked = []
+    with pytest.raises(BudgetExceeded):
+        plan.run(
+            data, before=earlier, randomness=SeededRandomness(0), on_step=lambda step, _: asked.append(step)
+        )
+    assert asked == [1, 2]
+    assert earlier.num_steps == 2
+
+
+def test_a_round_is_charged_before_gradients_are_asked_for():
+    plan = GD(num_steps=2).plan(LOGISTIC, clients=600, **BUDGET)
+    spent = ShuffleAccountant()
+    spent.step(plan.stages[0].oracle.round, num_steps=2)
+    called = []
+    watched = Problem(
+        dim=4, domain=Ball(), lipschitz=1.0, smoothness=1.0,
+        gradients=lambda theta, examples: called.append(1) or torch.zeros(600, 4),
+    )  # fmt: skip
+    plan = GD(num_steps=2).plan(watched, clients=600, **BUDGET)
+    with pytest.raises(BudgetExceeded):
+        plan.run(blobs(), before=spent)
+    assert called == []
+
+
+def test_phases_use_disjoint_clients_and_cost_what_one_costs():
+    seen = []
+    problem = Problem(
+        dim=1, domain=Ball(), lipschitz=2.0, smoothness=1.0, strong_convexity=1.0,
+        gradients=lambda theta, examples: seen.append(examples[0].flatten()) or theta - examples[0],
+    )  # fmt: skip
+    data = torch.arange(600, dtype=F64).unsqueeze(1) / 600
+    plan = Phased(inner=AGD(), phases=3).plan(problem, clients=600, **BUDGET)
+    result = plan.run(data, randomness=SeededRandomness(1))
+    asked = torch.cat(seen)
+    assert len(asked) == len(asked.unique())
+    assert len(asked) > 0.9 * 600
+    assert [stage.participation.clients for stage in plan.stages] == [85, 171, 344]
+    reaches = [stage.reach for stage in plan.stages]
+    assert reaches == sorted(reaches, reverse=True)
+    assert result.epsilon(1e-5).upper <= 1.0
+    assert len(result.spending.accountants) == 3
+
+
+def test_the_same_seed_gives_the_same_answer_and_fresh_noise_another():
+    plan = SGD().plan(LOGISTIC, clients=600, **BUDGET)
+    same = [plan.run(blobs(), randomness=SeededRandomness(5)).parameters for _ in range(2)]
+    assert torch.equal(*same)
+    assert not torch.equal(plan.run(blobs()).parameters, same[0])
+
+
+def test_descent_without_noise_finds_the_optimum():
+    data = blobs()
+    problem = LOGISTIC.regularised(0.5)
+    plan = GD(num_steps=500, step_size=1.0).plan(problem, clients=600, model=Unprotected(), **BUDGET)
+    found = plan.run(data).parameters
+    assert problem.gradients(found, data).mean(0).norm() < 0.05
+    assert "NOT private" in plan.summary()
+    with pytest.raises(ValueError, match="no ε"):
+        plan.run(data).epsilon(1e-5)
+
+
+def test_one_call_prints_the_plan_before_it_runs():
+    printed = []
+    data = blobs()
+    result = minimize(LOGISTIC, data, method=AGD(), report=printed.append, **BUDGET)
+    assert "P_AGD with VectorSums" in printed[0]
+    assert result.epsilon(1e-5).upper <= 1.0
+
+
+def test_the_table_of_methods():
+    assert recommended(LOGISTIC) == GD()
+    assert recommended(HINGE, interactive=False) == Smoothed(inner=AGD())
+    assert recommended(HINGE.regularised(1.0)) == Phased(inner=Smoothed(inner=GD()))
+
+
+def test_a_module_and_a_written_out_loss_are_the_same_problem():
+    module = nn.Linear(4, 1, bias=False, dtype=F64)
+    x, y = blobs(50)
+    problem = from_module(
+        module, lambda out, y: nn.functional.softplus(-out[:, 0] * y).mean(), lipschitz=1.0, radius=4.0
+    )
+    theta = torch.tensor([0.3, -1.0, 2.0, 0.1], dtype=F64)
+    assert torch.allclose(problem.gradients(theta, (x, y)), LOGISTIC.gradients(theta, (x, y)))
+    assert torch.allclose(problem.losses(theta, (x, y)), LOGISTIC.losses(theta, (x, y)))
+    each = theta + torch.arange(50, dtype=F64).unsqueeze(1) / 50
+    assert torch.allclose(problem.gradients(each, (x, y)), LOGISTIC.gradients(each, (x, y)))
+    plan = SGD().plan(problem, clients=50, model=Unprotected(), **BUDGET)
+    found = plan.run((x, y), randomness=SeededRandomness(0)).parameters
+    assign(module, found)
+    assert torch.equal(module.weight.flatten(), found)
+    with pytest.raises(ValueError, match="values"):
+        assign(module, found[:2])
+
+
+def test_proximal_points_are_found_without_a_formula():
+    data = blobs(30)
+    theta = torch.tensor([0.5, 0.5, -1.0, 2.0], dtype=F64)
+    searched = Problem(
+        dim=4, domain=Ball(radius=4), gradients=HINGE.gradients, losses=HINGE.losses, lipschitz=1.0
+    )
+    exact, found = (p.smoothed(2.0).gradients(theta, data) for p in (HINGE, searched))
+    assert (exact - found).norm(dim=1).max() < 0.1
+    regular = HINGE.regularised(0.5).smoothed(2.0).gradients(theta, data)
+    p = theta - regular / 2.0
+    residual = regular - 0.5 * p  # a subgradient of the hinge at p
+    margins = (p * data[0]).sum(1) * data[1]
+    expected = -((margins < 1 - 1e-9).to(F64) * data[1]).unsqueeze(1) * data[0]
+    apart = (margins - 1).abs() > 1e-6
+    assert torch.allclose(residual[apart], expected[apart], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: AGD().plan(HINGE, clients=600, **BUDGET), "Smoothed"),
+        (lambda: Phased(inner=AGD()).plan(LOGISTIC, clients=600, **BUDGET), "strongly convex"),
+        (lambda: SGD().plan(LOGISTIC, clients=1, **BUDGET), "clients"),
+        (lambda: SGD(batch=601).plan(LOGISTIC, clients=600, **BUDGET), "batch"),
+        (lambda: SGD().plan(LOGISTIC, clients=600, epsilon=0.0, delta=1e-5), "epsilon"),
+        (lambda: SGD().plan(LOGISTIC, clients=600, epsilon=1.0, delta=0.0), "delta"),
+        (lambda: SelfSampledSGD().plan(LOGISTIC, clients=600, **BUDGET), "budget|Reports"),
+        (lambda: PermutationSGD().plan(LOGISTIC, clients=600, **BUDGET), "Reports"),
+        (lambda: GD(num_steps=3).plan(LOGISTIC, clients=600, model=PanPrivate(), **BUDGET), "stream"),
+        (lambda: LOGISTIC.regularised(-1.0), "strength"),
+        (lambda: LOGISTIC.smoothed(0.0), "smoothness"),
+        (lambda: Problem(dim=1, domain=Ball(), gradients=max, lipschitz=0.0), "radius"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(act, said):
+    with pytest.raises(ValueError, match=said):
+        act()
+
+
+def test_data_of_other_clients_are_refused():
+    plan = SGD().plan(LOGISTIC, clients=600, **BUDGET)
+    with pytest.raises(ValueError, match="600 clients"):
+        plan.run(blobs(599))
+    x, y = blobs()
+    with pytest.raises(ValueError, match="rows"):
+        plan.run((x, y[:5]))
+
+
+# -- rates ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench():
+    path = Path(__file__).parents[2] / "benchmarks" / "optimizers.py"
+    spec = importlib.util.spec_from_file_location("optimizers_benchmark", path)
+    import sys
+
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_excess_loss_follows_the_rate_of_accelerated_descent(bench):
+    rate = next(r for r in bench.RATES if r.title == "P_AGD")
+    scale = bench.unit(rate, dim=48, epsilon=0.01)
+    points = [
+        bench.measure(rate, clients=round(scale * r), dim=48, epsilon=0.01, repeats=6, seed=1)
+        for r in (1e3, 1e4, 1e5)
+    ]
+    assert bench.fitted(points, "clients") == pytest.approx(-4 / 5, abs=0.1)
+    assert all(point["excess"] < point["bound"] for point in points)
+
+
+def test_methods_rank_as_predicted_and_all_beat_the_local_model(bench):
+    excess = {}
+    for title in ("local SGD", "P_SGD", "P_AGD", "P_GD"):
+        rate = next(r for r in bench.RATES if r.title == title)
+        excess[title] = bench.measure(rate, clients=10**5, dim=48, epsilon=1.0, repeats=3, seed=1)["excess"]
+    assert excess["P_GD"] < excess["P_AGD"] < excess["P_SGD"] < excess["local SGD"]
+
+
+def test_simulated_steps_are_those_of_the_protocol(bench):
+    """The benchmark's shortcut against a real run, of clients, coins and all."""
+    instance = bench.Instance(dim=24, smooth=True)
+    problem = instance.problem()
+    real = AGD().plan(problem, clients=3000, epsilon=2.0, delta=1e-5)
+    simulated = AGD().plan(problem, clients=3000, epsilon=2.0, delta=1e-5, model=bench.Simulated())
+    assert real.stages[0].participation == simulated.stages[0].participation
+    generator = np.random.default_rng(0)
+    losses = {"real": [], "simulated": []}
+    for seed in range(25):
+        u = torch.from_numpy(generator.choice([-1.0, 0, 1], p=[0.25, 0.5, 0.25], size=(3000, 24)))
+        answer = real.run(instance.optimum + instance.step * u, randomness=SeededRandomness(seed))
+        losses["real"].append(float(instance.excess(answer.parameters)))
+        losses["simulated"].append(float(instance.excess(bench.simulate(simulated, instance, generator)[0])))
+    means = [float(np.mean(values)) for values in losses.values()]
+    errors = [float(np.std(values, ddof=1)) / math.sqrt(25) for values in losses.values()]
+    assert abs(means[0] - means[1]) < 4 * math.hypot(*errors)
+
+
+def test_plans_have_the_sizes_of_the_theorems():
+    """Exponents of n in batch sizes and numbers of steps, and of the bound."""
+    problem = Problem(
+        dim=1000, domain=Ball(), gradients=max, lipschitz=1.0, smoothness=1.0, strong_convexity=0.0
+    )
+
+    class Cheap(VectorSums):
+        def open(self, participation, target):
+            oracle = Local().open(participation, target)
+            oracle.noise = self.noise(participation, target)
+            return oracle
+
+    def exponents(method):
+        plans = [
+            method.plan(problem, clients=n, epsilon=0.1, delta=1e-6, model=Cheap()) for n in (10**6, 10**8)
+        ]
+        batches = [plan.stages[0].participation.cohort for plan in plans]
+        return math.log10(batches[1] / batches[0]) / 2, math.log10(plans[1].bound / plans[0].bound) / 2
+
+    assert exponents(SGD()) == pytest.approx((0, -1 / 2), abs=0.02)
+    assert exponents(AGD())[0] == pytest.approx(3 / 5, abs=0.05)
+    assert exponents(AGD())[1] < -0.6
+    assert exponents(Smoothed(inner=AGD()))[0] == pytest.approx(1 / 3, abs=0.05)
