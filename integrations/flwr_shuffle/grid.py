@@ -14,12 +14,14 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.stages import Anonymous, ShuffleStage
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.shuffler.errors import Refusal
 
 _log = logging.getLogger("flwr")
+_REFUSALS = frozenset(str(code) for code in ClientRefusal)
 
 
 class AnonymousReply(Message):
@@ -196,7 +198,9 @@ def _log_errors(replies: Sequence[Message]) -> None:
         return
     _log.warning("%d of %d clients answered with an error", len(errors), len(replies))
     refusals = Counter(
-        error.reason for error in errors if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason
+        error.reason
+        for error in errors
+        if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason in _REFUSALS
     )
     for reason, count in refusals.most_common(5):
-        _log.warning("\t%d refused: %.200s", count, reason)
+        _log.warning("\t%d refused: %s", count, reason)

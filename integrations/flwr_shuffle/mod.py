@@ -139,7 +139,9 @@ class ShuffleMod:
             if answer.has_error():
                 raise ValueError(f"training answered with an error: {answer.error.reason}")
             return task.report(task.layout.flatten(_returned(answer, task.key)).sub_(task.before))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, a cancelled task: no reply would be a bit, too
             if self._on_failure == "error":
                 _log.exception("Training failed; the server is told no more than that.")
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error

@@ -5,9 +5,12 @@ import os
 from collections import Counter
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import RECORD_KEY, Instruction, plain_payload
 from flwr_shuffle.reading import readable_reports, valid_sum
 from flwr_shuffle.stages import InMemoryStage, ShuffleStage
@@ -87,6 +90,22 @@ def test_errors_are_drop_outs_and_their_text_is_not_logged(caplog):
     assert (len(anonymous.reports), anonymous.answered, len(anonymous.participants)) == (4, 4, 4)
     ours = [entry.getMessage() for entry in caplog.records if "ClientApp" not in entry.getMessage()]
     assert ours == ["2 of 6 clients answered with an error"]
+
+
+def test_reasons_that_are_no_constant_of_the_mod_are_not_logged(caplog):
+    """Any client, and any other mod, can write what it likes under the mod's error code."""
+    app = ClientApp()
+
+    @app.train()
+    def _(message, context):
+        known = context.node_config["partition-id"] == 0
+        reason = str(ClientRefusal.MAX_ROUNDS) if known else "row 17 holds 42\nforged line"
+        return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=message)
+
+    with caplog.at_level("WARNING", logger="flwr"):
+        ask(ShuffleGrid(InProcessGrid(app, num_nodes=3), stage=stage()))
+    logged = [entry.getMessage() for entry in caplog.records]
+    assert logged == ["3 of 3 clients answered with an error", f"\t1 refused: {ClientRefusal.MAX_ROUNDS}"]
 
 
 def test_what_is_no_report_is_dropped_and_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable
 
 import numpy as np
@@ -130,6 +131,10 @@ def _exits(message: Message, context: Context) -> Message:
     raise SystemExit(SECRET)
 
 
+def _is_cancelled(message: Message, context: Context) -> Message:
+    raise CancelledError(SECRET)
+
+
 def _answers_with_an_error(message: Message, context: Context) -> Message:
     return Message(Error(code=0, reason=SECRET), reply_to=message)
 
@@ -162,6 +167,7 @@ def _another_model(message: Message, context: Context) -> Message:
 FAILURES = [
     _raises,
     _exits,
+    _is_cancelled,
     _answers_with_an_error,
     _answers_with_nothing,
     _answers_without_arrays,
