@@ -61,7 +61,7 @@ _OPACUS_KEYWORDS = {
     "rand_on_empty": "an empty Poisson round releases nothing; leave it out",
 }
 _BISECTIONS = 30
-_LEAST_NOISE, _MOST_NOISE, _NOISE_PRECISION = 0.25, 1e6, 1e-3
+_LEAST_NOISE, _MOST_NOISE, _NOISE_PRECISION = 0.25, 2.0**14, 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -486,14 +486,18 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             return not self._exceeds(summation.round, run)
 
         self._warn_of_history(run)
+        impossible = ShufflePrivacyError(
+            f"no noise keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise the "
+            "target, or take fewer steps"
+        )
+        accountant = self._require_accountant()
+        if len(accountant) and accountant.get_epsilon(run.target_delta) >= run.target_epsilon:
+            raise impossible
         high = _LEAST_NOISE
         while not fits(high):
             high *= 2
             if high > _MOST_NOISE:
-                raise ShufflePrivacyError(
-                    f"no noise keeps the rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise "
-                    "the target, or take fewer steps"
-                )
+                raise impossible
         low = high / 2
         while high > _LEAST_NOISE and high > low * (1 + _NOISE_PRECISION):
             middle = math.sqrt(low * high)

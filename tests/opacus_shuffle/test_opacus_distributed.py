@@ -15,6 +15,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import DistributedShuffleDPOptimizer, PrivacyEngine, ShufflePrivacyError
+from opacus_shuffle.summation import CoinSummation
 from opacus_transparent import Transparent
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -187,6 +188,46 @@ def disagreement() -> dict[str, Any]:
     return outcome(module, engine, error=None)
 
 
+def vector_sum() -> dict[str, Any]:
+    """What each rank gave, what was tossed where, and what came out, in whole steps of the lattice."""
+    engine, module, optimizer, loader = private(
+        randomizer="vector-sum", local_epsilon=None, noise_multiplier=3.0
+    )
+    seen: dict[str, list[list[int]]] = {"shares": [], "coins": [], "estimates": []}
+    summation = optimizer._summation
+
+    class Watched(CoinSummation):
+        def share(self, rows: Any, *, randomness: Any) -> Any:
+            seen["shares"].append((found := super().share(rows, randomness=randomness)).tolist())
+            return found
+
+        def common(self, *, randomness: Any) -> Any:
+            seen["coins"].append((found := super().common(randomness=randomness)).tolist())
+            return found
+
+        def estimate(self, total: Any) -> Any:
+            seen["estimates"].append((found := super().estimate(total)).tolist())
+            return found
+
+    optimizer._summation = Watched(mechanism=summation.mechanism, round=summation.round)
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    batches = iter(loader)
+    step(module, optimizer, next(batches))
+    moved = torch.cat([p.detach().flatten() for p in module.parameters()]) - before
+    for batch in batches:
+        step(module, optimizer, batch)
+    protocol = optimizer.mechanism
+    return outcome(
+        module,
+        engine,
+        moved=moved.tolist(),
+        step=protocol.lattice.step,
+        levels=protocol.levels,
+        coins_each=protocol.coins,
+        **seen,
+    )
+
+
 SCENARIOS = [
     default,
     torch_ddp,
@@ -197,6 +238,7 @@ SCENARIOS = [
     memory_manager,
     refusals,
     disagreement,
+    vector_sum,
 ]
 
 
@@ -220,7 +262,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["default", "torch_ddp", "privunit", "poisson", "memory_manager", "refusals"]
+    "scenario", ["default", "torch_ddp", "privunit", "poisson", "memory_manager", "refusals", "vector_sum"]
 )
 def test_weights_and_history_agree_on_both_ranks(ranks: Any, scenario: str) -> None:
     first, second = (rank[scenario] for rank in ranks)
@@ -300,3 +342,24 @@ def test_ranks_must_agree_on_the_round(ranks: Any) -> None:
     assert all("disagree on the round" in rank["disagreement"]["error"] for rank in ranks)
     assert all(rank["disagreement"]["history"] == [] for rank in ranks)
     assert ranks[0]["disagreement"]["weights"] == ranks[1]["disagreement"]["weights"]
+
+
+def test_coins_of_a_sum_are_tossed_once_for_all_ranks(ranks: Any) -> None:
+    first, second = (rank["vector_sum"] for rank in ranks)
+    assert len(first["coins"]) == N // K
+    assert second["coins"] == []
+    tossed = torch.tensor(first["coins"])
+    assert int(tossed.max()) <= K * first["coins_each"]
+    middle = tossed.double() - K * first["coins_each"] / 2
+    variance = K * first["coins_each"] / 4
+    assert abs(float(middle.square().mean()) / variance - 1) < 5 * math.sqrt(2 / middle.numel())
+
+
+def test_the_released_sum_is_the_exact_total_of_all_ranks(ranks: Any) -> None:
+    first, second = (rank["vector_sum"] for rank in ranks)
+    total = torch.tensor(first["shares"]) + torch.tensor(second["shares"]) + torch.tensor(first["coins"])
+    expected = (total - K * (first["levels"] + first["coins_each"] / 2)) * first["step"]
+    for rank in (first, second):
+        assert torch.equal(torch.tensor(rank["estimates"], dtype=torch.float64), expected)
+        moved = torch.tensor(rank["moved"])
+        assert torch.allclose(moved, -0.1 / K * expected[0].float(), atol=1e-6)

@@ -1,0 +1,310 @@
+"""P_vec through the Opacus host."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+from opacus import GradSampleModule
+from opacus.accountants import RDPAccountant
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus_shuffle import (
+    CohortMismatch,
+    PrivacyBudgetExceeded,
+    PrivacyEngine,
+    ShuffleDPOptimizer,
+    ShufflePrivacyError,
+    SubsampledShufflePLDAccountant,
+)
+from torch import nn
+from torch.utils.data import DataLoader
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.randomness import Randomness, SeededRandomness
+
+DIM = 6 * 5 + 5 + 5 * 3 + 3
+
+
+@pytest.fixture
+def private_sum(make_private: Any) -> Any:
+    return functools.partial(
+        make_private, randomizer="vector-sum", local_epsilon=None, noise_multiplier=3.0, max_grad_norm=0.5
+    )
+
+
+@pytest.fixture
+def balanced_coins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Exactly half of all coins show heads: no noise. Holds the number of coins of each toss."""
+    tossed: list[int] = []
+
+    def heads(self: VectorSum, *, randomness: Randomness) -> torch.Tensor:
+        tossed.append(self.clients * self.coins)
+        return torch.full((self.dim,), self.clients * self.coins // 2, dtype=torch.int64)
+
+    monkeypatch.setattr(VectorSum, "all_coins", heads)
+    return tossed
+
+
+def opacus_step(module: nn.Module, batch: Any, *, cohort: int) -> list[torch.Tensor]:
+    """Parameters after Opacus's own step, without noise."""
+    plain = GradSampleModule(module)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(plain.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=0.5,
+        expected_batch_size=cohort,
+    )
+    x, y = batch
+    nn.functional.cross_entropy(plain(x), y).backward()
+    optimizer.step()
+    return [p.detach() for p in plain.parameters()]
+
+
+# ---- what a step computes ----------------------------------------------------------------------------------
+
+
+def test_without_noise_a_step_is_opacus_own(
+    private_sum: Any, make_model: Any, step: Any, balanced_coins: list[int]
+) -> None:
+    _, module, optimizer, loader = private_sum()
+    batch = next(iter(loader))
+    step(module, optimizer, batch)
+    lattice = optimizer.mechanism.lattice
+    assert balanced_coins == [8 * optimizer.mechanism.coins]
+    # 8 roundings of at most one step each, averaged over 8, times the learning rate; odd coins are half off.
+    for p, q in zip(module.parameters(), opacus_step(make_model(), batch, cohort=8), strict=True):
+        assert torch.allclose(p, q, atol=0.1 * lattice.step * 1.1, rtol=0)
+
+
+def test_the_noise_is_the_protocols_and_tossed_once_in_a_split_batch() -> None:
+    module = GradSampleModule(nn.Linear(400, 40))
+    optimizer = ShuffleDPOptimizer(
+        torch.optim.SGD(module.parameters(), lr=1.0),
+        randomizer="vector-sum",
+        noise_multiplier=3.0,
+        max_grad_norm=0.5,
+        population=40,
+        cohort=8,
+        loss_reduction="sum",
+        randomness=SeededRandomness(4),
+    )
+    optimizer.attach_step_hook(SubsampledShufflePLDAccountant().get_optimizer_hook_fn(sample_rate=0.2))
+    for rows, last in ((3, False), (3, False), (2, True)):
+        optimizer.signal_skip_step(not last)
+        optimizer.zero_grad()
+        (0.0 * module(torch.zeros(rows, 400))).sum().backward()
+        optimizer.step()
+    released = torch.cat([p.grad.flatten() for p in module.parameters()]).double()
+    variance = optimizer.mechanism.noise_variance
+    entries = len(released)
+    assert abs(float(released.mean())) < 5 * math.sqrt(variance / entries)
+    assert abs(float(released.square().mean()) / variance - 1) < 5 * math.sqrt(2 / entries)
+    assert variance == pytest.approx((3.0 * 0.5) ** 2, rel=0.021)
+    steps = released / optimizer.mechanism.lattice.step
+    half = 8 * optimizer.mechanism.coins / 2 % 1
+    assert float((steps - half - (steps - half).round()).abs().max()) < 1e-2  # whole numbers of the lattice
+
+
+def test_chunks_of_a_cohort_give_what_the_whole_gives(
+    private_sum: Any, step: Any, make_model: Any, dataset: Any, balanced_coins: list[int]
+) -> None:
+    engine, module, optimizer, loader = private_sum()
+    indices: list[int] = []
+    draw = loader.batch_sampler.draw
+    loader.batch_sampler.draw = lambda: indices.extend((drawn := draw()).tolist()) or drawn
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as split:
+        for chunk, batch in enumerate(split):
+            step(module, optimizer, batch)
+            if chunk == 2:
+                break
+    assert len(engine.accountant) == len(balanced_coins) == 1
+    expected = opacus_step(make_model(), dataset[indices[:8]], cohort=8)
+    for p, q in zip(module.parameters(), expected, strict=True):
+        assert torch.allclose(p, q, atol=0.1 * optimizer.mechanism.lattice.step * 1.1, rtol=0)
+
+
+def test_a_refused_round_leaves_nothing_behind(
+    private_sum: Any, step: Any, make_model: Any, flat: Any, balanced_coins: list[int]
+) -> None:
+    engine, module, optimizer, loader = private_sum()
+    before = flat(module)
+    batches = iter(loader)
+    x, y = next(batches)
+    with pytest.raises(CohortMismatch, match="7 gradients"):
+        step(module, optimizer, (x[:7], y[:7]))
+    assert torch.equal(flat(module), before)
+    assert len(engine.accountant) == 0
+    assert balanced_coins == []
+    batch = next(batches)
+    step(module, optimizer, batch)
+    for p, q in zip(module.parameters(), opacus_step(make_model(), batch, cohort=8), strict=True):
+        assert torch.allclose(p, q, atol=0.1 * optimizer.mechanism.lattice.step * 1.1, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_gradients_that_are_not_finite_are_refused(private_sum: Any, step: Any, bad: float) -> None:
+    engine, module, optimizer, loader = private_sum()
+    x, y = next(iter(loader))
+    x[3, 2] = bad
+    with pytest.raises(ValueError, match="NaN"):
+        step(module, optimizer, (x, y))
+    assert len(engine.accountant) == 0
+
+
+# ---- what it costs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["rdp", "pld"])
+def test_epsilon_is_the_core_accountants(private_sum: Any, train: Any, method: str) -> None:
+    engine = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    _, module, optimizer, loader = private_sum(engine=engine)
+    assert train(module, optimizer, loader, epochs=2) == 10
+    core = ShuffleAccountant(method=method)  # type: ignore[arg-type]
+    core.step(optimizer.mechanism.sum_round(population=40), num_steps=10)
+    assert engine.get_epsilon(1e-5) == core.epsilon(1e-5).upper
+    interval = engine.get_epsilon_interval(1e-5)
+    assert 0 < interval.lower < interval.upper
+
+
+def test_a_saved_history_of_sums_is_continued(private_sum: Any, train: Any, tmp_path: Any) -> None:
+    engine, module, optimizer, loader = private_sum()
+    train(module, optimizer, loader)
+    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    other, module, optimizer, loader = private_sum()
+    other.load_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    assert other.accountant.history == engine.accountant.history
+    assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5)
+    train(module, optimizer, loader)
+    assert len(other.accountant) == 10
+
+
+def test_honest_clients_alone_are_counted_on(private_sum: Any) -> None:
+    _, _, all_honest, _ = private_sum()
+    _, _, optimizer, _ = private_sum(randomizer=functools.partial(VectorSum, honest_fraction=0.75))
+    assert optimizer.shuffle_round.trials == 6 * optimizer.mechanism.coins
+    assert optimizer.shuffle_round.noise_multiplier == pytest.approx(
+        all_honest.shuffle_round.noise_multiplier, rel=1e-3
+    )
+    assert optimizer.mechanism.noise_variance > 1.3 * all_honest.mechanism.noise_variance
+
+
+# ---- a target ----------------------------------------------------------------------------------------------
+
+
+def solved(make_model: Any, dataset: Any, *, engine: PrivacyEngine, **options: Any) -> Any:
+    module = make_model()
+    arguments = {
+        "randomizer": "vector-sum",
+        "target_epsilon": 1.5,
+        "target_delta": 1e-5,
+        "epochs": 2,
+        "max_grad_norm": 0.5,
+        **options,
+    }
+    return engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize("method", ["rdp", "pld"])
+def test_a_target_is_met_and_not_missed_by_much(
+    make_model: Any, dataset: Any, train: Any, method: str
+) -> None:
+    engine = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    module, optimizer, loader = solved(make_model, dataset, engine=engine)
+    train(module, optimizer, loader, epochs=2)
+    assert 0.99 * 1.5 < engine.get_epsilon(1e-5) <= 1.5
+    with pytest.raises(PrivacyBudgetExceeded):
+        train(module, optimizer, loader)
+
+
+def test_a_target_counts_what_was_spent_before(make_model: Any, dataset: Any, train: Any) -> None:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    first = solved(make_model, dataset, engine=engine)
+    train(*first, epochs=2)
+    with pytest.warns(UserWarning, match="10 rounds are recorded"):
+        second = solved(make_model, dataset, engine=engine, target_epsilon=2.0)
+    assert second[1].sum_noise_multiplier > first[1].sum_noise_multiplier
+    train(*second, epochs=2)
+    assert 0.99 * 2.0 < engine.get_epsilon(1e-5) <= 2.0
+    with pytest.warns(UserWarning, match="recorded"), pytest.raises(ShufflePrivacyError, match="no noise"):
+        solved(make_model, dataset, engine=engine, target_epsilon=1.9)
+
+
+# ---- what is refused, and changes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "3"])
+def test_noise_out_of_range_is_refused(private_sum: Any, bad: Any) -> None:
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        private_sum(noise_multiplier=bad)
+
+
+def test_each_randomizer_takes_its_own_number(private_sum: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="needs noise_multiplier"):
+        private_sum(noise_multiplier=None)
+    with pytest.raises(TypeError, match="local_epsilon"):
+        private_sum(local_epsilon=1.0)
+    with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
+        private_sum(randomizer="privunit", noise_multiplier=None)
+    with pytest.raises(TypeError, match="vector-sum"):
+        private_sum(randomizer="privunit", local_epsilon=1.0)
+
+
+def test_a_cohort_of_unknown_size_is_refused(private_sum: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="without-replacement"):
+        private_sum(sampling="poisson")
+
+
+def test_noise_may_change_between_rounds_only(private_sum: Any, step: Any) -> None:
+    engine, module, optimizer, loader = private_sum()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
+        batches = iter(split)
+        step(module, optimizer, next(batches))
+        with pytest.raises(ShufflePrivacyError, match="inside a round"):
+            optimizer.sum_noise_multiplier = 9.0
+        step(module, optimizer, next(batches))
+        optimizer.sum_noise_multiplier = 9.0
+        optimizer.max_grad_norm = 0.25
+        step(module, optimizer, next(batches))
+        step(module, optimizer, next(batches))
+    (first, _), (second, _) = engine._accountant._core.history
+    assert second.noise_multiplier == pytest.approx(3 * first.noise_multiplier, rel=1e-3)
+    assert optimizer.mechanism.radius == 0.25
+
+
+def test_numbers_of_the_other_kind_are_absent(private_sum: Any, make_private: Any) -> None:
+    _, _, optimizer, _ = private_sum()
+    with pytest.raises(AttributeError, match="sum_noise_multiplier"):
+        _ = optimizer.local_epsilon
+    with pytest.raises(AttributeError, match="sum_noise_multiplier"):
+        optimizer.local_epsilon = 1.0
+    _, _, local, _ = make_private()
+    with pytest.raises(AttributeError, match="local_epsilon"):
+        _ = local.sum_noise_multiplier
+    with pytest.raises(AttributeError, match="local_epsilon"):
+        local.sum_noise_multiplier = 1.0
+
+
+def test_an_accountant_of_opacus_cannot_count_sums(private_sum: Any, step: Any, flat: Any) -> None:
+    _, module, optimizer, loader = private_sum()
+    foreign = RDPAccountant()
+    optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
+    before = flat(module)
+    with pytest.raises(AttributeError, match="noise_multiplier"):
+        step(module, optimizer, next(iter(loader)))
+    assert foreign.history == []
+    assert torch.equal(flat(module), before)
+
+
+def test_a_factory_of_something_else_is_refused(private_sum: Any) -> None:
+    with pytest.raises(ShufflePrivacyError, match="cannot be built"):
+        private_sum(randomizer=functools.partial(VectorSum.with_noise, sides=6))
