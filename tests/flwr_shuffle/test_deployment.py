@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 DIM = 40
 CLIENTS = 4
-ROUNDS = 6
+ROUNDS = 8
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flower_mnist"
 
 
@@ -70,7 +70,7 @@ class View:
 @pytest.fixture(scope="module")
 def view(parties: Parties) -> View:
     run = parties.start_run(
-        "observed", num_server_rounds=ROUNDS, participation=0.75, population=CLIENTS, minimum_reports=2
+        "observed", num_server_rounds=ROUNDS, participation=0.6, population=CLIENTS, minimum_reports=2
     )
     stored: set[bytes] = set()
     end = time.monotonic() + 150
@@ -235,16 +235,12 @@ def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> 
         "first byte": [reply.payload[0] for reply in view.replies],
         "ones": [int(np.unpackbits(np.frombuffer(reply.payload, np.uint8)).sum()) for reply in view.replies],
     }
-    assert 0 < real.sum() < len(real)
     generator = np.random.default_rng(0)
+    guesses = np.array([generator.permutation(real) for _ in range(4000)])
     for name, values in held.items():
-        ranks = np.argsort(np.argsort(values)).astype(float)
-        gap = abs(ranks[real].mean() - ranks[~real].mean())
-        gaps = []
-        for _ in range(4000):
-            guess = generator.permutation(real)
-            gaps.append(abs(ranks[guess].mean() - ranks[~guess].mean()))
-        assert np.mean(np.array(gaps) >= gap) > 2e-4, name  # false alarms: 1 run in 1,000
+        by_round = np.array(values, dtype=float).reshape(ROUNDS, CLIENTS)
+        above = (by_round - by_round.mean(axis=1, keepdims=True)).ravel()  # a slow round is slow for all
+        assert abs(guesses @ above).max() >= abs(real @ above), name  # false alarms: 1 run in 800
 
 
 def test_a_mixer_refuses_what_a_server_can_make_up(parties: Parties) -> None:
