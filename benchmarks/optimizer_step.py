@@ -43,12 +43,12 @@ def opacus_optimizer(module: nn.Module) -> Any:
     return optimizer
 
 
-def shuffle_optimizer(randomizer: str, max_grad_norm: float) -> Callable[[nn.Module], Any]:
+def shuffle_optimizer(randomizer: str, max_grad_norm: float, **privacy: float) -> Callable[[nn.Module], Any]:
     def make(module: nn.Module) -> Any:
         optimizer = ShuffleDPOptimizer(
             torch.optim.SGD(module.parameters(), lr=0.1),
             randomizer=randomizer,
-            local_epsilon=4.0,
+            **privacy,
             max_grad_norm=max_grad_norm,
             population=POPULATION,
             cohort=BATCH,
@@ -62,8 +62,9 @@ def shuffle_optimizer(randomizer: str, max_grad_norm: float) -> Callable[[nn.Mod
 
 VARIANTS: dict[str, Callable[[nn.Module], Any]] = {
     "opacus DPOptimizer": opacus_optimizer,
-    "linf-coordinate": shuffle_optimizer("linf-coordinate", 0.01),
-    "privunit": shuffle_optimizer("privunit", 1.0),
+    "linf-coordinate": shuffle_optimizer("linf-coordinate", 0.01, local_epsilon=4.0),
+    "privunit": shuffle_optimizer("privunit", 1.0, local_epsilon=4.0),
+    "vector-sum": shuffle_optimizer("vector-sum", 1.0, noise_multiplier=4.0),
 }
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.protocols.calibration import calibrate, coarsest
 from shuffle_plugins.protocols.coin_sum import CoinSum
 from shuffle_plugins.protocols.fixed_point import FixedPoint
@@ -108,6 +109,7 @@ class VectorSum(CoinSum):
         Raises:
             ValueError: if a number is out of range, or more coins are needed than can be accounted for.
         """
+        check_dim(dim)
         number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
