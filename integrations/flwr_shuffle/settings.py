@@ -80,14 +80,23 @@ class Settings:
         return max(chosen, self.stage.minimum)
 
 
+_SUMS = ("scalar-sum", "vector-sum")
+
+
 def mechanism_of(
     randomizer: str | MechanismSpec, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> MechanismSpec:
     """The mechanism that a user named, or gave.
 
     Raises:
-        ValueError: if a spec is given its numbers again, or a name lacks them.
+        ValueError: if a spec is given its numbers again, or a name lacks them, or it is a multi-message sum.
     """
+    if (randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer) in _SUMS:
+        raise ValueError(
+            "a multi-message sum protects by the coins of everybody who takes part, and a shuffler of its "
+            "messages must add up counts, which a mix node of sealed reports cannot: in Flower use a "
+            "one-message mechanism; sums run in opacus_shuffle and by themselves (shuffle_plugins.protocols)"
+        )
     if isinstance(randomizer, MechanismSpec):
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
