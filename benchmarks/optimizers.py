@@ -2,10 +2,11 @@
 
 The losses are sums over coordinates of h/2·t² + w·|t|, t = θ_j − x_j, with clients' x_j = a_j + s·u, u in
 {−1, 0, 1} with probabilities ¼, ½, ¼. The optimum is a, and the population loss is known in closed form. The
-curvatures h and slopes w run through many scales: at every n some of them are as hard as the theorem fears,
-so one fixed problem shows the worst-case rate. Plans are those that users get. What a step sees, the batch's
-mean gradient and the noise of P_vec (normal, which it is up to a computed total variation), is drawn from its
-law without making n vectors, so n may be large enough for the privacy term to rule.
+curvatures h run through many scales: at every n some of them are as hard as the theorem fears, so one fixed
+problem shows the worst-case rate; where the loss is not to be smooth, half of the coordinates have w alone.
+Plans are those that users get. What a step sees, the batch's mean gradient and the noise of P_vec (normal,
+which it is up to a computed total variation), is drawn from its law without making n vectors, so n may be
+large enough for the privacy term to rule.
 
     python benchmarks/optimizers.py            # about two minutes on one core; writes results/optimizers.*
 """
@@ -82,16 +83,20 @@ class Instance:
     @cached_property
     def curvatures(self) -> Tensor:
         """h, of each coordinate."""
-        if not self.smooth:
-            return torch.full((self.dim,), self.convexity, dtype=torch.float64)
-        return self._scales.clamp(min=self.convexity)
+        scales = self._scales
+        return (scales if self.smooth else torch.where(self._kinked, 0.0, scales)).clamp(min=self.convexity)
+
+    @cached_property
+    def _kinked(self) -> Tensor:
+        """Half of the coordinates, at every other scale."""
+        return torch.arange(self.dim) % 2 == 1
 
     @cached_property
     def slopes(self) -> Tensor:
-        """w, of each coordinate: ‖w‖ is 1."""
+        """w, of each coordinate, alike where it is not zero: ‖w‖ is 1."""
         if self.smooth:
             return torch.zeros(self.dim, dtype=torch.float64)
-        return self._scales / torch.linalg.vector_norm(self._scales)
+        return self._kinked.to(torch.float64) * math.sqrt(2 / self.dim)
 
     def problem(self) -> Problem:
         """As an optimiser is told of it."""

@@ -336,12 +336,14 @@ def _matching(lipschitz: float, reach: float, steps: int) -> float:
 class Phased(Method):
     """A method for convex losses turned into one for strongly convex ones (Theorems 4.8 and 4.9).
 
-    Clients are parted into ⌈ln ln n⌉ groups. Each phase starts where the last one ended, assuming that it is
-    as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ.
+    Clients are parted into O(log log n) groups. Each phase starts where the last one ended, assuming that it
+    is as near the optimum as strong convexity says: ‖θ − θ*‖² ≤ 2·(excess loss)/λ. So a phase takes the ratio
+    of the loss to its limit to a power, 3/5 for AGD (its loss goes with D^(6/5)) and 1/2 else.
 
     Attributes:
         inner: what runs in a phase: SGD, AGD, GD, or either smoothed.
-        phases: k, by default ⌈ln ln n⌉ and at least 1.
+        phases: k, by default ⌈ln ln n/ln(5/3)⌉ for AGD and ⌈ln ln n/ln 2⌉ else, at least 1: then that ratio,
+            at most a power of n at first, is a constant in the end.
         growth: ratio of the sizes of consecutive groups: 1 for equal ones, as in the paper's proof of Theorem
             4.8; 2, the default, spares the last phase the factor k (Feldman, Koren, Talwar 2020).
     """
@@ -364,7 +366,9 @@ class Phased(Method):
             raise ValueError("phases are for strongly convex losses: add a regulariser, or leave them out")
         if not 1 <= self.growth < math.inf:
             raise ValueError(f"growth must be at least 1, got {self.growth!r}")
-        phases = self.phases or max(1, math.ceil(math.log(math.log(max(setting.clients, 3)))))
+        power = 3 / 5 if isinstance(self.inner, AGD) else 1 / 2
+        enough = math.log(math.log(max(setting.clients, 3))) / -math.log(power)
+        phases = self.phases or max(1, math.ceil(enough))
         weights = [self.growth**i for i in range(phases)]
         sizes = [math.floor(setting.clients * w / sum(weights)) for w in weights[:-1]]
         sizes.append(setting.clients - sum(sizes))

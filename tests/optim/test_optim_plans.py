@@ -276,13 +276,13 @@ def test_simulated_steps_are_those_of_the_protocol(bench):
     assert real.stages[0].participation == simulated.stages[0].participation
     generator = np.random.default_rng(0)
     losses = {"real": [], "simulated": []}
-    for seed in range(25):
+    for seed in range(12):
         u = torch.from_numpy(generator.choice([-1.0, 0, 1], p=[0.25, 0.5, 0.25], size=(3000, 24)))
         answer = real.run(instance.optimum + instance.step * u, randomness=SeededRandomness(seed))
         losses["real"].append(float(instance.excess(answer.parameters)))
         losses["simulated"].append(float(instance.excess(bench.simulate(simulated, instance, generator)[0])))
     means = [float(np.mean(values)) for values in losses.values()]
-    errors = [float(np.std(values, ddof=1)) / math.sqrt(25) for values in losses.values()]
+    errors = [float(np.std(values, ddof=1)) / math.sqrt(12) for values in losses.values()]
     assert abs(means[0] - means[1]) < 4 * math.hypot(*errors)
 
 
