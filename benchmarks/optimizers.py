@@ -3,7 +3,8 @@
 The losses are sums over coordinates of h/2·t² + w·|t|, t = θ_j − x_j, with clients' x_j = a_j + s·u, u in
 {−1, 0, 1} with probabilities ¼, ½, ¼. The optimum is a, and the population loss is known in closed form. The
 curvatures h run through many scales: at every n some of them are as hard as the theorem fears, so one fixed
-problem shows the worst-case rate; where the loss is not to be smooth, half of the coordinates have w alone.
+problem shows the worst-case rate. Where the loss is not to be smooth, slopes w take the place of curvatures,
+or of half of them.
 Plans are those that users get. What a step sees, the batch's mean gradient and the noise of P_vec (normal,
 which it is up to a computed total variation), is drawn from its law without making n vectors, so n may be
 large enough for the privacy term to rule.
@@ -55,11 +56,19 @@ DELTA = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A problem of d coordinates, ``SCALES`` of them different."""
+    """A problem of d coordinates, ``SCALES`` of them different.
+
+    Attributes:
+        smooth: no kinks.
+        convexity: least curvature.
+        steep: kinks of one slope in half of the coordinates, curvatures in the others. Else, if there are
+            kinks at all, all coordinates have them, with slopes of all scales.
+    """
 
     dim: int
     smooth: bool
     convexity: float = 0.0
+    steep: bool = False
 
     def __post_init__(self) -> None:
         if self.dim % SCALES:
@@ -81,22 +90,22 @@ class Instance:
         return each.repeat(self.dim // SCALES)
 
     @cached_property
-    def curvatures(self) -> Tensor:
-        """h, of each coordinate."""
-        scales = self._scales
-        return (scales if self.smooth else torch.where(self._kinked, 0.0, scales)).clamp(min=self.convexity)
+    def _kinked(self) -> Tensor:
+        """1 where a coordinate has a kink."""
+        if self.steep:
+            return (torch.arange(self.dim) % 2).to(torch.float64)
+        return torch.full((self.dim,), 0.0 if self.smooth else 1.0, dtype=torch.float64)
 
     @cached_property
-    def _kinked(self) -> Tensor:
-        """Half of the coordinates, at every other scale."""
-        return torch.arange(self.dim) % 2 == 1
+    def curvatures(self) -> Tensor:
+        """h, of each coordinate."""
+        return (self._scales * (1 - self._kinked)).clamp(min=self.convexity)
 
     @cached_property
     def slopes(self) -> Tensor:
-        """w, of each coordinate, alike where it is not zero: ‖w‖ is 1."""
-        if self.smooth:
-            return torch.zeros(self.dim, dtype=torch.float64)
-        return self._kinked.to(torch.float64) * math.sqrt(2 / self.dim)
+        """w, of each coordinate: ‖w‖ is 1 where there are kinks."""
+        slopes = self._kinked * (1.0 if self.steep else self._scales)
+        return slopes / torch.linalg.vector_norm(slopes).clamp(min=1e-9)
 
     def problem(self) -> Problem:
         """As an optimiser is told of it."""
@@ -204,9 +213,10 @@ class Rate:
     slope: float
     dim_slope: float
     local: bool = False
+    steep: bool = False
 
 
-CONVEXITY = 0.05
+CONVEXITY = 0.5
 RATES = (
     Rate(title="P_SGD", theorem="4.1", method=SGD(), smooth=True, convexity=0, ratios=(10**2.5, 10**4.3),
          slope=-1 / 2, dim_slope=1 / 4),
@@ -217,23 +227,27 @@ RATES = (
     Rate(title="P_GD", theorem="4.9", method=GD(), smooth=True, convexity=0, ratios=(10, 1e3),
          slope=-1, dim_slope=1 / 2),
     Rate(title="P_GD, smoothed", theorem="4.9", method=Smoothed(inner=GD()), smooth=False, convexity=0,
-         ratios=(15, 120), slope=-1, dim_slope=1 / 2),
+         ratios=(15, 120), slope=-1, dim_slope=1 / 2, steep=True),
     Rate(title="phased P_AGD, smoothed", theorem="4.8", method=Phased(inner=Smoothed(inner=AGD())),
-         smooth=False, convexity=CONVEXITY, ratios=(10**3.5, 10**5), slope=-4 / 3, dim_slope=2 / 3),
+         smooth=False, convexity=CONVEXITY, ratios=(3e3, 1e5), slope=-4 / 3, dim_slope=2 / 3),
     Rate(title="phased P_AGD", theorem="4.8", method=Phased(inner=AGD()), smooth=True, convexity=CONVEXITY,
-         ratios=(10**3.5, 10**5.5), slope=-2, dim_slope=1),
+         ratios=(1e4, 3e5), slope=-2, dim_slope=1),
     Rate(title="phased P_GD", theorem="4.9", method=Phased(inner=GD()), smooth=True, convexity=CONVEXITY,
-         ratios=(10**2.5, 10**4), slope=-2, dim_slope=1),
+         ratios=(1e3, 3e4), slope=-2, dim_slope=1),
     Rate(title="local SGD", theorem="local model", method=SGD(), smooth=True, convexity=0,
          ratios=(10**2.5, 10**4.3), slope=-1 / 2, dim_slope=1 / 2, local=True),
 )  # fmt: skip
+
+
+def _instance(rate: Rate, *, dim: int) -> Instance:
+    return Instance(dim=dim, smooth=rate.smooth, convexity=rate.convexity, steep=rate.steep)
 
 
 def measure(
     rate: Rate, *, clients: int, dim: int, epsilon: float, repeats: int, seed: int
 ) -> dict[str, float]:
     """Mean excess loss over repeats, its standard error, and what the plan promised."""
-    instance = Instance(dim=dim, smooth=rate.smooth, convexity=rate.convexity)
+    instance = _instance(rate, dim=dim)
     model = SimulatedLocal() if rate.local else Simulated()
     plan = rate.method.plan(instance.problem(), clients=clients, epsilon=epsilon, delta=DELTA, model=model)
     generator = np.random.default_rng([seed, clients % 2**31, dim])
@@ -257,7 +271,7 @@ def fitted(points: list[dict[str, float]], axis: str) -> float:
 
 def unit(rate: Rate, *, dim: int, epsilon: float) -> float:
     """N/L: clients at which the noise of one step is as long as a gradient."""
-    problem = Instance(dim=dim, smooth=rate.smooth, convexity=rate.convexity).problem()
+    problem = _instance(rate, dim=dim).problem()
     target = Target(dim=dim, radius=problem.lipschitz, epsilon=epsilon, delta=DELTA)
     if rate.local:
         alone = Participation(scheme=Scheme.BATCHES, clients=1, cohort=1, num_steps=1)
