@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shuffle_plugins.ledger.budget import BudgetLedger, Checkpoint
-
 from shuffle_plugins.accounting.federated import (
     Against,
     FederatedAccountant,
     FederatedRound,
     FederatedSpending,
 )
+from shuffle_plugins.ledger.budget import BudgetLedger, Checkpoint
 
 
 class Books:
@@ -28,16 +27,15 @@ class Books:
     """
 
     def __init__(self, accountant: FederatedAccountant, *, ledger: BudgetLedger | None) -> None:
-        if ledger is not None:
-            if accountant.num_rounds:
-                raise ValueError(
-                    "the accountant knows rounds already, and so may the ledger: with a ledger give a fresh "
-                    "accountant, or none"
-                )
-            accountant.load_state_dict(ledger.accountant(method=accountant.method).state_dict())
+        if ledger is not None and accountant.num_rounds:
+            raise ValueError(
+                "the accountant knows rounds already, and so may the ledger: with a ledger give a fresh "
+                "accountant, or none"
+            )
         self._accountant = accountant
         self._ledger = ledger
         self._open: tuple[bytes, FederatedRound] | None = None
+        self.reload()
 
     @property
     def accountant(self) -> FederatedAccountant:
@@ -48,6 +46,17 @@ class Books:
     def durable(self) -> bool:
         """Whether the books outlive this process."""
         return self._ledger is not None
+
+    def reload(self) -> None:
+        """Take over what the ledger knows by now, other processes' rounds included; a run begins.
+
+        Node ids are of one run, so participants of earlier ones are not recognised.
+        """
+        self.settle()
+        if self._ledger is not None:
+            found = self._ledger.accountant(method=self._accountant.method)
+            self._accountant.load_state_dict(found.state_dict())
+        self._accountant.rename()
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What the ledger saved with its last completed round."""

@@ -128,6 +128,8 @@ def read_batch(content: RecordDict) -> tuple[MixedBatch, bytes]:
     batch = MixedBatch(reports=_ciphertexts(values["reports"]), answered=values["answered"])
     if not 1 <= len(batch.reports) <= batch.answered:
         raise ValueError("no reports, or more reports than clients that answered")
+    if len(set(batch.reports)) < len(batch.reports):
+        raise ValueError("the same report twice: every one is sealed anew")
     return batch, values["token"]
 
 

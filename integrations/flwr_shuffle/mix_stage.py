@@ -165,12 +165,12 @@ class MixNodeStage(ShuffleStage):
         unreadable = len(answers) - len(envelopes)
         context = context_of(instruction, dim=dim)
         try:
-            if len(envelopes) < self.minimum:
+            if len(envelopes) < max(self.minimum, self.needed.reports, self.needed.answered):
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             request = MixRequest(
                 context=context,
                 analyzer_key=instruction.analyzer_key,
-                minimum=self._minimum,
+                minimum=max(self._minimum, self.needed.reports),
                 envelopes=envelopes,
             )
             batch = self._mixed(request, grid=grid, timeout=timeout)

@@ -70,6 +70,11 @@ class ClientSampling(ABC):
         """
         return self.worst(mechanism, candidates=candidates, invited=invited, minimum=minimum)
 
+    def fewest_answers(self, *, invited: int, minimum: int) -> int:
+        """Fewest clients that must answer for a round to cost no more than :meth:`planned`."""
+        del invited
+        return minimum
+
     def _deviation(self, expected: float) -> float:
         return _DEVIATIONS * math.sqrt(expected)
 
@@ -195,12 +200,16 @@ class SelfSampling(ClientSampling):
         The worst is no help here: should nobody but those who report answer, sampling hides nothing.
         """
         del candidates
-        answered = max(minimum, math.ceil(_KEPT * invited))
+        answered = self.fewest_answers(invited=invited, minimum=minimum)
         expected = self.expected_reports(answered)
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
         return FederatedRound.secret(
             mechanism, answered=answered, reports=min(max(reports, minimum), answered)
         )
+
+    def fewest_answers(self, *, invited: int, minimum: int) -> int:
+        """Four of five that were invited: dummies are what the reports hide among."""
+        return max(minimum, math.ceil(_KEPT * invited))
 
 
 def _check_rate(rate: float) -> None:

@@ -37,12 +37,27 @@ class Anonymous:
     refusal: Refusal | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """Without which a batch must not come out of a stage.
+
+    Attributes:
+        reports: fewest reports.
+        answered: fewest clients that answer, dummies included.
+    """
+
+    reports: int = 1
+    answered: int = 1
+
+
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back a batch.
 
-    The server calls :meth:`open` before each round, and :meth:`collect` once in it. What comes out of
-    :meth:`collect` must not depend on the order of the replies, nor say whose report is which.
+    The server calls :meth:`open` and :meth:`require` before each round, and :meth:`collect` once in it. What
+    comes out of :meth:`collect` must not depend on the order of the replies, nor say whose report is which.
     """
+
+    _needed = Needed()
 
     @property
     @abstractmethod
@@ -71,6 +86,15 @@ class ShuffleStage(ABC):
             RuntimeError: if it is not there; the text says what to start.
         """
         del grid
+
+    @property
+    def needed(self) -> Needed:
+        """What the round under way needs."""
+        return self._needed
+
+    def require(self, needed: Needed) -> None:
+        """Say without how many reports the coming round must not be let through, so that nobody sees them."""
+        self._needed = needed
 
     @abstractmethod
     def collect(
@@ -148,6 +172,8 @@ class InMemoryStage(ShuffleStage):
         answered = len(batches) + dummies
         unreadable += damaged
         try:
+            if len(batches) < self.needed.reports or answered < self.needed.answered:
+                raise BatchRefused(Refusal.UNDER_MINIMUM)
             reports = self._shuffler.shuffle(batches)
         except BatchRefused as refused:
             return Anonymous(

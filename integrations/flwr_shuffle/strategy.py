@@ -27,7 +27,7 @@ from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
 from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.sampling import ClientSampling, SelfSampling
 from flwr_shuffle.settings import Settings, mechanism_of, stage_of
-from flwr_shuffle.stages import Anonymous, ShuffleStage
+from flwr_shuffle.stages import Anonymous, Needed, ShuffleStage
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting.federated import (
     Against,
@@ -159,6 +159,7 @@ class ShuffleStrategy(Strategy):
         self._round: _Round | None = None
         self._arrays: ArrayRecord | None = None
         self._done = 0
+        self._invited = self._answered = 0
 
     @property
     def arrays(self) -> ArrayRecord | None:
@@ -218,6 +219,7 @@ class ShuffleStrategy(Strategy):
         if self._books.durable:
             raise ValueError("the ledger keeps the books of this run; there is nothing to restore")
         self.accountant.load_state_dict(state)
+        self.accountant.rename()
 
     def start(
         self,
@@ -245,20 +247,26 @@ class ShuffleStrategy(Strategy):
         if isinstance(grid, ShuffleGrid) and grid.stage is not stage:
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
+        self._books.reload()
         self._resume(initial_arrays)
         shuffled.open()
         done = self._done
         if done:
             _log.info("Going on after round %d; the rounds below are counted from there", done)
-        result = super().start(
-            grid=shuffled,
-            initial_arrays=initial_arrays if self._arrays is None else self._arrays,
-            num_rounds=max(0, num_rounds - done),
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=None if evaluate_fn is None else lambda now, model: evaluate_fn(now + done, model),
-        )
+        try:
+            result = super().start(
+                grid=shuffled,
+                initial_arrays=initial_arrays if self._arrays is None else self._arrays,
+                num_rounds=max(0, num_rounds - done),
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=None
+                if evaluate_fn is None
+                else lambda now, model: evaluate_fn(now + done, model),
+            )
+        finally:
+            self._books.settle()  # a round that was cut off after it was sent counts
         return Result(
             arrays=initial_arrays if self._arrays is None else self._arrays,
             train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
@@ -299,6 +307,7 @@ class ShuffleStrategy(Strategy):
         worst = settings.sampling.worst(mechanism, **drawn)
         checked = settings.sampling.planned(mechanism, **drawn)
         self._check_budget(checked)
+        settings.stage.require(self._needed(len(cohort)))
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=str(grid.run.run_id),
@@ -342,6 +351,8 @@ class ShuffleStrategy(Strategy):
                 raise ValueError("replies to a round that this strategy did not begin")
             return None, None
         anonymous = _anonymous(received, current)
+        self._invited += current.invited
+        self._answered += len(anonymous.participants)
         if anonymous.reports is None or anonymous.refusal is not None:
             self._refuse(anonymous, current)
             return None, None
@@ -354,7 +365,7 @@ class ShuffleStrategy(Strategy):
             return None, None
         actual = self._settings.sampling.accounted(
             current.mechanism,
-            candidates=current.candidates,
+            candidates=self._hiding(current, count),
             invited=current.invited,
             answered=anonymous.answered - (len(anonymous.reports) - count),
             reports=count,
@@ -394,6 +405,8 @@ class ShuffleStrategy(Strategy):
         ]
         if self.accountant.num_rounds:
             lines.append(f"Spent: {self._spent_line()} ({self.accountant.num_rounds} rounds)")
+        if getattr(self.strategy, "fraction_evaluate", 0.0):
+            lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
         if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
             lines.append("Participation is open to this process: only a mix node hides it from the server")
         _log.info("\t├──> Shuffle-model differential privacy:")
@@ -461,6 +474,27 @@ class ShuffleStrategy(Strategy):
         except PrivacyBudgetExhausted:
             self._books.refuse(actual=actual, participants=anonymous.participants)
             raise
+
+    def _hiding(self, current: _Round, reports: int) -> int:
+        """Candidates of the round, less those that do not seem to answer at all.
+
+        Rounds are released if many answered. Were that chance, their number would be right; if some clients
+        never answer, the others hide among themselves. So a round is not taken to have had more clients
+        willing to answer than all rounds of the run have on average, those that were refused included.
+        """
+        willing = current.candidates * self._answered // self._invited
+        return min(current.candidates, max(current.invited, willing * current.invited // reports))
+
+    def _needed(self, invited: int) -> Needed:
+        """What must come together for the reports to be seen at all.
+
+        Where a budget holds against who sees them, that is whatever the budget was asked about.
+        """
+        settings, reports = self._settings, self.minimum_reports
+        if settings.max_epsilon is None or settings.against is Against.OBSERVER:
+            return Needed(reports=reports, answered=reports)
+        answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
+        return Needed(reports=reports, answered=answered)
 
     def _refuse(self, anonymous: Anonymous, current: _Round) -> None:
         """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way."""

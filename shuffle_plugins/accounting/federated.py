@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -28,7 +28,7 @@ from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, 
 FederatedState = tuple[Any, Any, float, float]
 RoundKind = tuple[Any, ...]
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 _MOST_SIZES, _FEW_SIZES = 32, 12
 _LONG, _ROUNDS_PER_SPARE = 50, 200
 _LEAST_AHEAD = 16
@@ -252,18 +252,31 @@ class RecordedRound(NamedTuple):
 
 @dataclass(slots=True)
 class _Participation:
-    """Who took part in rounds of one kind, and how often."""
+    """Who took part in rounds of one kind, and how often.
+
+    Attributes:
+        named: rounds of each client, by the names of now.
+        most: largest of them.
+        earlier: the same under each earlier set of names.
+        unnamed: rounds of everybody.
+    """
 
     index: int
     example: FederatedRound
     named: Counter[str] = field(default_factory=Counter)
     most: int = 0
+    earlier: list[Counter[str]] = field(default_factory=list)
     unnamed: int = 0
 
     @property
+    def eras(self) -> list[Counter[str]]:
+        """Rounds of each client, one counter for each set of names."""
+        return [*self.earlier, self.named]
+
+    @property
     def rounds(self) -> int:
-        """Rounds of the client who took part most."""
-        return self.most + self.unnamed
+        """Rounds that one client can have been in, whatever it was called."""
+        return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
 
     def add(self, names: frozenset[str]) -> None:
         self.named.update(names)
@@ -363,6 +376,16 @@ class FederatedAccountant:
         else:
             kind.add(names)
 
+    def rename(self) -> None:
+        """From here on participants go by new names: nobody is known from rounds recorded before.
+
+        A client may then be any of those who took part before, so the largest numbers of rounds add up. Call
+        it where names do not last, such as node ids from one run to the next.
+        """
+        for kind in self._kinds.values():
+            kind.earlier.append(kind.named)
+            kind.named, kind.most = Counter(), 0
+
     def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
         kind = self._kind(federated_round)
         self._last_kind = kind.index
@@ -380,7 +403,10 @@ class FederatedAccountant:
     def _kind(self, federated_round: FederatedRound) -> _Participation:
         key = federated_round.kind
         if key not in self._kinds:
-            self._kinds[key] = _Participation(index=len(self._kinds), example=federated_round)
+            eras = max((len(kind.earlier) for kind in self._kinds.values()), default=0)
+            self._kinds[key] = _Participation(
+                index=len(self._kinds), example=federated_round, earlier=[Counter() for _ in range(eras)]
+            )
         return self._kinds[key]
 
     @property
@@ -544,14 +570,15 @@ class FederatedAccountant:
 
     def _taken_by_one(self) -> Counter[Cohort]:
         """Rounds that cost no more than those of the named client with the largest Σ ε0."""
-        totals: Counter[str] = Counter()
+        totals: Counter[tuple[int, str]] = Counter()
         for kind in self._kinds.values():
-            for name, rounds in kind.named.items():
-                totals[name] += rounds
+            for era, named in enumerate(kind.eras):
+                for name, rounds in named.items():
+                    totals[era, name] += rounds
         if not totals:
             return Counter()
-        name = max(totals, key=totals.__getitem__)
-        taken = {kind.index: kind.named[name] for kind in self._kinds.values() if name in kind.named}
+        era, name = max(totals, key=totals.__getitem__)
+        taken = {kind.index: kind.eras[era][name] for kind in self._kinds.values() if name in kind.eras[era]}
         return cheapest(self._cohorts[Against.SERVER], taken)
 
     def _local(self, delta: float, *, extra: FederatedRound | None = None) -> float:
@@ -565,14 +592,16 @@ class FederatedAccountant:
     def _worst_client(self, weight: Callable[[_Participation], float]) -> float:
         """The largest sum of weights over one client's rounds."""
         kinds = [kind for kind in self._kinds.values() if kind.rounds]
-        everybody = math.fsum(weight(kind) * kind.unnamed for kind in kinds)
         if len(kinds) == 1:
-            return everybody + weight(kinds[0]) * kinds[0].most
-        totals: dict[str, float] = {}
-        for kind in kinds:
-            for name, rounds in kind.named.items():
-                totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
-        return everybody + max(totals.values(), default=0.0)
+            return weight(kinds[0]) * kinds[0].rounds
+        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds)
+        for era in range(max((len(kind.eras) for kind in kinds), default=0)):
+            totals: dict[str, float] = {}
+            for kind in kinds:
+                for name, rounds in kind.eras[era].items():
+                    totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
+            worst += max(totals.values(), default=0.0)
+        return worst
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -586,7 +615,8 @@ class FederatedAccountant:
                 (record.federated_round.state(), record.unnamed, record.released) for record in self._records
             ),
             "participation": tuple(
-                (key, dict(kind.named)) for key, kind in self._kinds.items() if kind.named
+                tuple((key, dict(kind.eras[era])) for key, kind in self._kinds.items() if kind.eras[era])
+                for era in range(max((len(kind.eras) for kind in self._kinds.values()), default=0))
             ),
         }
 
@@ -611,7 +641,9 @@ class FederatedAccountant:
                     RecordedRound(FederatedRound.from_state(saved), unnamed=unnamed, released=released)
                     for saved, unnamed, released in state["history"]
                 ],
-                participation={frozen(kind): named for kind, named in state["participation"]},
+                participation=[
+                    {frozen(kind): named for kind, named in era} for era in state["participation"]
+                ],
                 method=self._method,
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -623,7 +655,7 @@ class FederatedAccountant:
         cls,
         records: Iterable[RecordedRound],
         *,
-        participation: Mapping[RoundKind, Mapping[str, int]],
+        participation: Sequence[Mapping[RoundKind, Mapping[str, int]]],
         method: Method = "pld",
     ) -> Self:
         """An accountant of rounds that were recorded elsewhere.
@@ -631,7 +663,7 @@ class FederatedAccountant:
         Args:
             records: the rounds, in order.
             participation: for each kind of round, in how many of those whose participants are known by name
-                each client took part.
+                each client took part; one mapping for each set of names, see :meth:`rename`.
             method: how upper bounds compose.
 
         Raises:
@@ -644,15 +676,20 @@ class FederatedAccountant:
             accountant._record(record.federated_round, unnamed=record.unnamed, released=record.released)
             accountant._kind(record.federated_round).unnamed += record.unnamed
         known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
-        for key, named in participation.items():
-            if not all(
-                isinstance(n, str) and type(r) is int and 1 <= r <= known[key] for n, r in named.items()
-            ):
-                raise ValueError("somebody took part in more rounds than there were, or is not a name")
-            kind = accountant._kinds[key]
-            kind.named = Counter(named)
-            kind.most = max(named.values(), default=0)
-        if any(rounds and not participation.get(key) for key, rounds in known.items()):
+        counted: Counter[RoundKind] = Counter()
+        for number, era in enumerate(participation):
+            if number:
+                accountant.rename()
+            for key, named in era.items():
+                if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
+                    raise ValueError("participants are names, in a whole number of rounds each")
+                kind = accountant._kinds[key]
+                kind.named = Counter(named)
+                kind.most = max(named.values(), default=0)
+                counted[key] += kind.most
+        if any(rounds > known[key] for key, rounds in counted.items()):
+            raise ValueError("somebody took part in more rounds than there were")
+        if any(rounds and not counted[key] for key, rounds in known.items()):
             raise ValueError("who took part in rounds with known participants is missing")
         return accountant
 

@@ -371,16 +371,17 @@ def read_accountant(
         if each.charged is not None and run in (None, each.run)
     ]
     rows = connection.execute(
-        "SELECT kinds.kind, participant, sum(rounds) "
+        "SELECT run, kinds.kind, participant, rounds "
         "FROM participation JOIN kinds ON kinds.id = participation.kind "
-        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) GROUP BY kinds.kind, participant",
+        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) ORDER BY run",
         (model, run),
     )
-    participation: dict[RoundKind, dict[str, int]] = {}
-    for kind, participant, rounds in rows:
-        participation.setdefault(_read_kind(kind), {})[participant] = rounds
+    # Whoever was a node in one run may have been any node in another: names do not outlive a run.
+    eras: dict[str, dict[RoundKind, dict[str, int]]] = {}
+    for named_in, kind, participant, rounds in rows:
+        eras.setdefault(named_in, {}).setdefault(_read_kind(kind), {})[participant] = rounds
     try:
-        return FederatedAccountant.from_records(records, participation=participation, method=method)
+        return FederatedAccountant.from_records(records, participation=list(eras.values()), method=method)
     except (KeyError, ValueError) as error:
         raise LedgerError(f"the ledger contradicts itself: {error}") from error
 

@@ -445,13 +445,13 @@ def test_a_state_survives_json() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"version": 2},
+        {"version": 1},
         {"method": "rdp"},
         {"neighbouring_relation": "add-remove"},
         {"history": (((), True, True),)},
         {"history": 7},
         {"participation": ()},
-        {"participation": ((("x",), {"a": 1}),)},
+        {"participation": (((("x",), {"a": 1}),),)},
     ],
 )
 def test_damaged_states_are_refused_and_change_nothing(damage: dict[str, object]) -> None:
@@ -466,6 +466,41 @@ def test_nobody_took_part_in_more_rounds_than_there_were() -> None:
     one = drawn(50)
     record = RecordedRound(one, unnamed=False, released=True)
     with pytest.raises(ValueError, match="more rounds than there were"):
-        FederatedAccountant.from_records([record], participation={one.kind: {"a": 2}})
+        FederatedAccountant.from_records([record], participation=[{one.kind: {"a": 2}}])
     with pytest.raises(ValueError, match="missing"):
-        FederatedAccountant.from_records([record], participation={})
+        FederatedAccountant.from_records([record], participation=[])
+
+
+def test_names_that_do_not_last_add_up() -> None:
+    # Ten clients in every round of three runs; in each run they go by other names.
+    accountant = FederatedAccountant()
+    truth = FederatedAccountant()
+    for run in range(3):
+        for _ in range(4):
+            accountant.step(drawn(10), participants=[f"{run}-{client}" for client in range(10)])
+            truth.step(drawn(10), participants=people(10))
+        accountant.rename()
+    assert accountant.worst_client_rounds == truth.worst_client_rounds == 12
+    found, right = accountant.spending(DELTA), truth.spending(DELTA)
+    assert found.server.upper == pytest.approx(right.server.upper)
+    assert found.local_epsilon == right.local_epsilon
+    assert found.server.lower <= right.server.lower
+    assert found.observer == right.observer
+    restored = FederatedAccountant()
+    restored.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert restored.spending(DELTA) == found
+
+
+def test_names_that_do_not_last_add_up_over_kinds_of_rounds() -> None:
+    accountant = FederatedAccountant()
+    other = FederatedRound.drawn(Randomizer(1.0), candidates=1000, invited=20, reports=20)
+    accountant.step(drawn(10), participants=people(10))
+    accountant.rename()
+    accountant.step(other, participants=people(20))
+    accountant.step(drawn(10), participants=people(10))
+    accountant.rename()
+    accountant.step(other, participants=people(20))
+    assert accountant.worst_client_rounds == 4
+    assert accountant.spending(DELTA).local_epsilon == pytest.approx(
+        2 * drawn(10).local_epsilon + 2 * other.local_epsilon
+    )

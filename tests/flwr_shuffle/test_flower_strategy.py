@@ -333,7 +333,49 @@ def test_too_few_reports_release_nothing(tmp_path):
     np.testing.assert_array_equal(moved(result.arrays), 0)
     assert [entry.state for entry in entries] == [RoundState.REFUSED] * 2
     assert strategy.accountant.spent(1e-6, against=Against.OBSERVER) == 0
-    assert strategy.accountant.spent(1e-6, against=Against.SERVER) > 0  # it held them shuffled
+    assert strategy.accountant.spent(1e-6, against=Against.SERVER) == 0  # the stage let nobody see them
+
+
+def test_rounds_under_the_minimum_do_not_break_a_budget_against_the_server():
+    options = {"randomizer": "linf-block", "local_epsilon": 2.0, "clipping_norm": 1.0, "max_epsilon": 2.5}
+    strategy = shuffled(**options, budget_against=Against.SERVER)
+    strategy.start(grid_of(failing(17)), record(MODEL), num_rounds=3)
+    assert strategy.get_epsilon(1e-6) == 0
+    secret = shuffled(**options, sampling=SelfSampling(0.9), minimum_reports=3, budget_against=Against.SERVER)
+    secret.start(grid_of(failing(12)), record(MODEL), num_rounds=3)
+    assert secret.get_epsilon(1e-6) == 0
+
+
+def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        first, second = shuffled(ledger=ledger), shuffled(ledger=ledger)
+        first.start(grid_of(), record(MODEL), num_rounds=2)
+        second.start(grid_of(), record(MODEL), num_rounds=2)
+        assert second.accountant.num_rounds == 2
+        assert second.get_epsilon(1e-6) == first.get_epsilon(1e-6) > 0
+
+
+def test_a_round_cut_off_after_it_was_sent_counts_at_once():
+    class CutOff(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            list(super().send_and_receive(messages, timeout=timeout))
+            raise KeyboardInterrupt
+
+    strategy = shuffled()
+    with pytest.raises(KeyboardInterrupt):
+        strategy.start(CutOff(client_app(), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
+    assert strategy.accountant.num_rounds == 1
+    assert strategy.get_epsilon(1e-6) > 0
+
+
+def test_clients_that_never_answer_hide_nobody():
+    # Half of the clients refuse for good. Rounds that are released drew many willing ones by chance.
+    strategy = shuffled(sampling=FixedSize(4), minimum_reports=3, local_epsilon=2.0, randomizer="linf-block")
+    strategy.start(grid_of(failing(10)), record(MODEL), num_rounds=40)
+    charged = [each.federated_round.observer for each in strategy.accountant._records]
+    assert charged
+    assert charged[-1].population <= 15
+    assert charged[-1].sampling_rate > 4 / 20
 
 
 def test_batches_that_nobody_shuffled_cost_nothing(tmp_path):

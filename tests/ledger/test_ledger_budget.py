@@ -59,16 +59,27 @@ def test_a_round_is_charged_at_its_worst_until_it_is_received(path: Path) -> Non
     assert (found.token, found.run, found.server_round, found.released) == (own, "r", 1, True)
 
 
+def test_nodes_of_one_run_are_not_recognised_in_the_next(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        for run in range(4):
+            for server_round in range(3):
+                own = token()
+                ledger.begin(token=own, run=f"run-{run}", server_round=server_round, worst=drawn(50))
+                names = [f"{run}-{client}" for client in range(90)]
+                ledger.receive(own, actual=drawn(90), participants=names)
+        assert ledger.accountant().worst_client_rounds == 12
+
+
 def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
     accountant = FederatedAccountant()
     with BudgetLedger(path, model="m") as ledger:
         for index, names in enumerate([people(95), people(99)[4:], None, people(100)]):
             own = token()
-            ledger.begin(token=own, run=f"run-{index % 2}", server_round=index, worst=drawn(50))
+            ledger.begin(token=own, run="run", server_round=index, worst=drawn(50))
             ledger.receive(own, actual=drawn(80 + index), participants=names)
             accountant.step(drawn(80 + index), participants=names)
         own = token()
-        ledger.begin(token=own, run="r", server_round=9, worst=drawn(50))
+        ledger.begin(token=own, run="run", server_round=9, worst=drawn(50))
         ledger.refuse(own, actual=drawn(3), participants=people(4))
         accountant.step(drawn(3), participants=people(4), released=False)
         own = token()
