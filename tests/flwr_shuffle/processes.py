@@ -134,12 +134,12 @@ class Deployment:
         with open(self.folder / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
                 [sys.executable, str(_HERE / "warm_processes.py"), str(self._socket)],
-                env=self._environment(self.folder / "warm"),
+                env=self.environment("warm"),
                 stdout=log,
                 stderr=log,
             )
         try:
-            wait_for(self._socket.exists, seconds=120, what="import of Flower's programs")
+            wait_for(self._socket.exists, seconds=300, what="import of Flower's programs")
         except BaseException:
             self.close()
             raise
@@ -171,14 +171,16 @@ class Deployment:
     def _socket(self) -> Path:
         return self._sockets / "s"
 
-    def _environment(self, home: Path, *, log: Path | None = None) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
+        """What a program needs that is to run under this name; shells and what they start, too."""
+        home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return {
             **inherited,
             _MARK: self.mark,
-            "FLOWER_TEST_LOG": str(log or home / "log"),
+            "FLOWER_TEST_LOG": str(home / "log"),
             "FLOWER_TEST_SOCKET": str(self._socket),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -203,18 +205,17 @@ class Deployment:
 
     def start(self, name: str, command: list[str], *, cwd: Path | None = None) -> Program:
         """Start one of Flower's programs under a name of its own, which is also its home's."""
+        environment = self.environment(name)
         home = self.folder / name
-        log = home / "log"
-        environment = self._environment(home, log=log)
         answer = self.ask({"start": command, "env": environment, "cwd": str(cwd or home)})
-        return Program(name, answer["pid"], log, home, self)
+        return Program(name, answer["pid"], home / "log", home, self)
 
     def _started(self, name: str, command: list[str], *, says: str) -> Program:
         """Start a program, and wait until it says once more what it says when it is up."""
         log = self.folder / name / "log"
         before = log.read_text().count(says) if log.exists() else 0
         program = self.start(name, command)
-        wait_for(lambda: program.text().count(says) > before, seconds=60, what=name)
+        wait_for(lambda: program.text().count(says) > before, seconds=180, what=name)
         return program
 
     def start_superlink(self) -> Program:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +24,7 @@ pytest.importorskip("flwr")
 from deployed_parties import Parties
 from flwr.app import ConfigRecord
 from flwr_shuffle.messages import Instruction, context_of
-from processes import Deployment, marked_pids, wait_for
+from processes import Deployment, free_port, marked_pids, wait_for
 
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
 from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_sealing_key
@@ -73,7 +75,7 @@ def view(parties: Parties) -> View:
         "observed", num_server_rounds=ROUNDS, participation=0.6, population=CLIENTS, minimum_reports=2
     )
     stored: set[bytes] = set()
-    end = time.monotonic() + 150
+    end = time.monotonic() + 300
     while run.exit_code is None:
         stored |= _cells(parties.deployment.database)
         assert time.monotonic() < end, run.text()
@@ -245,7 +247,7 @@ def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> 
 
 def test_a_mixer_refuses_what_a_server_can_make_up(parties: Parties) -> None:
     run = parties.start_run("attack", attack=True)
-    wait_for(lambda: run.exit_code is not None, seconds=120, what="attacks")
+    wait_for(lambda: run.exit_code is not None, seconds=300, what="attacks")
     assert (parties.notes / "attacked").exists(), run.text()
     (outcomes,) = parties.noted("attacked")
     orders = [outcomes.pop(f"order {i}") for i in range(3)]
@@ -275,26 +277,33 @@ def test_a_mixer_refuses_what_a_server_can_make_up(parties: Parties) -> None:
     assert not any(key in text for key in parties.client_keys)
 
 
-def test_the_example_app_learns_in_a_deployment(parties: Parties) -> None:
-    run = parties.start_run(
-        "example",
-        app=EXAMPLE,
-        mixer=True,
-        population=CLIENTS,
-        sampling="self",
-        participation=1.0,
-        minimum_reports=CLIENTS,
-        local_epsilon=8.0,
-        num_server_rounds=2,
-        model_file=str(parties.notes / "model.pt"),
-    )
-    run.wait(seconds=120)
-    lines = [line for line in run.text().splitlines() if "certified ε" in line]
-    assert [line.split(":")[0] for line in lines] == ["round 0", "round 1", "round 2"]
-    assert all(
-        word in line for line in lines for word in ("accuracy", "observer", "the server", "nobody is trusted")
-    )
-    assert (parties.notes / "model.pt").stat().st_size > 650 * 4
+def test_the_commands_of_the_examples_readme_deploy_it(tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("keys", "*.db*", "__pycache__"))
+    readme = (EXAMPLE / "README.md").read_text()
+    section = readme[readme.index("## Deployment") : readme.index("## Stop")]
+    ports = {"8000": str(free_port()), "910": str(free_port())[:4]}  # a node's port is 910 and a digit
+    for written, free in ports.items():
+        section = section.replace(written, free)
+    keys, start, run = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (connection,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    with Deployment(tmp_path / "deployment") as deployment:
+        environment = deployment.environment("readme")
+        log = deployment.folder / "readme" / "log"
+        log.touch()
+        (deployment.folder / "readme" / "config.toml").write_text(connection)
+
+        def shell(commands: str) -> None:
+            command = 'shuffle-plugins() { python -m shuffle_plugins "$@"; }\n' + commands
+            subprocess.run(["bash", "-ec", command], cwd=app, env=environment, check=True, timeout=120)
+
+        shell(keys + start)
+        wait_for(lambda: log.read_text().count("SuperNode ID:") == 5, seconds=180, what="five SuperNodes")
+        shell(run)
+        wait_for(lambda: "round 3: " in log.read_text(), seconds=300, what="three rounds")
+        lines = re.findall(r"^round \d: .*", log.read_text(), re.MULTILINE)
+    for words in ("accuracy", "an observer of the model", "against the server", "nobody is trusted"):
+        assert all(words in line for line in lines)
 
 
 def test_a_deployment_leaves_no_process_behind(tmp_path: Path) -> None:

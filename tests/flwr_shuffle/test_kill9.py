@@ -189,7 +189,7 @@ class Killer:
     def reached(self, place: str) -> int:
         """Wait until a process is there. Returns its PID."""
         at = self._notes / f"at-{place}"
-        wait_for(at.exists, seconds=90, what=place)
+        wait_for(at.exists, seconds=180, what=place)
         return int(at.read_text())
 
     def release(self, place: str) -> None:
@@ -235,7 +235,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
         killer.stop_at(place)
     run = start("first", 6)
     killer.kill_at("train-1-2")
-    wait_for(lambda: (2, "complete") in states(ledger), seconds=60, what="round 2 without one client")
+    wait_for(lambda: (2, "complete") in states(ledger), seconds=180, what="round 2 without one client")
     no_less_is_owed()
 
     # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
@@ -243,14 +243,14 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     killer.stop_at("mixed")
     killer.release("replied-3")
     killer.kill_at("mixed")
-    wait_for(lambda: (3, "refused") in states(ledger), seconds=90, what="end of the round without a batch")
+    wait_for(lambda: (3, "refused") in states(ledger), seconds=180, what="end of the round without a batch")
     lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
     assert lost.charged is not None, "the batch was mixed, and may be somewhere"
     no_less_is_owed()
 
     # The server dies with shuffled reports in its memory, before they are in the books.
     killer.kill_at("shuffled-5")
-    assert run.wait(seconds=60) is not None
+    assert run.wait(seconds=180) is not None
     assert states(ledger)[-1] == (5, "open")
     assert spent_in(ledger)[0][-1].charged is not None
     no_less_is_owed()
@@ -259,7 +259,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     killer.stop_at("aggregating-6")
     run = start("second", 6)
     killer.kill_at("aggregating-6")
-    assert run.wait(seconds=60) is not None
+    assert run.wait(seconds=180) is not None
     assert states(ledger)[-2:] == [(5, "complete"), (6, "received")]
     no_less_is_owed()
 
@@ -279,7 +279,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     no_less_is_owed()
 
     run = start("fourth", 6)
-    run.wait(seconds=90)
+    run.wait(seconds=180)
     no_less_is_owed()
     assert states(ledger)[-1] == (6, "complete"), run.text()
     released = parties.noted("released")
