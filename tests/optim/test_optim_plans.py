@@ -61,7 +61,7 @@ CASES = [
     (LOGISTIC, SelfSampledSGD(expected=60, num_steps=8), Reports()),
     (LOGISTIC, PermutationSGD(), Reports(mechanism="gaussian")),
     (LOGISTIC.regularised(0.1), Phased(inner=AGD()), VectorSums()),
-    (LOGISTIC.regularised(0.1), Phased(inner=GD(num_steps=5)), VectorSums()),
+    (LOGISTIC.regularised(0.1), Phased(inner=GD(num_steps=5), phases=2), VectorSums()),
     (HINGE, SGD(), VectorSums()),
     (HINGE, Smoothed(inner=AGD()), VectorSums()),
     (HINGE, Smoothed(inner=GD(num_steps=10)), VectorSums()),
