@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,8 +27,9 @@ _REPOSITORY = _HERE.parent.parent
 _SHIM = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as link:
-    link.connect(os.environ["FLOWER_TEST_SOCKET"])
     request = {{"start": sys.argv, "env": dict(os.environ), "cwd": os.getcwd()}}
+    os.chdir(os.environ["FLOWER_TEST_FOLDER"])  # a socket's whole path can be too long
+    link.connect("socket")
     link.sendall((json.dumps(request) + "\\n").encode())
     link.recv(1)
 """
@@ -119,12 +119,10 @@ class Deployment:
         self.mark = secrets.token_hex(8)
         self.port = free_port()
         self.database = folder / "superlink.db"
-        self._sockets = Path("/tmp") / f"flower-test-{self.mark}"  # a socket's path has to be short
         self._variables = dict(variables or {})
         self._warm: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._sockets.mkdir(mode=0o700)
         programs = self.folder / "bin"
         programs.mkdir(parents=True)
         for name in PROGRAMS:
@@ -133,13 +131,13 @@ class Deployment:
             shim.chmod(0o755)
         with open(self.folder / "warm.log", "wb") as log:
             self._warm = subprocess.Popen(
-                [sys.executable, str(_HERE / "warm_processes.py"), str(self._socket)],
+                [sys.executable, str(_HERE / "warm_processes.py"), str(self.folder)],
                 env=self.environment("warm"),
                 stdout=log,
                 stderr=log,
             )
         try:
-            wait_for(self._socket.exists, seconds=300, what="import of Flower's programs")
+            wait_for((self.folder / "socket").exists, seconds=300, what="import of Flower's programs")
         except BaseException:
             self.close()
             raise
@@ -153,10 +151,7 @@ class Deployment:
         if self._warm is not None:
             self._warm.kill()  # takes its children along
             self._warm.wait()
-        try:
-            wait_for(self._all_killed, seconds=30, what="end of the deployment's processes")
-        finally:
-            shutil.rmtree(self._sockets, ignore_errors=True)
+        wait_for(self._all_killed, seconds=30, what="end of the deployment's processes")
 
     def _all_killed(self) -> bool:
         pids = marked_pids(self.mark)
@@ -166,10 +161,6 @@ class Deployment:
             except ProcessLookupError:
                 continue
         return not pids
-
-    @property
-    def _socket(self) -> Path:
-        return self._sockets / "s"
 
     def environment(self, name: str) -> dict[str, str]:
         """What a program needs that is to run under this name; shells and what they start, too."""
@@ -181,7 +172,7 @@ class Deployment:
             **inherited,
             _MARK: self.mark,
             "FLOWER_TEST_LOG": str(home / "log"),
-            "FLOWER_TEST_SOCKET": str(self._socket),
+            "FLOWER_TEST_FOLDER": str(self.folder),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(home),
@@ -195,9 +186,13 @@ class Deployment:
 
     def ask(self, request: dict) -> dict:
         """Ask the process that starts the others."""
+        folder = os.open(self.folder, os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(30)
-            link.connect(str(self._socket))
+            try:
+                link.connect(f"/proc/self/fd/{folder}/socket")  # its whole path can be too long
+            finally:
+                os.close(folder)
             with link.makefile("rw") as stream:
                 stream.write(json.dumps(request) + "\n")
                 stream.flush()

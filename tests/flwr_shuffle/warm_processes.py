@@ -4,7 +4,7 @@ A program of Flower takes three seconds to start where torch is imported, and a 
 message. Every fork is a process of its own: it has its own session, environment, FLWR_HOME and log, and can
 be killed alone. All of them die with this one, and this one dies with the process that started it.
 
-Run as ``python warm_processes.py SOCKET``. A request is one line of JSON on that socket:
+Run as ``python warm_processes.py FOLDER``. A request is one line of JSON on FOLDER/socket:
 ``{"start": [program, arguments…], "env": {…}, "cwd": folder}`` answers ``{"pid": …}``, and
 ``{"status": pid}`` answers ``{"code": exit status, negative for a signal, or null while it runs}``. The
 environment of a program must have FLOWER_TEST_LOG, the file that takes its output.
@@ -155,11 +155,13 @@ def main() -> None:
     die_with_parent()
     shorten_waits()
     programs = imported_programs()
-    path = Path(sys.argv[1])
     sys.path.pop(0)  # the tests' own folder is no part of any program
+    os.chdir(sys.argv[1])
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
+    listener.bind("draft")
+    os.chmod("draft", 0o600)
     listener.listen(64)
+    os.rename("draft", "socket")
     gc.freeze()
     request = serve(listener)
     if request is not None:
