@@ -29,6 +29,8 @@ from shuffle_plugins.shuffler.mixer import MixedBatch
 
 _log = logging.getLogger("flwr")
 
+_LONGEST_PAUSE = 8.0  # seconds between two questions to nodes that have not answered
+
 
 class MixNodeStage(ShuffleStage):
     """Sends a round's envelopes to the mix node and opens what comes back.
@@ -116,6 +118,7 @@ class MixNodeStage(ShuffleStage):
             RuntimeError: if none is found in time, or several are and no key says which.
         """
         deadline = time.monotonic() + self._discovery_timeout
+        pause = self._poll_interval
         while True:
             connected = dict.fromkeys(grid.get_node_ids())
             self._told |= self._asked(grid, [node for node in connected if node not in self._told])
@@ -142,7 +145,8 @@ class MixNodeStage(ShuffleStage):
                     'no mix node is connected. Start a SuperNode with shuffle-role="mixer" and its files in '
                     "--node-config; if one runs, its log says what it lacks"
                 )
-            time.sleep(self._poll_interval)
+            time.sleep(pause)
+            pause = min(2 * pause, max(_LONGEST_PAUSE, self._poll_interval))
 
     def collect(
         self,
@@ -209,7 +213,10 @@ class MixNodeStage(ShuffleStage):
         return _read(replies[0].content, request)
 
     def _asked(self, grid: Grid, nodes: Sequence[int]) -> dict[int, MixerRole | None]:
-        """What nodes say of themselves, None from one that is no mixer; silent ones are left out."""
+        """What nodes say of themselves, None from one that is no mixer; silent ones are left out.
+
+        So are errors: an app without a mix node answers with one, but so does a mix node whose process failed.
+        """
         if not nodes:
             return {}
         questions = [Message(RecordDict(), node, ROLE_QUERY) for node in nodes]
@@ -217,7 +224,8 @@ class MixNodeStage(ShuffleStage):
         for reply in grid.send_and_receive(questions, timeout=self._answer_timeout):
             node = reply.metadata.src_node_id
             try:
-                told[node] = None if reply.has_error() else _role(reply.content)
+                if not reply.has_error():
+                    told[node] = _role(reply.content)
             except BatchRefused:
                 _log.warning("shuffle: node %d is to be the mix node and cannot work: see its own log", node)
         return told

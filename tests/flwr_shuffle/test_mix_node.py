@@ -324,6 +324,27 @@ def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None
     assert len(run.stage.excluded_nodes) == 1
 
 
+def test_a_mix_node_whose_first_answer_is_an_error_is_asked_again(run: MixedRun) -> None:
+    failures: list[Message] = []
+    questions: list[Message] = []
+
+    def asked(messages: list[Message]) -> list[Message]:
+        questions[:] = messages
+        return messages
+
+    def failing(replies: list[Message]) -> list[Message]:
+        if len(failures) >= 2 * len(questions):
+            return replies
+        failures.extend(questions)
+        return [Message(Error(code=0, reason="process died"), reply_to=question) for question in questions]
+
+    stage = MixNodeStage(poll_interval=0.01, discovery_timeout=20)
+    run.grid.relay, run.grid.receive = asked, failing
+    stage.open(run.grid)
+    assert len(failures) == 2 * len(questions)
+    assert len(stage.excluded_nodes) == 1
+
+
 def test_a_mix_node_that_was_started_anew_takes_over(tmp_path: Path) -> None:
     """To Flower it is another node, and the old one may count as connected for a while."""
     run = MixedRun(folder=tmp_path, clients=7)
