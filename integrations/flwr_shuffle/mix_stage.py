@@ -215,7 +215,7 @@ class MixNodeStage(ShuffleStage):
     def _asked(self, grid: Grid, nodes: Sequence[int]) -> dict[int, MixerRole | None]:
         """What nodes say of themselves, None from one that is no mixer; silent ones are left out.
 
-        So are errors: an app without a mix node answers with one, but so does a mix node whose process failed.
+        So are errors: apps without a mix node answer with one, but so does a mix node whose process failed.
         """
         if not nodes:
             return {}
