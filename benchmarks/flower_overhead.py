@@ -1,15 +1,15 @@
 """What LDP, shuffle and accounting add to a round of FedAvg in Flower's own simulation engine.
 
-One run, one set of workers. Plain FedAvg and ``ShuffleStrategy`` with each mechanism take turns, a few
-rounds each, so that a slow moment of the machine hits them all; ratios are those of the medians over rounds,
-of time on the clock and of processor time of all processes together, which a busy machine does not distort.
+One run, one set of workers. Plain FedAvg and ``ShuffleStrategy`` with each mechanism take turns, a round or a
+few each, so that a slow moment of the machine hits them all; ratios are those of the medians over rounds, of
+time on the clock and of processor time of all processes together, which a busy machine distorts less.
 A client is an MLP 784-128-10 (101,770 parameters) and its share of 60,000 examples, one epoch in batches of
 ten: 600 examples for each of 100 clients, 60 for each of 1,000. Every shuffled round draws its cohort,
 randomises, shuffles, is recorded in a budget ledger on disk with a checkpoint of the model, and is checked
 against a budget. Memory is the proportional set size of all processes together, at its highest while a
 variant had its turn; the pages that they share count once.
 
-Usage: python benchmarks/flower_overhead.py [--clients 100] [--blocks 5] [--rounds 3] [--output FILE]
+Usage: python benchmarks/flower_overhead.py [--clients 100] [--blocks 9] [--rounds 1] [--output FILE]
 """
 
 from __future__ import annotations
@@ -135,10 +135,13 @@ def _proportional_mib(process: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def measure(*, clients: int, blocks: int, rounds: int, directory: Path) -> dict[str, dict[str, Any]]:
+def measure(
+    *, clients: int, blocks: int, rounds: int, mechanisms: list[str], directory: Path
+) -> dict[str, dict[str, Any]]:
     """Seconds of every round of every variant, first block and its round of start-up apart."""
     variants: dict[str, Callable[[int], Strategy]] = {PLAIN: lambda block: plain(clients)}
-    for name, spec in MECHANISMS.items():
+    for name in mechanisms:
+        spec = MECHANISMS[name]
         path = directory / f"{len(variants)}"
         variants[name] = lambda block, spec=spec, path=path: shuffled(
             spec, clients, path.with_suffix(f".{block}")
@@ -201,8 +204,9 @@ def measure(*, clients: int, blocks: int, rounds: int, directory: Path) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--blocks", type=int, default=5, help="turns of every variant")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of one turn")
+    parser.add_argument("--blocks", type=int, default=9, help="turns of every variant")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of one turn")
+    parser.add_argument("--mechanisms", nargs="+", choices=MECHANISMS, default=list(MECHANISMS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
@@ -211,7 +215,11 @@ def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         variants = measure(
-            clients=options.clients, blocks=options.blocks, rounds=options.rounds, directory=Path(directory)
+            clients=options.clients,
+            blocks=options.blocks,
+            rounds=options.rounds,
+            mechanisms=options.mechanisms,
+            directory=Path(directory),
         )
     results = json.loads(options.output.read_text()) if options.output.exists() else {}
     results[str(options.clients)] = {

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib
@@ -218,7 +219,7 @@ def write(path: Path, *, name: str, run: Run, curve: list[dict[str, float]], siz
         "accuracy": last["accuracy"],
         "epsilon_observer": last["epsilon_observer"],
         "epsilon_server": last["epsilon_server"],
-        "seconds_per_round": round(sum(point["seconds"] for point in curve) / len(curve), 2),
+        "median_seconds_per_round": median(point["seconds"] for point in curve),
         **sizes,
         "bytes_up_per_round": COHORT * sizes["reply_bytes"],
         "bytes_down_per_round": COHORT * sizes["instruction_bytes"],
