@@ -52,7 +52,10 @@ class ClientRefusal(StrEnum):
     BAD_MODEL = "shuffle: the message must hold one ArrayRecord of real numbers, and integers if need be"
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
     BAD_SETTINGS = "shuffle: the client's node_config is not valid"
-    NO_LIMITS = "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config"
+    NO_LIMITS = (
+        "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
+        "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=...))"
+    )
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
     NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"

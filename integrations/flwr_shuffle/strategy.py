@@ -267,6 +267,8 @@ class ShuffleStrategy(Strategy):
             )
         finally:
             self._books.settle()  # a round that was cut off after it was sent counts
+        if num_rounds > done and self._arrays is None:
+            _log.warning("No round was released: the model is the initial one. See the warnings above")
         return Result(
             arrays=initial_arrays if self._arrays is None else self._arrays,
             train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
@@ -405,6 +407,8 @@ class ShuffleStrategy(Strategy):
         ]
         if self.accountant.num_rounds:
             lines.append(f"Spent: {self._spent_line()} ({self.accountant.num_rounds} rounds)")
+        if settings.delta > 1 / settings.population:
+            lines.append("δ is above 1/population: it allows that one client's data is shown as it is")
         if getattr(self.strategy, "fraction_evaluate", 0.0):
             lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
         if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
@@ -497,11 +501,21 @@ class ShuffleStrategy(Strategy):
         return Needed(reports=reports, answered=answered)
 
     def _refuse(self, anonymous: Anonymous, current: _Round) -> None:
-        """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way."""
+        """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way.
+
+        Raises:
+            ValueError: if there were replies, and none of them was a report.
+        """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._books.refuse(actual=current.worst if lost else None, participants=None)
         reason = anonymous.refusal or "no report in it"
         _log.warning("aggregate_train: the batch was refused (%s); nothing is released", reason)
+        if anonymous.participants and anonymous.unreadable == len(anonymous.participants):
+            raise ValueError(
+                f"none of {len(anonymous.participants)} replies holds a report of the round: is a ShuffleMod "
+                "the first of the client app's mods? What came instead was not randomised, and is with this "
+                "server now"
+            )
 
     def _released(self, current: _Round, mean: Tensor) -> tuple[ArrayRecord | None, MetricRecord | None]:
         moved = current.layout.shifted(current.arrays, mean)
