@@ -14,6 +14,7 @@ FEATURES = (1 + 2 * DIRECTIONS) * PLACES**2
 
 _BLUR = 0.8  # of the low-pass filter, in strides
 _SMALLEST = 0.02  # deviation of energies below which a place is taken for empty
+_SCALE = 2 / math.sqrt(FEATURES)
 _AT_ONCE = 250
 
 
@@ -27,7 +28,7 @@ def wavelet_features(images: Tensor) -> Tensor:
         images: (n, 1, 28, 28) in [0, 1].
 
     Returns:
-        (n, 612) float32, of mean square about 1 / 612.
+        (n, 612) float32, rows of norm about 1.
     """
     return torch.cat([_features(part) for part in images.split(_AT_ONCE)])
 
@@ -39,7 +40,7 @@ def _features(images: Tensor) -> Tensor:
     centred = energies - energies.mean(dim=1, keepdim=True)
     deviation = centred.square().mean(dim=1, keepdim=True).sqrt()
     shape = functional.group_norm(_blurred(images, 4), 1)
-    return torch.cat([shape, centred / (deviation + _SMALLEST)], dim=1).flatten(1) / math.sqrt(FEATURES)
+    return torch.cat([shape, centred / (deviation + _SMALLEST)], dim=1).flatten(1) * _SCALE
 
 
 def _wavelets(*, width: float, frequency: float, size: int) -> Tensor:
