@@ -153,8 +153,8 @@ def coarsest(
         coins = -(-trials // honest)
         found = levels, coins
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
-        variance = honest * coins / 4 + clients / 4
-        if variance <= (1 + overhead) * (noise * found_lattice.span) ** 2:
+        variance = honest * coins / 4 + clients * found_lattice.rounding_variance
+        if variance <= (1 + overhead) * (noise * found_lattice.diameter) ** 2:
             apart = gaussian_cover(honest * coins).distance
             if apart <= distance:
                 return levels, coins

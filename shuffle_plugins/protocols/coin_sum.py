@@ -108,8 +108,8 @@ class CoinSum(ABC):
 
     @property
     def worst_variance(self) -> float:
-        """Bound on E‖estimate − Σ x_i‖²: the coins', and n·d/4 lattice steps from rounding."""
-        rounding = self.clients / 4 * self.lattice.step**2
+        """Bound on E‖estimate − Σ x_i‖²: the coins' noise, and rounding."""
+        rounding = self.clients * self.lattice.rounding_variance * self.lattice.step**2
         return self.lattice.size * (self.noise_variance + rounding)
 
     @property

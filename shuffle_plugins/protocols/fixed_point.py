@@ -55,6 +55,16 @@ class Lattice(ABC):
     def attained(self) -> int:
         """A distance, in steps and one coordinate, that two data have when encoded."""
 
+    @property
+    def diameter(self) -> float:
+        """ℓ2 distance of the two data furthest apart, in steps, before they are rounded."""
+        return float(self.span)
+
+    @property
+    def rounding_variance(self) -> float:
+        """Bound on what rounding adds to one coordinate of one datum, in squared steps."""
+        return 0.25
+
     @abstractmethod
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Round each client's datum, int64 (clients, size).
