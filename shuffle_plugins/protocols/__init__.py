@@ -1,6 +1,9 @@
 """Multi-message shuffle protocols: many small messages per client, and central-model accuracy."""
 
+from shuffle_plugins.protocols.frequencies import FrequencyEstimation
+from shuffle_plugins.protocols.histogram_sum import HistogramSum
+from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.scalar_sum import ScalarSum
 from shuffle_plugins.protocols.vector_sum import VectorSum
 
-__all__ = ["ScalarSum", "VectorSum"]
+__all__ = ["FrequencyEstimation", "Histogram", "HistogramSum", "Intervals", "ScalarSum", "VectorSum"]

@@ -25,7 +25,7 @@ from shuffle_plugins.rows import Rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistogramSum(CoinSum):
-    """How many clients hold each category, with the noise of the Gaussian mechanism and no trusted aggregator.
+    """How many clients hold each category, with the Gaussian mechanism's noise and no trusted aggregator.
 
     P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once. A client sends ``levels`` ones
     under its own category's label and ``coins`` fair coins under every label; see :class:`CoinSum`. Nothing
