@@ -32,8 +32,8 @@ def exponential_below(epsilon):
 @pytest.mark.parametrize(("levels", "samples"), [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1), (1, 20)])
 @pytest.mark.parametrize("constants", list(Constants))
 def test_the_signs_of_a_report_cost_epsilon_together_and_no_more(epsilon, levels, samples, constants):
-    planes = BitPlanes(
-        local_epsilon=epsilon,
+    planes = BitPlanes.within(
+        epsilon,
         dim=100,
         plan=SampledPlan(levels=levels, samples=samples),
         constants=constants,

@@ -175,9 +175,9 @@ def _multi_message(
     quiet, loud = _QUIETEST * samples, min(_LOUDEST * samples, _LOUDEST_REPORT)
     for _ in range(_HALVINGS):
         middle = math.sqrt(quiet * loud)
-        inside = epsilon(BitPlanes(local_epsilon=middle, dim=dim, plan=plan)) <= target
+        inside = epsilon(BitPlanes.within(middle, dim=dim, plan=plan)) <= target
         quiet, loud = (middle, loud) if inside else (quiet, middle)
-    worst = BitPlanes(local_epsilon=quiet, dim=dim, plan=plan).worst_variance
+    worst = BitPlanes.within(quiet, dim=dim, plan=plan).worst_variance
     return radius**2 * worst / _CLIENTS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
@@ -40,38 +41,46 @@ def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitPlanes:
-    """m levels of s sampled coordinates each, every one a sign with its share of ε0.
+    """m levels of s sampled coordinates each, every one a flipped sign.
 
     Attributes:
-        local_epsilon: ε0 of a whole report, in nats.
         dim: length of a vector.
         plan: numbers of levels and samples.
+        thresholds: sign thresholds of each level.
         constants: whose constants.
         blocks: the blocks that coordinates are drawn from.
         weights: weight of each level.
-        thresholds: sign thresholds of each level; the costs of all signs add up to at most ε0.
 
     Raises:
-        ValueError: if a sign's budget is below 1e-9, or an argument out of range.
+        ValueError: if there is not one pair of thresholds for each level, or an argument is out of range.
     """
 
-    local_epsilon: float
     dim: int
     plan: SampledPlan
+    thresholds: tuple[SignThresholds, ...]
     constants: Constants = Constants.EXACT
     blocks: CoordinateBlocks = field(init=False)
     weights: tuple[float, ...] = field(init=False)
-    thresholds: tuple[SignThresholds, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        levels, samples = self.plan.levels, self.plan.samples
-        shares = budgets(levels, per_place=self.local_epsilon / samples, constants=self.constants)
-        thresholds = split_budget(
-            self.local_epsilon, shares=shares.tolist(), repeats=samples, constants=self.constants
-        )
-        object.__setattr__(self, "blocks", CoordinateBlocks(dim=self.dim, count=samples))
-        object.__setattr__(self, "weights", plane_weights(levels))
-        object.__setattr__(self, "thresholds", thresholds)
+        if len(self.thresholds) != self.plan.levels:
+            raise ValueError(f"{self.plan.levels} levels need as many thresholds, got {len(self.thresholds)}")
+        object.__setattr__(self, "blocks", CoordinateBlocks(dim=self.dim, count=self.plan.samples))
+        object.__setattr__(self, "weights", plane_weights(self.plan.levels))
+
+    @classmethod
+    def within(
+        cls, local_epsilon: float, *, dim: int, plan: SampledPlan, constants: Constants = Constants.EXACT
+    ) -> Self:
+        """Signs whose costs add up to at most ε0, shared out so that the worst variance is least.
+
+        Raises:
+            ValueError: if a sign's budget is below 1e-9, or an argument out of range.
+        """
+        levels, samples = plan.levels, plan.samples
+        shares = budgets(levels, per_place=local_epsilon / samples, constants=constants)
+        thresholds = split_budget(local_epsilon, shares=shares.tolist(), repeats=samples, constants=constants)
+        return cls(dim=dim, plan=plan, thresholds=thresholds, constants=constants)
 
     @property
     def messages(self) -> int:
@@ -179,19 +188,24 @@ class BitPlanes:
             ValueError: as :meth:`parse`.
         """
         columns, signs = self.parse(reports)
-        counts = self._count(columns, signs)
+        total = self.estimate(self.count(columns, signs))
+        if self.constants is Constants.THESIS:
+            hits = self.count(columns, torch.ones_like(signs)).double()
+            weights = torch.tensor(self.weights, dtype=torch.float64, device=hits.device)
+            missed = (hits * weights.unsqueeze(1)).sum(dim=0)
+            total += missed * self.blocks.lengths_by_coordinate().to(total.device) - len(reports)
+        return total
+
+    def estimate(self, counts: Tensor) -> Tensor:
+        """What signs added up, (levels, dim), say of the sum, (dim,) float64: unbiased, from the centre."""
         scale = torch.tensor(
             [w / t.gain for w, t in zip(self.weights, self.thresholds, strict=True)], dtype=torch.float64
         )
         total = (counts.double() * scale.to(counts.device).unsqueeze(1)).sum(dim=0)
-        if self.constants is Constants.THESIS:
-            hits = self._count(columns, torch.ones_like(signs)).double()
-            weights = torch.tensor(self.weights, dtype=torch.float64, device=hits.device)
-            total += (hits * weights.unsqueeze(1)).sum(dim=0)
-        total *= self.blocks.lengths_by_coordinate().to(total.device)
-        return total - len(reports) if self.constants is Constants.THESIS else total
+        return total * self.blocks.lengths_by_coordinate().to(total.device)
 
-    def _count(self, columns: Tensor, values: Tensor) -> Tensor:
+    def count(self, columns: Tensor, values: Tensor) -> Tensor:
+        """Values (clients, levels, samples) added up at their columns, int64 (levels, dim)."""
         levels = torch.arange(self.plan.levels, device=columns.device).view(1, -1, 1) * self.dim
         counts = torch.zeros(self.plan.levels * self.dim, dtype=torch.int64, device=columns.device)
         return counts.index_add_(0, (columns + levels).flatten(), values.flatten()).view(-1, self.dim)

@@ -86,7 +86,7 @@ class L2BitPlanes(SpreadRandomizer):
         plan = best_plan(
             local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
         )
-        self._planes = BitPlanes(local_epsilon=self.local_epsilon, dim=size, plan=plan, constants=constants)
+        self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
         noise = self._planes.worst_second_moment * self._spreading.column_square / size
         self._level = self._choose_level(
             Oversized(oversized),

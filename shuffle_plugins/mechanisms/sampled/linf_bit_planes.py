@@ -68,7 +68,7 @@ class LInfBitPlanes(LocalRandomizer):
         plan = best_plan(
             local_epsilon=self.local_epsilon, dim=dim, levels=levels, samples=samples, constants=constants
         )
-        self._planes = BitPlanes(local_epsilon=self.local_epsilon, dim=dim, plan=plan, constants=constants)
+        self._planes = BitPlanes.within(self.local_epsilon, dim=dim, plan=plan, constants=constants)
 
     @property
     def plan(self) -> SampledPlan:
