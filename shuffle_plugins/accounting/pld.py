@@ -140,20 +140,57 @@ class LossComposition:
 
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0, rounded to the safe side."""
-        if self._deviation == 0:
-            return _clamp(self._missing) if self._kind == "upper" else 0.0
+        return float(self.deltas(np.array([epsilon]))[0])
+
+    def deltas(self, epsilons: Floats) -> Floats:
+        """δ at each of several increasing ε ≥ 0, rounded to the safe side; shape of ``epsilons``.
+
+        Those within a standard deviation of each other are read off one transform.
+        """
+        missing = self._missing if self._kind == "upper" else 0.0
+        found = np.zeros(len(epsilons))
+        if self._deviation > 0:
+            if self._single is not None:
+                found = np.array([self._single_delta(self._single, epsilon) for epsilon in epsilons])
+            else:
+                self._read_windows(epsilons, found)
+        return np.clip(found + missing, 0.0, 1.0)
+
+    def outcomes(self) -> tuple[Floats, Floats]:
+        """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own.
+
+        Raises:
+            ValueError: if the laws bound from above.
+        """
+        if self._kind == "upper":
+            raise ValueError("outcomes are listed of laws that bound from below")
         if self._single is not None:
-            law = self._single
-            above = law.loss > epsilon
-            value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
-            slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
-            missing = law.missing if self._kind == "upper" else 0.0
-            return _clamp(value + _sign(self._kind) * slack + missing)
-        if epsilon >= min(self._largest, self._pure):
-            return _clamp(self._missing) if self._kind == "upper" else 0.0
-        window = self._window(self._tilt_for_epsilon(epsilon))
-        value = window.delta(epsilon, kind=self._kind)
-        return _clamp(value + (self._missing if self._kind == "upper" else 0.0))
+            return self._single.loss, self._single.p
+        if self._deviation == 0:
+            return np.zeros(1), np.ones(1)
+        window = self._window(0.0)
+        # What the transform is off is spread over all points, what wraps around may meet in one.
+        mass = window.mass - window.noise / len(window.mass) - window.wrapped
+        keep = mass > 0
+        return window.loss[keep], mass[keep]
+
+    def _single_delta(self, law: LossLaw, epsilon: float) -> float:
+        above = law.loss > epsilon
+        value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
+        slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
+        return value + _sign(self._kind) * slack
+
+    def _read_windows(self, epsilons: Floats, found: Floats) -> None:
+        """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
+        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._pure), side="left"))
+        while start < stop:
+            tilt = self._tilt_for_epsilon(float(epsilons[start]))
+            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
+            end = min(int(np.searchsorted(epsilons, reach, side="right")), stop)
+            end = max(end, start + 1)
+            window = self._window(tilt)
+            found[start:end] = window.deltas(epsilons[start:end], kind=self._kind)
+            start = end
 
     def _without_loss(self, delta: float) -> float:
         """ε of laws whose every outcome has the same loss, which then is none."""
@@ -258,7 +295,8 @@ class LossComposition:
             tilt=tilt,
             centre=centre,
             log_scale=cumulant - tilt * centre,
-            error=noise + wrapped,
+            noise=noise,
+            wrapped=wrapped,
             cell=cell,
         )
 
@@ -298,7 +336,8 @@ class _Window:
     tilt: float
     centre: float
     log_scale: float
-    error: float
+    noise: float
+    wrapped: float
     cell: float
 
     def _tails(self) -> tuple[Floats, Floats, Floats]:
@@ -312,17 +351,18 @@ class _Window:
         above = np.cumsum(weight[::-1])[::-1]
         return offset, above, _discounted(weight, self.cell)
 
-    def delta(self, epsilon: float, *, kind: Kind) -> float:
-        """δ at ε, on the safe side."""
+    def deltas(self, epsilons: Floats, *, kind: Kind) -> Floats:
+        """δ at each ε, on the safe side."""
         offset, above, discounted = self._tails()
-        x = epsilon - self.centre
-        index = int(np.searchsorted(offset, x, side="right"))
-        value = roundoff = 0.0
-        if index < len(offset):
-            value = float(above[index] - math.exp(x - offset[index]) * discounted[index])
-            roundoff = _ROUNDOFF * float(above[index])
-        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (float(self._slack(x)) + roundoff)
-        return math.exp(self.log_scale) * max(value, 0.0)
+        x = epsilons - self.centre
+        index = np.searchsorted(offset, x, side="right")
+        inside = index < len(offset)
+        at = np.where(inside, index, 0)
+        value = above[at] - np.exp(np.where(inside, x - offset[at], 0.0)) * discounted[at]
+        roundoff = _ROUNDOFF * above[at]
+        value, roundoff = np.where(inside, value, 0.0), np.where(inside, roundoff, 0.0)
+        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (self._slack(x) + roundoff)
+        return np.asarray(math.exp(self.log_scale) * np.maximum(value, 0.0), dtype=np.float64)
 
     def epsilon(self, delta: float, *, kind: Kind) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
@@ -353,7 +393,7 @@ class _Window:
     def _slack(self, offset: npt.ArrayLike) -> Floats:
         """What errors of tilted mass can add up to at and above an offset."""
         exponent = -self.tilt * np.asarray(offset, dtype=np.float64)
-        return np.asarray(self.error * np.exp(np.minimum(exponent, 600.0)), dtype=np.float64)
+        return np.asarray((self.noise + self.wrapped) * np.exp(np.minimum(exponent, 600.0)), dtype=np.float64)
 
 
 def _discounted(weight: Floats, cell: float) -> Floats:
@@ -411,10 +451,6 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
 
 def _sign(kind: Kind) -> float:
     return 1.0 if kind == "upper" else -1.0
-
-
-def _clamp(delta: float) -> float:
-    return float(min(max(delta, 0.0), 1.0))
 
 
 def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
