@@ -22,8 +22,7 @@ from shuffle_plugins.accounting.losses import COARSE, FINE, SINGLE, Kind, LossLa
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.published import stronger_clones
 from shuffle_plugins.accounting.renyi import RenyiComposition
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling
-from shuffle_plugins.accounting.sum_rounds import SumRound
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 from shuffle_plugins.rounding import rounded
 
 Method = Literal["pld", "rdp"]
@@ -139,7 +138,7 @@ class ShuffleAccountant:
         """Record ``num_steps`` rounds. Call it before the rounds' output is released.
 
         Raises:
-            TypeError: if ``shuffle_round`` is neither a :class:`ShuffleRound` nor a :class:`SumRound`.
+            TypeError: if ``shuffle_round`` is not a round of a kind that is accounted.
             ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
                 adversary than the history.
         """
@@ -159,7 +158,7 @@ class ShuffleAccountant:
 
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):
-            raise TypeError(f"step takes a ShuffleRound or a SumRound, got {type(shuffle_round).__name__}")
+            raise TypeError(f"step takes a round of a shuffled protocol, got {type(shuffle_round).__name__}")
         if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
             raise ValueError(
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
@@ -480,9 +479,9 @@ class ShuffleAccountant:
             )
         if tightest[0] == math.inf:
             raise ValueError(
-                f"no ε at δ={delta:g} can be certified: the coins of these sums are "
-                f"{self._replacement_distance():.3g} away from the Gaussian that covers them, charged "
-                "(1 + e^ε) times; use more coins, fewer rounds, or a larger δ"
+                f"no ε at δ={delta:g} can be certified: these sums are {self._replacement_distance():.3g} "
+                "away from what covers them, charged (1 + e^ε) times; use more coins or shares, fewer "
+                "rounds, or a larger δ"
             )
         return tightest
 
@@ -508,7 +507,7 @@ class ShuffleAccountant:
         if sum(distinct.values()) != 1 or self._replacement_distance():
             return
         (only,) = distinct
-        if isinstance(only, SumRound):
+        if not isinstance(only, ShuffleRound):
             return
         adaptive = only.blanket is not None and only.blanket.form is Form.CLONES
         if adaptive or only.sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache, reduce
 
-from shuffle_plugins.accounting import sum_losses
+from shuffle_plugins.accounting import laplace_losses, sum_losses, tagged_losses
+from shuffle_plugins.accounting.laplace_rounds import LaplaceRound
 from shuffle_plugins.accounting.losses import Kind, LossLaw, Resolution, loss_law, tighter
 from shuffle_plugins.accounting.pairs import CountPair, lower_mixtures, upper_mixtures
 from shuffle_plugins.accounting.rounds import ShuffleRound
 from shuffle_plugins.accounting.sum_rounds import SumRound
+from shuffle_plugins.accounting.tagged_rounds import TaggedRound
 
-Round = ShuffleRound | SumRound
+Round = ShuffleRound | SumRound | LaplaceRound | TaggedRound
 """What an accountant records: hashable, for the neighbouring relation replace-one at fixed population."""
 
 
@@ -19,13 +21,25 @@ def upper_law(recorded: Round, resolution: Resolution) -> LossLaw:
     """The law of the round's dominating pair, bounded from above."""
     if isinstance(recorded, SumRound):
         return sum_losses.upper_law(recorded, resolution)
+    if isinstance(recorded, TaggedRound):
+        tags, counts = zip(*recorded.shuffles(), strict=True)
+        return tagged_losses.upper_law(
+            [upper_law(tag, resolution) for tag in tags],
+            counts,
+            sampling_rate=recorded.sampling_rate,
+            resolution=resolution,
+        )
+    if isinstance(recorded, LaplaceRound):
+        return laplace_losses.upper_law(recorded, resolution)
     return reduce(tighter, _pair_laws(recorded, resolution, "upper"))
 
 
 @lru_cache(maxsize=8192)
 def upper_pair_from_below(recorded: Round, resolution: Resolution) -> LossLaw | None:
     """The same pair bounded from below, which tells the numerical error; None if it is not made of counts."""
-    if isinstance(recorded, SumRound) or not all(isinstance(pair, CountPair) for pair in _pairs(recorded)):
+    if not isinstance(recorded, ShuffleRound) or not all(
+        isinstance(pair, CountPair) for pair in _pairs(recorded)
+    ):
         return None
     return reduce(tighter, _pair_laws(recorded, resolution, "lower"))
 
@@ -41,8 +55,8 @@ def _pairs(recorded: ShuffleRound) -> list[object]:
 @lru_cache(maxsize=8192)
 def has_two_counts(recorded: Round) -> bool:
     """Whether the round's outcomes are so few that one round alone can be resolved very finely."""
-    if isinstance(recorded, SumRound):
-        return True
+    if not isinstance(recorded, ShuffleRound):
+        return not isinstance(recorded, TaggedRound)
     return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in _pairs(recorded))
 
 
@@ -51,6 +65,16 @@ def lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
     """The law of one of the round's instances."""
     if isinstance(recorded, SumRound):
         return sum_losses.instance_law(recorded, resolution)
+    if isinstance(recorded, TaggedRound):
+        tags, counts = zip(*recorded.shuffles(), strict=True)
+        return tagged_losses.instance_law(
+            [lower_law(tag, resolution, lower_families(tag)[0]) for tag in tags],
+            counts,
+            sampling_rate=recorded.sampling_rate,
+            resolution=resolution,
+        )
+    if isinstance(recorded, LaplaceRound):
+        return laplace_losses.instance_law(recorded, resolution)
     return loss_law(lower_mixtures(recorded)[family], kind="lower", resolution=resolution)
 
 
@@ -59,16 +83,22 @@ def lower_families(recorded: Round) -> tuple[str, ...]:
     """Names of the round's lower bounds, the most telling first."""
     if isinstance(recorded, SumRound):
         return (sum_losses.INSTANCE,) if sum_losses.has_instance(recorded) else ()
+    if isinstance(recorded, TaggedRound):
+        return (tagged_losses.INSTANCE,) if recorded.opposite else ()
+    if isinstance(recorded, LaplaceRound):
+        return (laplace_losses.INSTANCE,) if recorded.attained else ()
     mixtures = lower_mixtures(recorded)
     return tuple(sorted(mixtures, key=lambda name: -mixtures[name].information))
 
 
 def from_state(state: tuple[object, ...]) -> Round:
-    """Rebuild a round of either kind from its ``state()``.
+    """Rebuild a round of any kind from its ``state()``.
 
     Raises:
         ValueError: if the tuple is not one that a round's ``state`` writes.
     """
-    if isinstance(state, (tuple, list)) and len(state) > 0 and state[0] == SumRound.MARK:
-        return SumRound.from_state(tuple(state))
+    if isinstance(state, (tuple, list)) and len(state) > 0:
+        for kind in (SumRound, LaplaceRound, TaggedRound):
+            if state[0] == kind.MARK:
+                return kind.from_state(tuple(state))
     return ShuffleRound.from_state(state)  # type: ignore[arg-type]

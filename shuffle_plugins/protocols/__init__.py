@@ -4,6 +4,15 @@ from shuffle_plugins.protocols.frequencies import FrequencyEstimation
 from shuffle_plugins.protocols.histogram_sum import HistogramSum
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.scalar_sum import ScalarSum
+from shuffle_plugins.protocols.split_sum import SplitSum
 from shuffle_plugins.protocols.vector_sum import VectorSum
 
-__all__ = ["FrequencyEstimation", "Histogram", "HistogramSum", "Intervals", "ScalarSum", "VectorSum"]
+__all__ = [
+    "FrequencyEstimation",
+    "Histogram",
+    "HistogramSum",
+    "Intervals",
+    "ScalarSum",
+    "SplitSum",
+    "VectorSum",
+]
