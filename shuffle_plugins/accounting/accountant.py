@@ -158,7 +158,7 @@ class ShuffleAccountant:
 
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):
-            raise TypeError(f"step takes a round of a shuffled protocol, got {type(shuffle_round).__name__}")
+            raise TypeError(f"step takes a ShuffleRound, or a sum's, got {type(shuffle_round).__name__}")
         if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
             raise ValueError(
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
