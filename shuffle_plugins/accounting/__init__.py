@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
     from shuffle_plugins.accounting.sum_rounds import SumRound
+    from shuffle_plugins.accounting.tagged_rounds import Tag, TaggedRound
 
 _LAZY = {
     "Adversary": "shuffle_plugins.accounting.rounds",
@@ -38,6 +39,8 @@ _LAZY = {
     "ShuffleAccountant": "shuffle_plugins.accounting.accountant",
     "ShuffleRound": "shuffle_plugins.accounting.rounds",
     "SumRound": "shuffle_plugins.accounting.sum_rounds",
+    "Tag": "shuffle_plugins.accounting.tagged_rounds",
+    "TaggedRound": "shuffle_plugins.accounting.tagged_rounds",
     "calibrate_cohort": "shuffle_plugins.accounting.calibrate",
     "calibrate_local_epsilon": "shuffle_plugins.accounting.calibrate",
     "calibrate_num_steps": "shuffle_plugins.accounting.calibrate",
@@ -55,6 +58,8 @@ __all__ = [
     "ShuffleAccountant",
     "ShuffleRound",
     "SumRound",
+    "Tag",
+    "TaggedRound",
     "calibrate_cohort",
     "calibrate_local_epsilon",
     "calibrate_num_steps",

@@ -38,9 +38,7 @@ def upper_law(
     largest = min(largest, composition.epsilon(max(_BEYOND, 4 * missing)), _LARGEST_LOSS)
     points = min(math.ceil(2 * resolution.cells * largest / deviation) + 2, _MOST_POINTS)
     own = np.linspace(0.0, largest, points)
-    outcomes = hull_outcomes(
-        np.log1p(sampling_rate * np.expm1(own)), sampling_rate * composition.deltas(own)
-    )
+    outcomes = hull_outcomes(np.log1p(sampling_rate * np.expm1(own)), sampling_rate * composition.deltas(own))
     p, q = mirrored(outcomes)
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
     return finite_law(

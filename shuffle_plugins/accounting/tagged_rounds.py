@@ -100,8 +100,8 @@ class TaggedRound:
             raise ValueError("a round needs tags, at least one")
         if self.sampling not in _SCHEMES:
             raise ValueError(
-                f"tags are composed for a cohort of known size, so {self.sampling} sampling is not accounted; "
-                "draw k of n, or let everybody take part"
+                f"tags are composed for a cohort of known size, so {self.sampling} sampling is not "
+                "accounted; draw k of n, or let everybody take part"
             )
         _whole("population", self.population, high=MAX_POPULATION)
         _whole("cohort", self.cohort, high=self.population)

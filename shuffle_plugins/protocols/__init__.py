@@ -1,5 +1,8 @@
 """Multi-message shuffle protocols: many small messages per client, and central-model accuracy."""
 
+from shuffle_plugins.protocols.ball_sum import BallSum
+from shuffle_plugins.protocols.binary_sum import BinarySum
+from shuffle_plugins.protocols.cube_sum import CubeSum
 from shuffle_plugins.protocols.frequencies import FrequencyEstimation
 from shuffle_plugins.protocols.histogram_sum import HistogramSum
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
@@ -8,6 +11,9 @@ from shuffle_plugins.protocols.split_sum import SplitSum
 from shuffle_plugins.protocols.vector_sum import VectorSum
 
 __all__ = [
+    "BallSum",
+    "BinarySum",
+    "CubeSum",
     "FrequencyEstimation",
     "Histogram",
     "HistogramSum",

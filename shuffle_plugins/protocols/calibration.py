@@ -82,7 +82,7 @@ def calibrate(
         return accountant.spent(delta)
 
     rate = 1.0 if population is None else clients / population
-    noise = _noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
+    noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.
         found = made(noise)
@@ -95,7 +95,7 @@ def calibrate(
     )
 
 
-def _noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num_steps: int) -> float:
+def least_noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num_steps: int) -> float:
     """Least noise multiplier, to a part in 2,000, at which Gaussian noise gives ε at δ."""
 
     def fits(noise: float) -> bool:

@@ -71,6 +71,8 @@ class CoordinateBlocks:
         short, longer = divmod(self.dim, self.count)
         parts = [
             randomness.integers(length, (clients, repeats, blocks), device=device)
+            if length > 1
+            else torch.zeros((clients, repeats, blocks), dtype=torch.int64, device=device)
             for length, blocks in ((short + 1, longer), (short, self.count - longer))
             if blocks
         ]

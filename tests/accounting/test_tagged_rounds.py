@@ -1,0 +1,232 @@
+"""Rounds of several messages per client, against enumeration of everything that can be seen."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, Tag, TaggedRound
+
+EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
+Kind = tuple[float, int]  # ε0 and number of places
+Record = tuple[tuple[int, ...], ...]  # under each tag, the bit held at each place
+
+
+def message_law(bits: Sequence[int], local_epsilon: float) -> dict[tuple[int, int], float]:
+    """A place drawn uniformly, and the bit there, flipped."""
+    kept = 1 / (1 + math.exp(-local_epsilon))
+    return {
+        (place, sent): (kept if sent == held else 1 - kept) / len(bits)
+        for place, held in enumerate(bits)
+        for sent in (0, 1)
+    }
+
+
+def multiset_law(laws: Sequence[dict[tuple[int, int], float]]) -> dict[tuple[object, ...], float]:
+    found: Counter[tuple[object, ...]] = Counter({(): 1.0})
+    for law in laws:
+        after: Counter[tuple[object, ...]] = Counter()
+        for seen, mass in found.items():
+            for message, share in law.items():
+                after[tuple(sorted((*seen, message)))] += mass * share
+        found = after
+    return found
+
+
+def view_law(cohort: Sequence[Record], kinds: Sequence[Kind]) -> dict[tuple[object, ...], float]:
+    """The multisets under all tags together; tags are independent given the data."""
+    by_tag = [
+        multiset_law([message_law(record[t], kinds[t][0]) for record in cohort]) for t in range(len(kinds))
+    ]
+    return {
+        tuple(view for view, _ in combined): math.prod(mass for _, mass in combined)
+        for combined in itertools.product(*(law.items() for law in by_tag))
+    }
+
+
+def sampled_law(people: Sequence[Record], cohort: int, kinds: Sequence[Kind]) -> Counter[tuple[object, ...]]:
+    """One draw of the cohort for all tags."""
+    total: Counter[tuple[object, ...]] = Counter()
+    subsets = list(itertools.combinations(people, cohort))
+    for subset in subsets:
+        for view, mass in view_law(subset, kinds).items():
+            total[view] += mass / len(subsets)
+    return total
+
+
+def records(kinds: Sequence[Kind]) -> list[Record]:
+    return list(itertools.product(*(itertools.product((0, 1), repeat=places) for _, places in kinds)))
+
+
+def profiles(
+    population: int, cohort: int, kinds: Sequence[Kind], own: Sequence[tuple[Record, Record]]
+) -> Iterator[np.ndarray]:
+    """δ at EPSILONS of every dataset."""
+    for first, second in own:
+        for others in itertools.combinations_with_replacement(records(kinds), population - 1):
+            p = sampled_law((first, *others), cohort, kinds)
+            q = sampled_law((second, *others), cohort, kinds)
+            a = np.array([p[view] for view in p | q])
+            b = np.array([q[view] for view in p | q])
+            yield np.array([np.maximum(a - math.exp(e) * b, 0).sum() for e in EPSILONS])
+
+
+def tagged(kinds: Sequence[Kind], *, population: int, cohort: int) -> TaggedRound:
+    return TaggedRound(
+        tags=tuple(Tag(local_epsilon=e, count=1, places=places > 1) for e, places in kinds),
+        population=population,
+        cohort=cohort,
+        opposite=True,
+        sampling=Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("population", "cohort", "kinds"),
+    [
+        (3, 3, [(1.0, 2)]),
+        (4, 4, [(1.0, 1), (0.5, 1)]),
+        (3, 3, [(0.7, 2), (1.5, 1)]),
+        (2, 2, [(2.0, 3)]),
+        (3, 2, [(1.0, 2)]),
+        (4, 2, [(1.0, 1), (0.5, 1)]),
+        (3, 1, [(1.0, 1), (2.0, 1)]),
+    ],
+)
+def test_no_dataset_costs_more_than_certified_and_one_as_much_as_attained(
+    population: int, cohort: int, kinds: list[Kind]
+) -> None:
+    every = records(kinds)
+    pairs = [(every[-1], every[0]), (every[0], every[-1])]
+    pairs += [pair for pair in itertools.permutations(every, 2) if len(every) <= 4]
+    found = np.array(list(profiles(population, cohort, kinds, pairs)))
+    worst = found.max(axis=0)
+    accountant = ShuffleAccountant()
+    accountant.step(tagged(kinds, population=population, cohort=cohort))
+    bounds = [accountant.delta(e) for e in EPSILONS]
+    assert worst.max() > 0.05
+    for exact, bound in zip(worst, bounds, strict=True):
+        assert bound.lower <= exact * (1 + 1e-9) + 1e-15
+        assert exact <= bound.upper * (1 + 1e-9) + 1e-15
+    # Nor is it far from it: tiny groups are the least favourable to a bound for all datasets.
+    assert bounds[0].upper <= 1.35 * worst[0]
+    assert bounds[0].lower >= 0.6 * worst[0]
+
+
+def test_sampling_each_tag_anew_would_promise_too_much() -> None:
+    """Whoever is in a cohort of one is in it under all ten tags."""
+    accountant, apart = ShuffleAccountant(), ShuffleAccountant()
+    accountant.step(
+        replace(
+            tagged([(1.5, 1)], population=20, cohort=1),
+            tags=(Tag(local_epsilon=1.5, count=10, places=False),),
+        )
+    )
+    apart.step(tagged([(1.5, 1)], population=20, cohort=1), num_steps=10)
+    kept = 1 / (1 + math.exp(-1.5))
+    held = np.array([math.comb(10, k) * kept**k * (1 - kept) ** (10 - k) for k in range(11)])
+    exact = np.maximum(held / 20 + held[::-1] * 19 / 20 - math.e * held[::-1], 0).sum()
+    assert apart.delta(1.0).upper < exact / 2
+    assert exact <= accountant.delta(1.0).upper <= 1.001 * exact
+
+
+@pytest.mark.parametrize(
+    ("tags", "reports"), [(((0.3, 400, False),), 2000), (((0.5, 20, True), (1.0, 5, False)), 500)]
+)
+def test_without_sampling_it_is_the_composition_of_its_tags(
+    tags: tuple[tuple[float, int, bool], ...], reports: int
+) -> None:
+    whole = TaggedRound(
+        tags=tuple(Tag(local_epsilon=e, count=count, places=places) for e, count, places in tags),
+        population=reports,
+        cohort=reports,
+        opposite=True,
+    )
+    together, apart = ShuffleAccountant(), ShuffleAccountant()
+    together.step(whole, num_steps=3)
+    for tag, count in whole.shuffles():
+        apart.step(tag, num_steps=3 * count)
+    first, second = together.epsilon(1e-6), apart.epsilon(1e-6)
+    assert first.upper == pytest.approx(second.upper, rel=1e-3)
+    assert first.lower == pytest.approx(second.lower, rel=1e-3)
+    assert first.lower <= second.upper
+    assert second.lower <= first.upper
+
+
+def test_sampling_composition_and_the_server() -> None:
+    tags = (Tag(local_epsilon=0.5, count=50, places=False),)
+    alone = TaggedRound(tags=tags, population=500, cohort=500, opposite=True)
+    sampled = replace(alone, population=10_000, sampling=Sampling.WITHOUT_REPLACEMENT)
+
+    def spent(tagged_round: TaggedRound, steps: int) -> tuple[float, float]:
+        accountant = ShuffleAccountant()
+        accountant.step(tagged_round, num_steps=steps)
+        found = accountant.epsilon(1e-6)
+        return found.lower, found.upper
+
+    assert spent(sampled, 1)[1] < 0.4 * spent(alone, 1)[1]
+    low, high = spent(sampled, 400)
+    assert 0.5 * high < low < high < spent(alone, 400)[0]
+    seen = replace(sampled, adversary=Adversary.SERVER)
+    assert spent(seen, 1) == spent(alone, 1)
+    robust = replace(alone, honest=250)
+    assert spent(robust, 1)[1] == pytest.approx(1.45 * spent(alone, 1)[1], rel=0.1)
+
+
+def test_what_a_client_reveals_to_all_is_the_cap() -> None:
+    tiny = tagged([(0.01, 1)] * 2, population=2, cohort=2)
+    accountant = ShuffleAccountant()
+    accountant.step(tiny)
+    assert tiny.local_epsilon == pytest.approx(0.02)
+    assert accountant.epsilon(1e-12).upper <= 0.02
+
+
+def test_states_round_trip_in_an_accountant() -> None:
+    recorded = TaggedRound(
+        tags=(Tag(local_epsilon=0.5, count=3, places=True), Tag(local_epsilon=0.2, count=1, places=False)),
+        population=100,
+        cohort=20,
+        honest=15,
+        sampling=Sampling.WITHOUT_REPLACEMENT,
+    )
+    assert TaggedRound.from_state(recorded.state()) == recorded
+    accountant, restored = ShuffleAccountant(), ShuffleAccountant()
+    accountant.step(recorded, num_steps=7)
+    restored.load_state_dict(accountant.state_dict())
+    assert restored.history == ((recorded, 7),)
+    for damaged in (recorded.state()[:-1], ("tags", "full", "model-observer", ((0.5,),), 9, 9, None, False)):
+        with pytest.raises(ValueError, match="not the state"):
+            TaggedRound.from_state(damaged)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("tags", (), "at least one"),
+        ("population", 0, "population"),
+        ("cohort", 101, "cohort"),
+        ("cohort", 50, "full participation"),
+        ("honest", 0, "honest"),
+        ("honest", 101, "honest"),
+        ("sampling", Sampling.POISSON, "known size"),
+        ("opposite", 1, "opposite"),
+    ],
+)
+def test_bad_rounds_are_refused(field: str, value: object, said: str) -> None:
+    good = TaggedRound(tags=(Tag(local_epsilon=0.5, count=3, places=True),), population=100, cohort=100)
+    with pytest.raises(ValueError, match=said):
+        replace(good, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("local_epsilon", 0.0), ("local_epsilon", math.nan), ("count", 0), ("places", 1)]
+)
+def test_bad_tags_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        replace(Tag(local_epsilon=0.5, count=3, places=True), **{field: value})

@@ -1,0 +1,349 @@
+"""The thesis's multi-message mean estimation: bits of sampled coordinates, each shuffled under its tag."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.mechanisms.sampled.bit_planes import plane_value
+from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan, plane_weights
+from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
+from shuffle_plugins.protocols.tag_plans import level_epsilons
+from shuffle_plugins.protocols.tagged_sum import TaggedSum
+from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.shuffler import InMemoryShuffler
+
+EPSILON, DELTA = 1.0, 1e-6
+
+
+def binary(clients: int, dim: int) -> Tensor:
+    return torch.randint(0, 2, (clients, dim), generator=torch.Generator().manual_seed(1)).double()
+
+
+def cube(clients: int, dim: int) -> Tensor:
+    drawn = torch.rand(clients, dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return drawn * 4 - 2
+
+
+def ball(clients: int, dim: int) -> Tensor:
+    rows = torch.randn(clients, dim, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return 2 * rows / rows.norm(dim=1, keepdim=True)
+
+
+SUMS: list[tuple[TaggedSum, Callable[[int, int], Tensor]]] = [
+    (BinarySum(dim=5, clients=40, budget=6.0, samples=2), binary),
+    (CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3, radius=2.0), cube),
+    (CubeSum(dim=4, clients=40, budget=8.0, samples=4, levels=2, radius=2.0), cube),
+    (BallSum(dim=6, clients=40, budget=20.0, samples=5, levels=2, radius=2.0), ball),
+    (BallSum(dim=6, clients=40, budget=20.0, samples=8, radius=2.0, frame="rotation"), ball),
+]
+
+
+# ---- what it computes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("protocol", "data"), SUMS)
+def test_estimates_are_unbiased_and_vary_as_predicted(
+    protocol: TaggedSum, data: Callable[[int, int], Tensor]
+) -> None:
+    x, source = data(protocol.clients, protocol.dim), SeededRandomness(5)
+    repeats = 1500
+    errors = torch.stack(
+        [protocol.randomize_sum(x, randomness=source) - x.sum(dim=0) for _ in range(repeats)]
+    )
+    each = errors.square().sum(dim=1)
+    spread = errors.std(dim=0) / math.sqrt(repeats)
+    assert float((errors.mean(dim=0).abs() / spread).max()) < 4.5
+    noise = float(each.std()) / math.sqrt(repeats)
+    assert float(each.mean()) < protocol.worst_variance + 4 * noise
+    assert float(each.mean()) > 0.5 * protocol.worst_variance
+
+
+def test_the_variance_of_binary_vectors_is_the_same_for_all_and_exact() -> None:
+    protocol = BinarySum(dim=5, clients=40, budget=6.0, samples=2)
+    source = SeededRandomness(6)
+    for x in (torch.zeros(40, 5), torch.ones(40, 5), binary(40, 5).float()):
+        errors = torch.stack(
+            [protocol.randomize_sum(x, randomness=source) - x.sum(dim=0) for _ in range(1500)]
+        )
+        each = errors.double().square().sum(dim=1)
+        assert float(each.mean()) == pytest.approx(
+            protocol.worst_variance, abs=5 * float(each.std()) / math.sqrt(1500)
+        )
+
+
+def test_the_variance_of_a_cube_is_attained() -> None:
+    protocol = CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3, radius=2.0)
+    worst = torch.full((40, 5), 2.0 * (1 / 2 + 1 / 4), dtype=torch.float64)  # the last plane is about 0
+    assert float(plane_value(worst / 2, level=2, levels=3).abs().max()) == 0
+    source = SeededRandomness(7)
+    errors = torch.stack(
+        [protocol.randomize_sum(worst, randomness=source) - worst.sum(dim=0) for _ in range(1500)]
+    )
+    each = errors.square().sum(dim=1)
+    assert float(each.mean()) == pytest.approx(protocol.worst_variance, abs=5 * float(each.std()) / 38)
+
+
+@pytest.mark.parametrize(("protocol", "data"), SUMS)
+def test_through_the_shuffler_message_by_message(
+    protocol: TaggedSum, data: Callable[[int, int], Tensor]
+) -> None:
+    sent = protocol.encode(data(protocol.clients, protocol.dim), randomness=SeededRandomness(8))
+    batches = protocol.messages(sent)
+    assert {len(batch) for batch in batches} == {protocol.messages_per_client}
+    assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
+    shuffled = Reports.from_bytes(InMemoryShuffler().shuffle(batches).to_bytes())
+    assert not torch.equal(shuffled.fields[0].values, Reports.concat(batches).fields[0].values)
+    counted = protocol.tally(shuffled)
+    assert (counted.foreign, protocol.surplus(counted)) == (0, 0)
+    assert int(counted.bits.sum()) == protocol.clients * protocol.tags
+    again = protocol.signed_total(data(protocol.clients, protocol.dim), randomness=SeededRandomness(8))
+    assert torch.equal(2 * counted.ones - counted.bits, again)
+    assert torch.equal(protocol.decode(counted), protocol.decode(again))
+
+
+def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol, x = CubeSum(dim=4, clients=40, budget=1600.0, samples=4), cube(40, 4)
+    whole = protocol.signed_total(x.sign())
+    monkeypatch.setattr("shuffle_plugins.protocols.tagged_sum._ENTRIES_AT_ONCE", 12)
+    assert torch.equal(protocol.signed_total(x.sign()), whole)  # so loud that nothing is flipped
+    assert torch.equal(whole, x.sign().sum(dim=0).long())
+
+
+def test_all_is_read_by_planes_where_nothing_is_flipped() -> None:
+    x = torch.tensor([[-1.0, -0.5, 0.25, 0.75, 1.0]]).repeat(2, 1)
+    protocol = CubeSum(dim=5, clients=2, budget=5 * 4 * 90.0, samples=5, levels=4)
+    assert torch.allclose(protocol.randomize_sum(x), x.sum(dim=0))
+
+
+# ---- what it costs -----------------------------------------------------------------------------------------
+
+
+def test_messages_are_as_loud_as_the_round_says() -> None:
+    protocol = CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3)
+    tags = protocol.sum_round().tags
+    assert [(tag.count, tag.places) for tag in tags] == [(1, False), (2, True)] * 3
+    assert protocol.sum_round().local_epsilon == pytest.approx(12.0)
+    for epsilon, threshold in zip(protocol.message_epsilons, protocol.planes.thresholds, strict=True):
+        assert math.log(threshold.high / threshold.low) <= epsilon
+        assert math.log(threshold.high / threshold.low) == pytest.approx(epsilon)
+
+
+def test_planes_share_the_budget_so_that_shuffled_variance_is_least() -> None:
+    plan = SampledPlan(levels=8, samples=3)
+    weights = plane_weights(plan.levels)
+
+    def told_and_lost(epsilons: tuple[float, ...]) -> float:
+        strengths = [math.sinh(v / 2) ** 2 for v in epsilons]
+        return sum(strengths) * sum(w * w / u for w, u in zip(weights, strengths, strict=True))
+
+    ours = level_epsilons(plan, budget=0.9)
+    printed = [w ** (2 / 3) for w in weights]
+    assert told_and_lost(ours) == pytest.approx(1.0)
+    assert told_and_lost(tuple(0.3 * share / sum(printed) for share in printed)) > 1.08
+
+
+@pytest.mark.parametrize(
+    ("kind", "dim", "sensitivity", "most"),
+    [
+        (BinarySum, 300, math.sqrt(300), 1.03),
+        (CubeSum, 300, 2 * math.sqrt(300), 1.12),
+        (BallSum, 300, 2.0, 7.0),
+    ],
+)
+def test_calibrated_sums_against_the_gaussian_of_a_trusted_server(
+    kind: type[BinarySum] | type[CubeSum] | type[BallSum], dim: int, sensitivity: float, most: float
+) -> None:
+    protocol = kind.calibrated(dim=dim, clients=3000, epsilon=EPSILON, delta=DELTA)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round())
+    found = accountant.epsilon(DELTA)
+    assert 0.995 * EPSILON < found.upper <= EPSILON
+    if kind is not BallSum:
+        assert found.lower > 0.985 * EPSILON
+    gaussian = dim * (4.2247 * sensitivity) ** 2  # analytic Gaussian at (1, 1e-6): Balle, Wang 2018
+    assert 1 < protocol.worst_variance / gaussian < most
+
+
+def test_the_gaussian_of_the_test_above() -> None:
+    """δ(1) of N(1/4.2247, 1) against N(0, 1) is 1e-6."""
+
+    def tail(x: float) -> float:
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    z = 4.2247
+    assert tail(z - 1 / (2 * z)) - math.e * tail(z + 1 / (2 * z)) == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_next_to_p_vec_a_ball_costs_variance_and_saves_bits() -> None:
+    settings = {"dim": 300, "clients": 3000, "epsilon": EPSILON, "delta": DELTA}
+    many, few = VectorSum.calibrated(**settings), BallSum.calibrated(**settings)
+    rotated = BallSum.calibrated(frame="rotation", **settings)
+    assert 3 < few.worst_variance / many.worst_variance < 8
+    assert 5 < rotated.worst_variance / few.worst_variance < 20
+    assert few.bits_per_client < 0.3 * many.bits_per_client
+    assert few.messages_per_client < 0.02 * many.messages_per_client
+
+
+def test_fewer_samples_cost_as_predicted() -> None:
+    settings = {"dim": 300, "clients": 3000, "epsilon": EPSILON, "delta": DELTA}
+    whole = CubeSum.calibrated(**settings, overhead=0.5)
+    some = CubeSum.calibrated(**settings, samples=75, levels=1)
+    assert (whole.samples, some.bits_per_client) == (300, 225)
+    assert 1 < some.worst_variance / whole.worst_variance < 2.2
+
+
+def test_steps_of_a_sample_and_dishonest_clients_are_calibrated_for() -> None:
+    protocol = CubeSum.calibrated(
+        dim=20,
+        clients=500,
+        epsilon=EPSILON,
+        delta=DELTA,
+        honest_fraction=0.8,
+        num_steps=50,
+        population=10_000,
+    )
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round(population=10_000), num_steps=50)
+    assert 0.995 * EPSILON < accountant.epsilon(DELTA).upper <= EPSILON
+    assert protocol.sum_round().honest == 400
+
+
+def test_fewer_clients_than_planned_cost_more() -> None:
+    protocol = CubeSum(dim=20, clients=500, budget=10.0, samples=20)
+
+    def spent(cohort: int) -> float:
+        accountant = ShuffleAccountant()
+        accountant.step(protocol.sum_round(cohort=cohort))
+        return accountant.spent(DELTA)
+
+    assert spent(400) > 1.05 * spent(500)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> None:
+    protocol = CubeSum(dim=5, clients=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
+    honest = protocol.messages(protocol.encode(torch.zeros(3, 5)))
+    bad = Reports(
+        mechanism=protocol.name,
+        dim=5,
+        fields=(
+            Field(torch.tensor([1, 1, 1, 0]), 2),
+            Field(torch.tensor([2, 3, 0, 3]), 2),
+            Field(torch.ones(4, dtype=torch.int64), 1),
+        ),
+    )
+    before = protocol.tally(Reports.concat(honest[:2]))
+    counted = protocol.tally(InMemoryShuffler().shuffle([*honest[:2], bad]))
+    assert counted.foreign == 3
+    assert int((counted.bits - before.bits).sum()) == 1
+    assert protocol.surplus(counted) == 0
+    flood = Reports.concat([*honest, *(honest[0].narrow(0, 1) for _ in range(4))])
+    assert protocol.surplus(protocol.tally(flood)) == 4
+    moved = (protocol.decode(counted, clients=3) - protocol.decode(before, clients=2)).abs()
+    largest = 3 * protocol.planes.weights[0] / protocol.planes.thresholds[0].gain
+    assert 0 < float(moved.max()) <= largest
+
+
+def test_reports_of_another_protocol_are_refused() -> None:
+    protocol = CubeSum(dim=5, clients=3, budget=12.0, samples=2)
+    (batch, *_) = protocol.messages(protocol.encode(torch.zeros(3, 5)))
+    for other in (
+        replace(batch, dim=6),
+        replace(batch, mechanism="cube"),
+        replace(batch, fields=batch.fields[:2]),
+    ):
+        with pytest.raises(ValueError, match="not of"):
+            protocol.tally(other)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_entries_that_are_not_finite_are_refused(bad: float) -> None:
+    for protocol, said in ((SUMS[0][0], "neither 0 nor 1"), (SUMS[1][0], "NaN"), (SUMS[3][0], "NaN")):
+        x = torch.zeros(protocol.clients, protocol.dim)
+        x[3, 2] = bad
+        for call in (protocol.encode, protocol.signed_total, protocol.randomize_sum):
+            with pytest.raises(ValueError, match=said):
+                call(x)
+
+
+def test_wrong_batches_are_refused_and_long_rows_brought_in() -> None:
+    with pytest.raises(ValueError, match="neither 0 nor 1"):
+        SUMS[0][0].encode(torch.full((40, 5), 0.5))
+    for protocol, _ in SUMS:
+        with pytest.raises(ValueError, match="dimension"):
+            protocol.encode(torch.zeros(40, 7))
+        with pytest.raises(ValueError, match="rows"):
+            protocol.randomize_sum(torch.zeros(39, protocol.dim))
+    loud = CubeSum(dim=1, clients=2, budget=200.0, samples=1, radius=0.5)
+    assert torch.allclose(loud.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
+    ball_sum = BallSum(dim=1, clients=2, budget=200.0, samples=1, frame="rotation", radius=0.5)
+    assert torch.allclose(ball_sum.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("clients", 1),
+        ("clients", 2.0),
+        ("budget", 0.0),
+        ("budget", math.nan),
+        ("budget", 1e9),
+        ("budget", 1e-9),
+        ("samples", 0),
+        ("samples", 6),
+        ("levels", 0),
+        ("honest_fraction", 0.0),
+        ("honest_fraction", 0.001),
+        ("radius", -1.0),
+        ("dim", 0),
+    ],
+)
+def test_bad_fields_are_refused(field: str, value: object) -> None:
+    good = {"dim": 5, "clients": 40, "budget": 12.0, "samples": 2}
+    with pytest.raises(ValueError):  # noqa: PT011 - each field has words of its own
+        CubeSum(**{**good, field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("epsilon", 0.0, "epsilon"),
+        ("delta", 1.5, "delta"),
+        ("num_steps", 0, "num_steps"),
+        ("clients", 1, "clients"),
+        ("samples", 30, "samples"),
+        ("levels", 0, "levels"),
+        ("honest_fraction", 0.001, "nobody"),
+        ("overhead", -1.0, "overhead"),
+    ],
+)
+def test_bad_targets_are_refused(field: str, value: object, said: str) -> None:
+    good = {"dim": 20, "clients": 500, "epsilon": EPSILON, "delta": DELTA}
+    with pytest.raises(ValueError, match=said):
+        CubeSum.calibrated(**{**good, field: value})  # type: ignore[arg-type]
+
+
+def test_two_clients_can_be_calibrated_for() -> None:
+    protocol = CubeSum.calibrated(dim=1, clients=2, epsilon=EPSILON, delta=DELTA)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round())
+    assert 0.9 < accountant.spent(DELTA) <= 1.0
+
+
+def test_bits_are_counted() -> None:
+    for samples, levels in itertools.product((1, 3, 10), (1, 2)):
+        protocol = CubeSum(dim=10, clients=3, budget=30.0, samples=samples, levels=levels)
+        place = math.ceil(math.log2(math.ceil(10 / samples)))
+        assert protocol.messages_per_client == samples * levels
+        assert protocol.bits_per_client == samples * levels * (place + 1)
