@@ -1,0 +1,182 @@
+"""Histograms with everybody's coins: the whole law on small instances, calibration, errors, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.protocols import HistogramSum
+from shuffle_plugins.protocols import published_frequencies as published
+from shuffle_plugins.protocols.tally import tally
+from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.rows import Rows
+from shuffle_plugins.shuffler import InMemoryShuffler
+
+
+def accounted(sum_round, **steps):
+    accountant = ShuffleAccountant()
+    accountant.step(sum_round, **steps)
+    return accountant
+
+
+@pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])
+def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coins):
+    protocol = HistogramSum(categories=3, clients=clients, levels=levels, coins=coins)
+    whole, contrast = accounted(protocol.sum_round()), accounted(protocol.contrast_round())
+    trials = clients * coins
+    still = np.concatenate([binom.pmf(np.arange(trials + 1), trials, 0.5), np.zeros(levels)])
+    moved = np.roll(still, levels)
+    # Two counts move, whatever the others hold; the third category's has the same law on both sides.
+    p, q = np.outer(moved, still), np.outer(still, moved)
+    for epsilon in (0.05, 0.2, 0.5, 1.0):
+        exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        assert whole.delta(epsilon).lower <= exact * (1 + 1e-9)
+        assert contrast.delta(epsilon).lower <= exact * (1 + 1e-9)
+        assert exact <= whole.delta(epsilon).upper * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("categories", "clients", "epsilon"), [(10, 500, 1.0), (2_000, 50_000, 0.5)])
+def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilon):
+    delta = 1e-6
+    protocol = HistogramSum.calibrated(categories=categories, clients=clients, epsilon=epsilon, delta=delta)
+    spent = accounted(protocol.sum_round()).spent(delta)
+    assert 0.98 * epsilon < spent <= epsilon
+    assert accounted(protocol.contrast_round()).epsilon(delta).lower > 0.985 * spent
+    central = published.central_gaussian(categories=categories, clients=clients, epsilon=epsilon, delta=delta)
+    assert central <= protocol.squared_error <= 1.04 * central
+
+
+def test_calibration_over_sampled_sums_with_dishonest_clients():
+    protocol = HistogramSum.calibrated(
+        categories=20,
+        clients=1_000,
+        epsilon=1.0,
+        delta=1e-6,
+        num_steps=10,
+        population=20_000,
+        honest_fraction=0.8,
+    )
+    accountant = accounted(protocol.sum_round(population=20_000), num_steps=10)
+    assert accountant.spent(1e-6) <= 1.0
+    assert protocol.sum_round().trials == 800 * protocol.coins
+
+
+def test_messages_counts_and_estimates_agree():
+    protocol = HistogramSum(categories=4, clients=30, levels=3, coins=5)
+    x = torch.arange(30) % 3
+    counts = protocol.encode(x, randomness=SeededRandomness(1))
+    messages = [protocol.messages(row) for row in counts]
+    assert all(len(each) == protocol.messages_per_client for each in messages)
+    shuffled = InMemoryShuffler(minimum=30).shuffle(messages)
+    seen = tally(shuffled, labels=4)
+    assert torch.equal(seen.ones, protocol.total(counts))
+    assert torch.equal(seen.bits, torch.full((4,), 30 * protocol.messages_per_coordinate))
+    histogram = protocol.estimate(seen)
+    assert torch.equal(histogram.counts, protocol.estimate(protocol.total(counts)).counts)
+    exact = torch.tensor([10.0, 10.0, 10.0, 0.0])
+    assert float((histogram.counts - exact).abs().max()) < 6 * math.sqrt(protocol.noise_variance)
+    assert protocol.bits_per_message == 3
+    assert protocol.bits_per_client == 4 * 4
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_estimates_are_unbiased_with_the_predicted_error(whole):
+    protocol = HistogramSum(categories=5, clients=40, levels=4, coins=6)
+    x = torch.tensor([0] * 25 + [3] * 15)
+    truth = torch.bincount(x, minlength=5) / 40
+    found, covered, within = [], 0, 0
+    reach = protocol.largest_error(confidence=0.9)
+    for seed in range(800):
+        source = SeededRandomness(seed)
+        if whole:
+            histogram = protocol.randomize_histogram(x, randomness=source)
+        else:
+            histogram = protocol.estimate(protocol.total(protocol.encode(x, randomness=source)))
+        found.append(histogram.frequencies)
+        intervals = protocol.intervals(histogram, confidence=0.9)
+        covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
+        within += float((histogram.frequencies - truth).abs().max()) <= reach
+    estimates = torch.stack(found)
+    deviation = math.sqrt(protocol.squared_error / 800)
+    assert float((estimates.mean(dim=0) - truth).norm()) < 4 * deviation
+    errors = ((estimates - truth) ** 2).sum(dim=1)
+    assert float(errors.mean()) == pytest.approx(protocol.squared_error, rel=0.15)
+    assert covered / 4_000 > 0.88
+    assert within / 800 > 0.88
+
+
+def test_what_malicious_clients_send_is_bounded_or_set_aside():
+    protocol = HistogramSum(categories=3, clients=4, levels=2, coins=20)
+    x = torch.tensor([0, 0, 1, 2])
+    counts = protocol.encode(x, randomness=SeededRandomness(2))
+    honest = protocol.estimate(protocol.total(counts)).counts
+    most = counts.clone()
+    most[3] = protocol.messages_per_coordinate
+    moved = (protocol.estimate(protocol.total(most)).counts - honest).abs()
+    assert float(moved.max()) <= protocol.influence
+    most[3, 0] += 1
+    with pytest.raises(ValueError, match="leave its messages out"):
+        protocol.total(most)
+    good = protocol.messages(counts[0])
+    label = torch.full_like(good.fields[0].values, 3)
+    foreign = Reports(
+        mechanism=good.mechanism, dim=good.dim, fields=(Field(label, good.fields[0].bits), good.fields[1])
+    )
+    rest = [protocol.messages(row) for row in counts[1:]]
+    seen = tally(InMemoryShuffler().shuffle([foreign, *rest]), labels=3)
+    histogram = protocol.estimate(seen, clients=3)
+    assert histogram.refused == protocol.messages_per_client
+    without = protocol.estimate(protocol.total(counts[1:]), clients=3)
+    assert torch.equal(histogram.counts, without.counts)
+
+
+@pytest.mark.parametrize(
+    ("x", "error"),
+    [
+        (torch.tensor([0, 1, 3]), ValueError),
+        (torch.tensor([0, 1, -1]), ValueError),
+        (torch.tensor([0.0, math.nan, 1.0]), ValueError),
+        (torch.tensor([True, False, True]), ValueError),
+        (torch.zeros(3, 3, dtype=torch.int64), ValueError),
+        (torch.tensor([0, 1]), ValueError),
+        ([0, 1, 2], TypeError),
+        (Rows(torch.zeros(3, 3)), TypeError),
+    ],
+)
+def test_data_that_are_no_categories_are_refused(x, error):
+    protocol = HistogramSum(categories=3, clients=3, levels=1, coins=40)
+    with pytest.raises(error):
+        protocol.randomize_histogram(x)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"categories": 1}, {"clients": 1}, {"levels": 0}, {"coins": 0}, {"coins": 1}, {"honest_fraction": 2.0}],
+)
+def test_fields_out_of_range_are_refused(changes):
+    with pytest.raises(ValueError):  # noqa: PT011
+        HistogramSum(**({"categories": 3, "clients": 3, "levels": 1, "coins": 40} | changes))
+
+
+def test_totals_of_another_width_and_of_nobody_are_refused():
+    protocol = HistogramSum(categories=3, clients=3, levels=1, coins=40)
+    with pytest.raises(ValueError, match="a total has 3 entries"):
+        protocol.estimate(torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="nobody's data"):
+        protocol.estimate(torch.zeros(3, dtype=torch.int64), clients=0)
+    with pytest.raises(ValueError, match="confidence"):
+        protocol.largest_error(confidence=0.0)
+
+
+def test_a_million_clients_over_a_hundred_thousand_categories():
+    clients, categories = 1_000_000, 100_000
+    protocol = HistogramSum(categories=categories, clients=clients, levels=400, coins=4)
+    x = torch.arange(clients) % 1_000
+    histogram = protocol.randomize_histogram(x, randomness=SeededRandomness(0))
+    noise = histogram.counts - torch.bincount(x, minlength=categories)
+    assert float(noise.var()) == pytest.approx(protocol.noise_variance, rel=0.05)
+    assert float(noise.abs().max()) <= clients * protocol.largest_error(confidence=0.9999)
