@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flwr_shuffle.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
     from flwr_shuffle.stages import Anonymous, InMemoryStage, ShuffleStage
     from flwr_shuffle.strategy import ShuffleStrategy
+    from flwr_shuffle.sum_stage import SummingStage
     from shuffle_plugins.ledger.client import ClientLimits
     from shuffle_plugins.mechanisms.spec import MechanismSpec
 
@@ -43,6 +44,7 @@ _LAZY = {
     "ShuffleMod": "flwr_shuffle.mod",
     "ShuffleStage": "flwr_shuffle.stages",
     "ShuffleStrategy": "flwr_shuffle.strategy",
+    "SummingStage": "flwr_shuffle.sum_stage",
     "register_mix_node": "flwr_shuffle.mix_node",
 }
 
@@ -64,6 +66,7 @@ __all__ = [
     "ShuffleMod",
     "ShuffleStage",
     "ShuffleStrategy",
+    "SummingStage",
     "register_mix_node",
 ]
 

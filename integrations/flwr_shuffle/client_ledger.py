@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings
 from flwr_shuffle.messages import Instruction
+from flwr_shuffle.randomizers import Randomizer
 from shuffle_plugins.ledger import (
     ClientLedger,
     ClientLimits,
@@ -19,7 +20,6 @@ from shuffle_plugins.ledger import (
     Refused,
     ReportRefused,
 )
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 
 STATE_KEY = "shuffle-ledger"
 """Key of the count in ``context.state``."""
@@ -37,7 +37,7 @@ _CODES = {
 
 
 def charge(
-    context: Context, settings: ClientSettings, instruction: Instruction, mechanism: LocalRandomizer
+    context: Context, settings: ClientSettings, instruction: Instruction, mechanism: Randomizer
 ) -> None:
     """Charge one report of a round to this client, before it trains; a file has it when this returns.
 
@@ -69,7 +69,7 @@ def charge(
         raise ClientRefused(ClientRefusal.LEDGER) from error
 
 
-def _charge_state(state: RecordDict, token: bytes, mechanism: LocalRandomizer, limits: ClientLimits) -> None:
+def _charge_state(state: RecordDict, token: bytes, mechanism: Randomizer, limits: ClientLimits) -> None:
     record = state.config_records.get(STATE_KEY, ConfigRecord({_TOKENS: [], _EPSILONS: [], _DELTAS: []}))
     tokens = cast(list[bytes], record[_TOKENS])
     epsilons, deltas = cast(list[float], record[_EPSILONS]), cast(list[float], record[_DELTAS])

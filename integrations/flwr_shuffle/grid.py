@@ -37,7 +37,7 @@ class AnonymousReply(Message):
 
     def __init__(self, anonymous: Anonymous, *, token: bytes) -> None:
         counts: dict[str, int | float | list[int] | list[float]] = {
-            "reports": 0 if anonymous.reports is None else len(anonymous.reports),
+            "reports": anonymous.count,
             "answered": anonymous.answered,
             "unreadable": anonymous.unreadable,
         }

@@ -51,6 +51,7 @@ class ClientRefusal(StrEnum):
     BAD_INSTRUCTION = "shuffle: the instruction is malformed"
     BAD_MODEL = "shuffle: the message must hold one ArrayRecord of real numbers, and integers if need be"
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
+    SEALED_SUM = "shuffle: a share of a sum protects nobody in an envelope; sums need a stage that adds up"
     BAD_SETTINGS = "shuffle: the client's node_config is not valid"
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
@@ -185,7 +186,7 @@ def _number(own: Mapping[str, UserConfigValue], key: str) -> float | None:
     value = own.get(key)
     if value is None:
         return None
-    if isinstance(value, (bool, str)) or not math.isfinite(value):
+    if isinstance(value, (bool, str)) or math.isnan(value):
         raise ValueError(f"{key} is a number, got {value!r}")
     return float(value)
 

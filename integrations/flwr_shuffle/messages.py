@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from flwr_shuffle.randomizers import Spec, spec_from_json
 
 if TYPE_CHECKING:
     from shuffle_plugins.shuffler.envelopes import RoundContext
@@ -50,7 +50,7 @@ class Instruction:
         token: 16 random bytes, new for each attempt at a round.
         run: name of the training run, 1 to 128 printable characters.
         server_round: number of the round within the run, from 0.
-        mechanism: the randomizer of the update.
+        mechanism: the randomizer of the update, or the sum that it is a share of.
         participation: probability in (0, 1] with which a client sends a report rather than a dummy.
         analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
 
@@ -61,7 +61,7 @@ class Instruction:
     token: bytes
     run: str
     server_round: int
-    mechanism: MechanismSpec
+    mechanism: Spec
     participation: float = 1.0
     analyzer_key: bytes = b""
 
@@ -72,8 +72,8 @@ class Instruction:
             raise ValueError(f"run is a name of 1 to {MAX_RUN} printable characters, got {self.run!r}")
         if type(self.server_round) is not int or not 0 <= self.server_round < 1 << 63:
             raise ValueError(f"server_round is a whole number, zero or more, got {self.server_round!r}")
-        if not isinstance(self.mechanism, MechanismSpec):
-            raise ValueError(f"mechanism is a MechanismSpec, got {self.mechanism!r}")
+        if not isinstance(self.mechanism, Spec):
+            raise ValueError(f"mechanism is a MechanismSpec or a SumSpec, got {self.mechanism!r}")
         if type(self.participation) not in (int, float) or not 0 < self.participation <= 1:
             raise ValueError(f"participation is a probability in (0, 1], got {self.participation!r}")
         object.__setattr__(self, "participation", float(self.participation))
@@ -124,7 +124,7 @@ class Instruction:
             token=values[_TOKEN],
             run=values[_RUN],
             server_round=values[_ROUND],
-            mechanism=MechanismSpec.from_json(values[_MECHANISM]),
+            mechanism=spec_from_json(values[_MECHANISM]),
             participation=values[_PARTICIPATION],
             analyzer_key=values.get(_ANALYZER, b""),
         )

@@ -16,9 +16,10 @@ from torch import Tensor
 from flwr_shuffle.client_ledger import charge
 from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings, check_max_local_delta
 from flwr_shuffle.messages import Instruction, context_of, instruction_of, plain_payload, refusal, reply
+from flwr_shuffle.randomizers import Randomizer
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.errors import ShuffleError
@@ -50,7 +51,8 @@ class ShuffleMod:
 
     The client's limits come from the constructor and from its ``node_config``, where it states
 
-    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it;
+    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
+      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
     - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger;
     - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
     - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts. Without it the count is kept in
@@ -112,6 +114,8 @@ class ShuffleMod:
     def _agreed(self, message: Message, context: Context) -> _Task:
         """What to do, once it is checked and paid for. Nothing here depends on the client's data."""
         instruction = _instruction(message)
+        if instruction.sealed and isinstance(instruction.mechanism, SumSpec):
+            raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
             context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
         )
@@ -156,7 +160,7 @@ class _Task:
     key: str
     layout: Layout
     before: Tensor
-    mechanism: LocalRandomizer
+    mechanism: Randomizer
     participation: float
     pack: Packing
 

@@ -8,23 +8,20 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from flwr_shuffle.randomizers import Randomizer, Spec
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 _CHECKSUM_BYTES = 4
 
 
 @lru_cache(maxsize=16)
-def _header(mechanism: MechanismSpec, dim: int) -> bytes:
+def _header(mechanism: Spec, dim: int) -> bytes:
     """What every report of a mechanism begins with."""
     report = mechanism.build(dim=dim).randomize(torch.zeros(1, dim))
     return report.to_bytes()[: report.header_bytes - _CHECKSUM_BYTES]
 
 
-def readable_reports(
-    encoded: Sequence[bytes], *, mechanism: MechanismSpec, dim: int
-) -> tuple[list[Reports], int]:
+def readable_reports(encoded: Sequence[bytes], *, mechanism: Spec, dim: int) -> tuple[list[Reports], int]:
     """One batch of one report for each of ``encoded`` that is such, and how many are not.
 
     A report bears the mechanism's name, the dimension and the layout of its parts; one that differs in any of
@@ -48,7 +45,7 @@ def _one_by_one(encoded: Sequence[bytes]) -> list[Reports]:
     return [reports.narrow(i, i + 1) for i in range(len(reports))]
 
 
-def valid_sum(mechanism: LocalRandomizer, reports: Reports) -> tuple[Tensor, int]:
+def valid_sum(mechanism: Randomizer, reports: Reports) -> tuple[Tensor, int]:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
     A client can send well-formed bytes that no run of the mechanism makes. Such reports are found by halving,

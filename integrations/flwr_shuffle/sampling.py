@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flwr_shuffle.randomizers import Randomizer
 from shuffle_plugins.accounting.federated import FederatedRound
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 
 _KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
 _DEVIATIONS = 4.0
@@ -43,7 +43,7 @@ class ClientSampling(ABC):
 
     @abstractmethod
     def accounted(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
     ) -> FederatedRound:
         """What a round cost.
 
@@ -56,13 +56,11 @@ class ClientSampling(ABC):
         """
 
     @abstractmethod
-    def worst(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
-    ) -> FederatedRound:
+    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most."""
 
     def planned(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+        self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int
     ) -> FederatedRound:
         """What a round costs at most but for rare chance: asked of a budget before anything is sent.
 
@@ -83,15 +81,13 @@ class _ServerDraws(ClientSampling):
     """Sampling in which the server sees who takes part: it amplifies for an observer of the model alone."""
 
     def accounted(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
     ) -> FederatedRound:
         """What a round cost; see :meth:`ClientSampling.accounted`."""
         del answered
         return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=reports)
 
-    def worst(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
-    ) -> FederatedRound:
+    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most."""
         return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=minimum)
 
@@ -179,21 +175,19 @@ class SelfSampling(ClientSampling):
         return self.rate * population
 
     def accounted(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
     ) -> FederatedRound:
         """What a round cost: ``reports`` of those who answered, and nobody knows whose."""
         del candidates, invited
         return FederatedRound.secret(mechanism, answered=answered, reports=reports)
 
-    def worst(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
-    ) -> FederatedRound:
+    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most: when nobody else answers."""
         del candidates, invited
         return FederatedRound.secret(mechanism, answered=minimum, reports=minimum)
 
     def planned(
-        self, mechanism: LocalRandomizer, *, candidates: int, invited: int, minimum: int
+        self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int
     ) -> FederatedRound:
         """The round when a fifth does not answer, and of the rest as many report as hardly ever do.
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from flwr_shuffle.randomizers import Spec
 from flwr_shuffle.sampling import ClientSampling, FixedSize
 from flwr_shuffle.stages import InMemoryStage, ShuffleStage
+from flwr_shuffle.sum_stage import SummingStage
 from shuffle_plugins.accounting.federated import Against
 from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.protocols.sum_spec import SumSpec
+from shuffle_plugins.protocols.vector_sum import VectorSum
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -23,7 +27,7 @@ class Settings:
         ValueError: if a field is out of range, or they contradict each other.
     """
 
-    mechanism: MechanismSpec
+    mechanism: Spec
     sampling: ClientSampling
     population: int
     minimum_reports: int | None
@@ -55,6 +59,13 @@ class Settings:
             raise ValueError(
                 f"minimum_reports is a whole number from {_FEWEST} to {most}, got {self.minimum_reports!r}"
             )
+        if isinstance(self.mechanism, SumSpec):
+            self._check_sum(self.mechanism.protocol.clients)
+        elif self.stage.adds_up:
+            raise ValueError(
+                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give "
+                "shuffler=InMemoryShuffler(), a MixNodeStage, or none"
+            )
         if self.stage.minimum > (self.minimum_reports or most):
             raise ValueError(
                 f"the shuffler refuses less than {self.stage.minimum} reports; a round has at most {most}, "
@@ -71,31 +82,58 @@ class Settings:
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
 
+    def _check_sum(self, clients: int) -> None:
+        if not self.stage.adds_up:
+            raise ValueError(
+                "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
+                "whole reports, such as a mix node, would not protect it. Give shuffler=SummingStage(), or "
+                "none, or take a one-message mechanism"
+            )
+        if not isinstance(self.sampling, FixedSize):
+            raise ValueError("the noise of a sum is made by a cohort of known size: use FixedSize sampling")
+        if self.sampling.cohort < clients:
+            raise ValueError(
+                f"the sum's noise is that of {clients} clients, a round invites {self.sampling.cohort}: "
+                "invite more, or build the sum for fewer clients"
+            )
+        if self.minimum_reports not in (None, clients):
+            raise ValueError(
+                f"the sum is protected by the noise of {clients} clients: leave minimum_reports out, or "
+                f"build the sum with clients={self.minimum_reports}"
+            )
+
+    def charged_reports(self, received: int) -> int:
+        """The number of reports that a round is charged for: of a sum, those that its noise was made for."""
+        return self.fewest_reports if isinstance(self.mechanism, SumSpec) else received
+
     @property
     def fewest_reports(self) -> int:
         """Fewest reports with which a round is released: the stage's minimum, if it is the larger one."""
         chosen = self.minimum_reports
+        if isinstance(self.mechanism, SumSpec):
+            chosen = self.mechanism.protocol.clients
         if chosen is None:
             chosen = min(self.population, self.sampling.default_minimum(self.population))
         return max(chosen, self.stage.minimum)
 
 
-_SUMS = ("scalar-sum", "vector-sum")
-
-
 def mechanism_of(
-    randomizer: str | MechanismSpec, *, local_epsilon: float | None, clipping_norm: float | None
-) -> MechanismSpec:
-    """The mechanism that a user named, or gave.
+    randomizer: str | MechanismSpec | VectorSum, *, local_epsilon: float | None, clipping_norm: float | None
+) -> Spec:
+    """The mechanism that a user named, or the mechanism or sum that they gave.
 
     Raises:
-        ValueError: if a spec is given its numbers again, or a name lacks them, or it is a multi-message sum.
+        ValueError: if a spec is given its numbers again, or a name lacks them or is not a mechanism's.
     """
-    if (randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer) in _SUMS:
+    if isinstance(randomizer, VectorSum):
+        if local_epsilon is not None or clipping_norm is not None:
+            raise ValueError("a VectorSum has its own noise and radius; leave out both arguments")
+        return SumSpec(protocol=randomizer)
+    if randomizer == VectorSum.name:
         raise ValueError(
-            "a multi-message sum protects by the coins of everybody who takes part, and a shuffler of its "
-            "messages must add up counts, which a mix node of sealed reports cannot: in Flower use a "
-            "one-message mechanism; sums run in opacus_shuffle and by themselves (shuffle_plugins.protocols)"
+            "a vector sum needs the number of parameters and its noise: give the sum itself, "
+            "randomizer=VectorSum.calibrated(dim=…, clients=…, radius=…, epsilon=…, delta=…, num_steps=…, "
+            "population=…)"
         )
     if isinstance(randomizer, MechanismSpec):
         if local_epsilon is not None or clipping_norm is not None:
@@ -106,12 +144,14 @@ def mechanism_of(
     return MechanismSpec(name=randomizer, local_epsilon=local_epsilon, radius=clipping_norm)
 
 
-def stage_of(shuffler: ShuffleStage | Shuffler | None) -> ShuffleStage:
-    """The stage that a user gave, or one around the shuffler given.
+def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> ShuffleStage:
+    """The stage that a user gave, one around the shuffler given, or the one in this process that will do.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if it is neither stage nor shuffler.
     """
     if isinstance(shuffler, ShuffleStage):
         return shuffler
+    if shuffler is None and isinstance(mechanism, SumSpec):
+        return SummingStage()
     return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from flwr_shuffle.messages import Instruction, payload_of, read_plain_payload
 from flwr_shuffle.reading import readable_reports
@@ -17,17 +18,32 @@ from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """Reports added up.
+
+    Attributes:
+        sum: unbiased estimate of the sum of the clients' updates, (dim,).
+        reports: how many are in it.
+    """
+
+    sum: Tensor
+    reports: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anonymous:
     """All that is left of a round's replies once they were shuffled.
 
     Attributes:
-        reports: the readable reports in random order; None if there are none, or the batch was refused.
+        reports: the readable reports in random order; None if there are none, they were added up, or the
+            batch was refused.
         answered: clients that answered with a report or a dummy; what a reader of the batch learns of
             participation when clients sample themselves.
         participants: node ids, in ascending order, that answered without an error. Whether a node reported or
             sent a dummy is not in it.
         unreadable: replies dropped because they were not a report of this round.
         refusal: why the whole batch was refused; None if it was shuffled.
+        total: the reports' sum, from a stage that adds up.
     """
 
     reports: Reports | None
@@ -35,6 +51,14 @@ class Anonymous:
     participants: tuple[str, ...]
     unreadable: int = 0
     refusal: Refusal | None = None
+    total: Total | None = None
+
+    @property
+    def count(self) -> int:
+        """Reports that came out."""
+        if self.total is not None:
+            return self.total.reports
+        return 0 if self.reports is None else len(self.reports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +97,11 @@ class ShuffleStage(ABC):
     def analyzer_key(self) -> bytes:
         """Public key to which clients seal their reports; empty if they send them unsealed."""
         return b""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the sum of the reports comes out, and no report: what a multi-message sum needs."""
+        return False
 
     @property
     def excluded_nodes(self) -> frozenset[int]:

@@ -24,6 +24,7 @@ from flwr_shuffle.checkpoints import ModelState, restore_strategy, strategy_stat
 from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.inner import messages_of, model_of, synthetic_reply, typed_alike
 from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
+from flwr_shuffle.randomizers import Randomizer
 from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.sampling import ClientSampling, SelfSampling
 from flwr_shuffle.settings import Settings, mechanism_of, stage_of
@@ -36,8 +37,8 @@ from shuffle_plugins.accounting.federated import (
     FederatedSpending,
 )
 from shuffle_plugins.ledger.budget import BudgetLedger
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.protocols.vector_sum import VectorSum
 from shuffle_plugins.rounding import rounded
 from shuffle_plugins.shuffler.base import Shuffler
 
@@ -55,7 +56,7 @@ class _Round:
     arrays: ArrayRecord
     arrays_key: str
     layout: Layout
-    mechanism: LocalRandomizer
+    mechanism: Randomizer
     candidates: int
     invited: int
     worst: FederatedRound
@@ -83,13 +84,16 @@ class ShuffleStrategy(Strategy):
     Args:
         strategy: FedAvg, FedAdam, … or your own. It must send one message to every node it is shown, and be
             content with one reply: ``fraction_train=1.0``.
-        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec.
+        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec; or a
+            :class:`~shuffle_plugins.protocols.VectorSum`, for noise that everybody's messages make together.
+            Its ``clients`` are then the fewest reports, and every round is charged as if no more came.
         local_epsilon: ε0 of one report in nats, with a name.
         clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm, with a name.
         sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
         population: fewest connected clients to start a round; each round draws from all that are connected,
             and is accounted for with their number.
-        shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports.
+        shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports, for
+            a sum a :class:`SummingStage`.
         minimum_reports: fewest reports to release a round, at least 2 and the shuffler's own minimum; by
             default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The budget is
             checked before anything is sent, as if the round had so few (where clients sample themselves: as
@@ -121,7 +125,7 @@ class ShuffleStrategy(Strategy):
         self,
         strategy: Strategy,
         *,
-        randomizer: str | MechanismSpec,
+        randomizer: str | MechanismSpec | VectorSum,
         local_epsilon: float | None = None,
         clipping_norm: float | None = None,
         sampling: ClientSampling,
@@ -141,12 +145,13 @@ class ShuffleStrategy(Strategy):
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
         self.strategy = strategy
+        mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
         self._settings = Settings(
-            mechanism=mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm),
+            mechanism=mechanism,
             sampling=sampling,
             population=population,
             minimum_reports=minimum_reports,
-            stage=stage_of(shuffler),
+            stage=stage_of(shuffler, mechanism=mechanism),
             delta=delta,
             max_epsilon=max_epsilon,
             against=budget_against,
@@ -355,11 +360,11 @@ class ShuffleStrategy(Strategy):
         anonymous = _anonymous(received, current)
         self._invited += current.invited
         self._answered += len(anonymous.participants)
-        if anonymous.reports is None or anonymous.refusal is not None:
+        if anonymous.count == 0 or anonymous.refusal is not None:
             self._refuse(anonymous, current)
             return None, None
-        total, count = valid_sum(current.mechanism, anonymous.reports)
-        dropped = anonymous.unreadable + len(anonymous.reports) - count
+        total, count = _summed(anonymous, current.mechanism)
+        dropped = anonymous.unreadable + anonymous.count - count
         if dropped:
             _log.warning("aggregate_train: %d replies dropped: no reports of this round", dropped)
         if count == 0:
@@ -369,8 +374,8 @@ class ShuffleStrategy(Strategy):
             current.mechanism,
             candidates=self._hiding(current, count),
             invited=current.invited,
-            answered=anonymous.answered - (len(anonymous.reports) - count),
-            reports=count,
+            answered=anonymous.answered - (anonymous.count - count),
+            reports=self._settings.charged_reports(count),
         )
         if count < self.minimum_reports:
             self._books.refuse(actual=actual, participants=anonymous.participants)
@@ -555,6 +560,14 @@ def _anonymous(received: list[Message], current: _Round) -> Anonymous:
     if received[0].token != current.token:
         raise ValueError("this reply is to another round")
     return received[0].anonymous
+
+
+def _summed(anonymous: Anonymous, mechanism: Randomizer) -> tuple[Tensor, int]:
+    """The sum of the valid reports, and how many those are."""
+    if anonymous.total is not None:
+        return anonymous.total.sum, anonymous.total.reports
+    assert anonymous.reports is not None
+    return valid_sum(mechanism, anonymous.reports)
 
 
 def _later(metrics: dict[int, MetricRecord], rounds: int) -> dict[int, MetricRecord]:

@@ -23,9 +23,11 @@ from shuffle_plugins.accounting.accountant import (
     check_target,
 )
 from shuffle_plugins.accounting.cohorts import Cohort, cheapest, dear_one, dearer_than, dearest, fewer_sizes
+from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.accounting.laws import from_state as round_from_state
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 
-FederatedState = tuple[Any, Any, float, float]
+FederatedState = tuple[Any, Any, float | None, float]
 RoundKind = tuple[Any, ...]
 
 _STATE_VERSION = 2
@@ -60,7 +62,7 @@ class _Randomizer(Protocol):
     @property
     def local_delta(self) -> float: ...
 
-    def shuffle_round(self, *, population: int, cohort: float, sampling: Sampling = ...) -> ShuffleRound: ...
+    def shuffle_round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,7 @@ class FederatedRound:
         observer: the round before an observer of the model.
         server: the round before the server, for a client that took part: who took part is known already, so
             both are measured without a further adversary of their own.
-        local_epsilon: ε0 of one report in nats.
+        local_epsilon: ε0 of one report in nats; infinite for a client's share of a multi-message sum.
         local_delta: δ0 of one report.
 
     Raises:
@@ -81,15 +83,15 @@ class FederatedRound:
             cohort of known size.
     """
 
-    observer: ShuffleRound
-    server: ShuffleRound
+    observer: Round
+    server: Round
     local_epsilon: float
     local_delta: float
 
     def __post_init__(self) -> None:
         for shuffle_round in (self.observer, self.server):
-            if not isinstance(shuffle_round, ShuffleRound):
-                raise ValueError(f"a federated round is made of ShuffleRounds, got {shuffle_round!r}")
+            if not isinstance(shuffle_round, Round):
+                raise ValueError(f"a federated round is made of rounds, got {shuffle_round!r}")
             if shuffle_round.sampling not in (Sampling.FULL, Sampling.WITHOUT_REPLACEMENT):
                 raise ValueError(f"the cohort's size must be known, got {shuffle_round.sampling} sampling")
             if shuffle_round.adversary is not Adversary.MODEL_OBSERVER:
@@ -107,10 +109,13 @@ class FederatedRound:
             != self.server
         ):
             raise ValueError("observer and server see the reports of one mechanism")
-        if not self.server.local_delta <= self.local_delta < 1:
+        least = self.server.local_delta if isinstance(self.server, ShuffleRound) else 0.0
+        if not least <= self.local_delta < 1:
             raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
         if self.observer.population < self.server.population:
             raise ValueError("an observer cannot know more than the server")
+        if not isinstance(self.server, ShuffleRound) and self.is_secret:
+            raise ValueError("who adds up a sum sees who takes part: no client can sample itself in secret")
 
     @classmethod
     def drawn(cls, mechanism: _Randomizer, *, candidates: int, invited: int, reports: int) -> Self:
@@ -177,8 +182,14 @@ class FederatedRound:
 
     @property
     def kind(self) -> RoundKind:
-        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share."""
+        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
+
+        Of sums the number of reports as well: whose cohorts differ do not compare, since a sum cannot be
+        thinned out.
+        """
         server = self.server
+        if not isinstance(server, ShuffleRound):
+            return server.state()
         return (
             server.mechanism,
             self.local_epsilon,
@@ -187,7 +198,7 @@ class FederatedRound:
             self.is_secret,
         )
 
-    def before(self, against: Against) -> ShuffleRound:
+    def before(self, against: Against) -> Round:
         """The round before an observer or the server.
 
         Raises:
@@ -199,7 +210,8 @@ class FederatedRound:
 
     def state(self) -> FederatedState:
         """The round as plain tuples, str, int, float and bool, for checkpoints."""
-        return (self.observer.state(), self.server.state(), self.local_epsilon, self.local_delta)
+        local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
+        return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
 
     @classmethod
     def from_state(cls, state: FederatedState) -> Self:
@@ -211,9 +223,9 @@ class FederatedRound:
         try:
             observer, server, local_epsilon, local_delta = state
             return cls(
-                observer=ShuffleRound.from_state(observer),
-                server=ShuffleRound.from_state(server),
-                local_epsilon=local_epsilon,
+                observer=round_from_state(observer),
+                server=round_from_state(server),
+                local_epsilon=math.inf if local_epsilon is None else local_epsilon,
                 local_delta=local_delta,
             )
         except (TypeError, ValueError, OverflowError) as error:
@@ -282,7 +294,7 @@ class _Participation:
         self.named.update(names)
         self.most = max(self.most, max(map(self.named.__getitem__, names)))
 
-    def cohort(self, shuffle_round: ShuffleRound) -> Cohort:
+    def cohort(self, shuffle_round: Round) -> Cohort:
         return Cohort(self.index, shuffle_round.population, int(shuffle_round.cohort))
 
 
@@ -594,7 +606,7 @@ class FederatedAccountant:
         kinds = [kind for kind in self._kinds.values() if kind.rounds]
         if len(kinds) == 1:
             return weight(kinds[0]) * kinds[0].rounds
-        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds)
+        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)
         for era in range(max((len(kind.eras) for kind in kinds), default=0)):
             totals: dict[str, float] = {}
             for kind in kinds:
@@ -714,12 +726,14 @@ def frozen(value: Any) -> Any:
 
 
 @lru_cache(maxsize=8192)
-def _like(example: ShuffleRound, cohort: Cohort) -> ShuffleRound:
+def _like(example: Round, cohort: Cohort) -> Round:
     sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
+    if not isinstance(example, ShuffleRound) and cohort.reports != example.cohort:
+        raise AssertionError("sums of different cohorts were compared")
     return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
 
 
-def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> ShuffleRound:
+def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
     sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
     return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
 

@@ -53,12 +53,13 @@ class ClientLimits:
     """What a client agrees to spend; None is no limit.
 
     Attributes:
-        max_local_epsilon: largest ε0 of one report, in nats.
+        max_local_epsilon: largest ε0 of one report, in nats. Infinity, and nothing less, agrees to reports
+            that protect in the sum of everybody's alone: whoever adds up must be trusted.
         max_rounds: reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
 
     Raises:
-        ValueError: if a limit is not a positive finite number, or ``max_rounds`` not an int of at least 0.
+        ValueError: if a limit is not a positive number, or ``max_rounds`` not an int of at least 0.
     """
 
     max_local_epsilon: float | None = None
@@ -69,8 +70,8 @@ class ClientLimits:
         for name in ("max_local_epsilon", "max_total_local_epsilon"):
             limit = getattr(self, name)
             number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-            if limit is not None and not (number and 0 < limit < math.inf):
-                raise ValueError(f"{name} must be a positive finite number, got {limit!r}")
+            if limit is not None and not (number and limit > 0):
+                raise ValueError(f"{name} must be a positive number, got {limit!r}")
         if self.max_rounds is not None and (type(self.max_rounds) is not int or self.max_rounds < 0):
             raise ValueError(f"max_rounds must be an int of at least 0, got {self.max_rounds!r}")
 
@@ -80,7 +81,8 @@ class ClientLimits:
         Raises:
             ReportRefused: otherwise.
         """
-        if self.max_local_epsilon is not None and not local_epsilon <= self.max_local_epsilon:
+        most = self.max_local_epsilon
+        if not (local_epsilon < math.inf if most is None else local_epsilon <= most):
             raise ReportRefused(Refused.MAX_LOCAL_EPSILON)
         if self.max_rounds is not None and not spent.reports < self.max_rounds:
             raise ReportRefused(Refused.MAX_ROUNDS)
@@ -132,7 +134,7 @@ class ClientLedger:
             token: of the round; each is charged once and then refused.
             server_round: number of the round in its run.
             mechanism: name of the randomizer.
-            local_epsilon: ε0 of the report in nats.
+            local_epsilon: ε0 of the report in nats; infinity for a share of a multi-message sum.
             local_delta: δ0 of the report.
             limits: what the client agrees to over everything in this file.
 
@@ -141,7 +143,7 @@ class ClientLedger:
             ValueError: if a value is out of range.
             LedgerError: if the file cannot be written.
         """
-        epsilon = check_local_epsilon(local_epsilon)
+        epsilon = math.inf if local_epsilon == math.inf else check_local_epsilon(local_epsilon)
         if not 0 <= local_delta < 1:
             raise ValueError(f"local_delta must be in [0, 1), got {local_delta!r}")
         if not isinstance(token, bytes) or not token:

@@ -1,30 +1,313 @@
-"""Multi-message sums have no shuffle stage in Flower yet: they are refused before anything is sent."""
+"""Multi-message sums in Flower: noise that the clients make together, and who may add it up."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import FixedSize, MechanismSpec, ShuffleStrategy
+from flwr_shuffle import (
+    ClientLimits,
+    ClientRefusal,
+    FixedSize,
+    InProcessGrid,
+    MechanismSpec,
+    MixNodeStage,
+    Poisson,
+    SelfSampling,
+    ShuffleMod,
+    ShuffleStrategy,
+    SummingStage,
+)
+from flwr_shuffle.messages import Instruction, instruction_of
+from flwr_shuffle.updates import Layout
+from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
-from shuffle_plugins.protocols import ScalarSum, VectorSum
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.rounds import Sampling
+from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols.sum_spec import SumSpec
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+DELTA = 1e-6
+SUM = VectorSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.5, overhead=0.3)
+
+
+def strategy_of(**options: Any) -> ShuffleStrategy:
+    chosen: dict[str, Any] = {
+        "randomizer": SUM,
+        "sampling": FixedSize(CLIENTS),
+        "population": CLIENTS,
+        "delta": DELTA,
+        "poll_interval": 0.01,
+    }
+    return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
+
+
+def agreed_app(limits: ClientLimits | None = None) -> ClientApp:
+    mod = ShuffleMod(limits=limits or ClientLimits(max_local_epsilon=math.inf))
+    app = ClientApp(mods=[mod])
+    app.train()(train)
+    return app
+
+
+def grid_of(app: ClientApp, *, clients: int = CLIENTS) -> InProcessGrid:
+    return InProcessGrid(app, num_nodes=clients, node_config=lambda i: {"partition-id": i})
+
+
+def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Tensor:
+    """What each round added to the model's numbers, (rounds, dim)."""
+    path = [record(MODEL)]
+    strategy.start(
+        grid_of(app),
+        path[0],
+        num_rounds=rounds,
+        evaluate_fn=lambda now, model: path.append(model) if now else None,
+    )
+    flat = torch.stack([Layout.of(arrays).flatten(arrays).double() for arrays in path])
+    return flat.diff(dim=0)
+
+
+def test_what_is_released_has_the_protocols_law() -> None:
+    """Mean and variance of what rounds added, against the true mean and the protocol's noise."""
+    rounds, dim = 6, 4000
+    wide = VectorSum.with_noise(dim=dim, clients=16, noise_multiplier=1.0, overhead=0.3)
+    updates = torch.randn(CLIENTS, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    updates /= 1.1 * updates.norm(dim=1, keepdim=True)
+
+    def wide_train(message: Message, context: Context) -> Message:
+        moved = (
+            message.content["arrays"]["w"].numpy() + updates[int(context.node_config["partition-id"])].numpy()
+        )
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf))])
+    app.train()(wide_train)
+    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
+    strategy_of(randomizer=wide).start(
+        grid_of(app), path[0], num_rounds=rounds, evaluate_fn=lambda now, m: path.append(m) if now else None
+    )
+    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
+    noise = wide.coins / 4 * wide.lattice.step**2 / CLIENTS  # of the mean, of one coordinate
+    errors = (found.mean(dim=0) - updates.mean(dim=0)) / math.sqrt(noise / rounds)
+    assert float(errors.abs().max()) < 5.5
+    assert abs(float(errors.mean())) < 4.5 / math.sqrt(dim)
+    ratio = float(found.var(dim=0).mean()) / noise
+    rounding = wide.lattice.step**2 / 4 / CLIENTS / noise
+    spread = math.sqrt(2 / ((rounds - 1) * dim))
+    assert 1 - 4.5 * spread < ratio < 1 + rounding + 4.5 * spread
+
+
+def test_every_round_costs_what_the_sum_was_made_for() -> None:
+    """Charged as if no more than the protocol's clients came, drawn from all that are connected."""
+    strategy = strategy_of(sampling=FixedSize(18))
+    moves(strategy, agreed_app(), rounds=3)
+    spent = strategy.spending()
+    observer = ShuffleAccountant()
+    hiding = SUM.clients * CLIENTS // 18
+    observer.step(SUM.sum_round(population=hiding, sampling=Sampling.WITHOUT_REPLACEMENT), num_steps=3)
+    server = ShuffleAccountant()
+    server.step(SUM.sum_round(), num_steps=spent.worst_client_rounds)
+    assert spent.observer.upper == pytest.approx(observer.spent(DELTA), rel=1e-3)
+    assert spent.server.upper == pytest.approx(server.spent(DELTA), rel=1e-3)
+    assert spent.observer.upper_bound.startswith("covering Gaussian")
+    assert spent.observer.upper < spent.server.upper
+    assert spent.local_epsilon == math.inf
+
+
+def test_rounds_of_everybody_cost_the_target() -> None:
+    target, rounds = 4.0, 3
+    calibrated = VectorSum.calibrated(
+        dim=DIM, clients=16, epsilon=target, delta=DELTA, num_steps=rounds, overhead=0.3
+    )
+    strategy = strategy_of(randomizer=calibrated, sampling=FixedSize(16), population=16)
+    strategy.start(grid_of(agreed_app(), clients=16), record(MODEL), num_rounds=rounds)
+    assert strategy.get_epsilon(DELTA) <= target
+    assert strategy.get_epsilon(DELTA) == pytest.approx(target, rel=0.02)
+
+
+def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
+    path = tmp_path / "budget.sqlite"
+    first = strategy_of(ledger=path)
+    moves(first, agreed_app(), rounds=2)
+    second = strategy_of(ledger=path, max_epsilon=first.get_epsilon(DELTA) * 1.3)
+    with pytest.raises(PrivacyBudgetExhausted):
+        second.start(grid_of(agreed_app()), record(MODEL), num_rounds=50)
+    assert second.accountant.num_rounds >= 2
+    assert first.get_epsilon(DELTA) <= second.get_epsilon(DELTA) <= first.get_epsilon(DELTA) * 1.3
+    with BudgetLedger(path, model="model") as ledger:
+        restored = ledger.accountant()
+    assert restored.num_rounds == second.accountant.num_rounds
+    assert restored.spent(DELTA, against=Against.LOCAL) == math.inf
 
 
 @pytest.mark.parametrize(
-    "chosen",
+    "limits",
     [
-        {"randomizer": VectorSum.name, "local_epsilon": 2.0, "clipping_norm": 1.0},
-        {"randomizer": "vector-sum"},
-        {"randomizer": MechanismSpec(name=ScalarSum.name, local_epsilon=2.0)},
+        ClientLimits(max_local_epsilon=400.0),
+        ClientLimits(max_local_epsilon=math.inf, max_total_local_epsilon=1000.0),
+        ClientLimits(max_local_epsilon=math.inf, max_rounds=0),
     ],
 )
-def test_a_sum_of_many_messages_is_refused(chosen: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="mix node of sealed reports cannot"):
-        ShuffleStrategy(
-            FedAvg(fraction_train=1.0, min_available_nodes=5),
-            sampling=FixedSize(5),
-            population=10,
-            delta=1e-5,
-            **chosen,
+def test_a_client_that_did_not_agree_to_sums_refuses(
+    limits: ClientLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = strategy_of()
+    before = record(MODEL)
+    result = strategy.start(grid_of(agreed_app(limits)), before, num_rounds=1)
+    assert strategy.accountant.num_rounds == 0
+    np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
+
+
+def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
+    config = {
+        "shuffle-max-local-epsilon": math.inf,
+        "shuffle-max-rounds": 1,
+        "shuffle-ledger-file": str(tmp_path / "client.sqlite"),
+    }
+    app = ClientApp(mods=[ShuffleMod()])
+    app.train()(train)
+    grid = InProcessGrid(
+        app,
+        num_nodes=CLIENTS,
+        node_config=lambda i: (
+            config | {"partition-id": i, "shuffle-ledger-file": str(tmp_path / f"{i}.sqlite")}
+        ),
+    )
+    strategy = strategy_of()
+    strategy.start(grid, record(MODEL), num_rounds=2)
+    assert strategy.accountant.num_rounds == 1  # in the second round all of them refuse
+
+
+def test_a_sealed_share_is_refused_by_the_client() -> None:
+    asked = Instruction(
+        token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=SUM), analyzer_key=bytes(32)
+    )
+    content = RecordDict({"arrays": record(MODEL), "shuffle": asked.to_record()})
+    message = Message(content, dst_node_id=1, message_type="train")
+    answer = agreed_app()(message, Context(1, 1, {"partition-id": 0}, RecordDict(), {}))
+    assert answer.has_error()
+    assert answer.error.reason == str(ClientRefusal.SEALED_SUM)
+
+
+def test_an_instruction_survives_the_wire() -> None:
+    asked = Instruction(token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=SUM))
+    assert Instruction.from_record(asked.to_record()) == asked
+
+
+def forged(count: Callable[[Any], Any], *, by: int) -> Callable[[Message, Context], bytes]:
+    """Payloads of which those of the first ``by`` clients hold other counts."""
+
+    def payload(message: Message, context: Context) -> bytes:
+        made = honest_payload(message, context)
+        if int(context.node_config["partition-id"]) >= by:
+            return made
+        asked = instruction_of(message)
+        assert asked is not None
+        mechanism = asked.mechanism.build(dim=DIM)
+        reports = mechanism.randomize(torch.zeros(1, DIM))
+        field = reports.fields[0]
+        changed = field._holding(count(field.values))
+        return b"\x01" + type(reports)(reports.mechanism, reports.dim, (changed,)).to_bytes()
+
+    return payload
+
+
+def test_impossible_counts_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    most = (1 << SUM.messages_per_coordinate.bit_length()) - 1
+    assert most > SUM.messages_per_coordinate
+    strategy = strategy_of()
+    strategy.start(
+        grid_of(client_app(forged(lambda values: torch.full_like(values, most), by=3))),
+        record(MODEL),
+        num_rounds=1,
+    )
+    assert strategy.accountant.num_rounds == 1
+    assert "3 replies dropped" in caplog.text
+
+
+def test_too_few_honest_counts_release_nothing() -> None:
+    most = (1 << SUM.messages_per_coordinate.bit_length()) - 1
+    strategy = strategy_of()
+    before = record(MODEL)
+    result = strategy.start(
+        grid_of(
+            client_app(forged(lambda values: torch.full_like(values, most), by=CLIENTS - SUM.clients + 1))
+        ),
+        before,
+        num_rounds=1,
+    )
+    assert strategy.accountant.num_rounds == 0
+    np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
+
+
+def test_one_liars_influence_is_bounded() -> None:
+    """The most that possible counts of one client can add to a coordinate of the mean."""
+    strategy = strategy_of()
+    found = moves(
+        strategy,
+        client_app(forged(lambda values: torch.full_like(values, SUM.messages_per_coordinate), by=1)),
+        rounds=1,
+    )
+    deviation = math.sqrt(SUM.coins / 4 / CLIENTS) * SUM.lattice.step
+    most = (SUM.coins / 2 + SUM.levels) * SUM.lattice.step / CLIENTS
+    assert float(found.abs().max()) <= most + 1 / CLIENTS + 1 + 7 * deviation
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"shuffler": MixNodeStage()}, "SummingStage"),
+        ({"shuffler": InMemoryShuffler()}, "SummingStage"),
+        ({"sampling": Poisson(0.9)}, "FixedSize"),
+        ({"sampling": SelfSampling(0.9)}, "FixedSize"),
+        ({"sampling": FixedSize(15)}, "invites 15"),
+        ({"minimum_reports": 17}, "leave minimum_reports out"),
+        ({"local_epsilon": 1.0}, "leave out both"),
+        ({"clipping_norm": 1.0}, "leave out both"),
+        ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
+        (
+            {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
+            "adds up",
+        ),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        strategy_of(**options)
+
+
+def test_a_sum_for_another_model_is_refused_before_anything_is_sent() -> None:
+    strategy = strategy_of()
+    with pytest.raises(ValueError, match=f"dim={DIM + 1}"):
+        strategy.start(
+            grid_of(agreed_app()), ArrayRecord({"w": Array(np.zeros(DIM + 1, np.float32))}), num_rounds=1
         )
+    assert strategy.accountant.num_rounds == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"vector-sum":1}',
+        '{"vector-sum":{}}',
+        SumSpec(protocol=SUM).to_json().replace('"levels"', '"more"'),
+        SumSpec(protocol=SUM).to_json().replace(f'"clients":{SUM.clients}', '"clients":1'),
+        SumSpec(protocol=SUM).to_json().replace(f'"dim":{DIM}', '"dim":"9"'),
+        "x" * 5000,
+    ],
+)
+def test_malformed_specs_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"vector sum|clients|dim"):
+        SumSpec.from_json(text)

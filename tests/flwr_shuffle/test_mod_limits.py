@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def test_a_server_cannot_buy_with_delta(
         {"shuffle-max-local-epsilon": "4"},
         {"shuffle-max-local-epsilon": True},
         {"shuffle-max-local-epsilon": float("nan")},
-        {"shuffle-max-local-epsilon": float("inf")},
+        {"shuffle-max-local-epsilon": -math.inf},
         {"shuffle-max-local-epsilon": 0},
         {"shuffle-max-local-epsilon": -1.0},
         {"shuffle-max-rounds": 2.0},

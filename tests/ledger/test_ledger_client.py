@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import signal
@@ -87,7 +88,7 @@ def test_a_token_is_charged_once(path: Path) -> None:
         assert ledger.spent().reports == 1
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "1", True])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), "1", True])
 def test_limits_are_positive_numbers(value: float) -> None:
     for name in ("max_local_epsilon", "max_total_local_epsilon"):
         with pytest.raises(ValueError, match=name):
@@ -97,7 +98,27 @@ def test_limits_are_positive_numbers(value: float) -> None:
             ClientLimits(max_rounds=value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, "1", None])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ClientLimits(),
+        ClientLimits(max_local_epsilon=1e308),
+        ClientLimits(max_local_epsilon=math.inf, max_total_local_epsilon=1e308),
+    ],
+)
+def test_a_share_of_a_sum_needs_an_explicit_yes(path: Path, limits: ClientLimits) -> None:
+    with ClientLedger(path) as ledger:
+        with pytest.raises(ReportRefused):
+            charge(ledger, limits, local_epsilon=math.inf)
+        assert ledger.spent().reports == 0
+        charge(ledger, ClientLimits(max_local_epsilon=math.inf), local_epsilon=math.inf)
+    with ClientLedger(path) as ledger:
+        assert ledger.spent().local_epsilon == math.inf
+        with pytest.raises(ReportRefused):
+            charge(ledger, ClientLimits(max_total_local_epsilon=1e308), local_epsilon=1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -math.inf, 0.0, -1.0, "1", None])
 def test_an_impossible_epsilon_is_never_charged(path: Path, value: float) -> None:
     with ClientLedger(path) as ledger:
         with pytest.raises(ValueError, match="local_epsilon"):

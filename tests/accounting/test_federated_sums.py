@@ -1,0 +1,105 @@
+"""Multi-message sums among federated rounds."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols.count_reports import CountReports
+
+DELTA = 1e-6
+NAMES = [str(client) for client in range(30)]
+
+
+def a_sum(clients: int) -> CountReports:
+    return CountReports(VectorSum.with_noise(dim=20, clients=clients, noise_multiplier=6.0, overhead=0.3))
+
+
+def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
+    """The two kinds of rounds compose exactly as in an accountant that is told of both."""
+    few, many = a_sum(20), a_sum(25)
+    accountant = FederatedAccountant()
+    for mechanism, reports, rounds in ((few, 20, 3), (many, 25, 2)):
+        one = FederatedRound.drawn(mechanism, candidates=100, invited=30, reports=reports)
+        for _ in range(rounds):
+            accountant.step(one, participants=NAMES)
+    observer, server = ShuffleAccountant(), ShuffleAccountant()
+    for mechanism, reports, rounds in ((few, 20, 3), (many, 25, 2)):
+        observer.step(
+            mechanism.protocol.sum_round(population=reports * 100 // 30, cohort=reports), num_steps=rounds
+        )
+        server.step(mechanism.protocol.sum_round(), num_steps=rounds)
+    found = accountant.spending(DELTA)
+    assert found.observer.upper == pytest.approx(observer.epsilon(DELTA).upper, rel=1e-9)
+    assert found.server.upper == pytest.approx(server.epsilon(DELTA).upper, rel=1e-9)
+    assert 0 < found.server.lower <= found.server.upper
+    assert found.local_epsilon == math.inf
+    assert accountant.would_exceed(one, max_epsilon=1e9, delta=DELTA, against=Against.LOCAL)
+
+
+def test_sums_and_reports_compose() -> None:
+    reports = registry.get("linf-block", local_epsilon=1.0, dim=20)
+    mixed, alone = FederatedAccountant(), FederatedAccountant()
+    share = FederatedRound.drawn(a_sum(20), candidates=100, invited=20, reports=20)
+    single = FederatedRound.drawn(reports, candidates=100, invited=20, reports=20)
+    for accountant, rounds in ((mixed, (share, single)), (alone, (share,))):
+        for one in rounds:
+            accountant.step(one, participants=NAMES[:20])
+    for against in (Against.OBSERVER, Against.SERVER):
+        assert mixed.spent(DELTA, against=against) > alone.spent(DELTA, against=against)
+
+
+def test_the_state_is_plain_json_and_comes_back() -> None:
+    accountant = FederatedAccountant()
+    one = FederatedRound.drawn(a_sum(20), candidates=100, invited=25, reports=20)
+    accountant.step(one, participants=NAMES)
+    accountant.step(one, participants=None)
+    saved = json.loads(json.dumps(accountant.state_dict(), allow_nan=False, default=str))
+    restored = FederatedAccountant()
+    restored.load_state_dict(accountant.state_dict())
+    assert saved["history"][0][0][2] is None
+    assert restored.spending(DELTA) == accountant.spending(DELTA)
+    assert FederatedRound.from_state(json.loads(json.dumps(one.state()))) == one
+
+
+def test_a_budget_is_asked_before_a_sum() -> None:
+    accountant = FederatedAccountant()
+    one = FederatedRound.drawn(a_sum(20), candidates=20, invited=20, reports=20)
+    budget = 3.0
+    rounds = 0
+    while not accountant.would_exceed(one, max_epsilon=budget, delta=DELTA, against=Against.SERVER):
+        accountant.step(one, participants=NAMES[:20])
+        rounds += 1
+    assert rounds >= 1
+    assert accountant.spent(DELTA, against=Against.SERVER) <= budget
+    exact = ShuffleAccountant()
+    exact.step(one.server, num_steps=rounds + 1)
+    assert exact.spent(DELTA) > budget
+
+
+def test_nobody_samples_itself_into_a_sum() -> None:
+    with pytest.raises(ValueError, match="in secret"):
+        FederatedRound.secret(a_sum(20), answered=40, reports=20)
+
+
+def test_reports_of_counts_are_checked() -> None:
+    mechanism = a_sum(20)
+    reports = mechanism.randomize(torch.zeros(3, 20))
+    assert mechanism.sum(reports).shape == (20,)
+    other = a_sum(10)
+    if other.protocol.messages_per_coordinate.bit_length() != reports.fields[0].bits:
+        with pytest.raises(ValueError, match="not reports"):
+            other.sum(reports)
+    with pytest.raises(ValueError, match="always clips"):
+        mechanism.randomize(torch.zeros(1, 20), clip=False)
+    with pytest.raises(ValueError, match="NaN"):
+        mechanism.randomize(torch.full((1, 20), math.nan))
+    with pytest.raises(TypeError, match="VectorSum"):
+        CountReports("vector-sum")  # type: ignore[arg-type]
