@@ -28,9 +28,9 @@ from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOpt
 from opacus_shuffle.processes import common_randomness, require_distinct_streams
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
 from opacus_shuffle.summation import (
-    CoinSetting,
     RandomizerFactory,
     SumFactory,
+    SumSetting,
     build_randomizer,
     is_sum,
     randomizer_factory,
@@ -170,14 +170,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 the same one in every process.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
                 For local randomizers.
-            noise_multiplier: for ``"vector-sum"``, the deviation of the Gaussian that the coins of all
-                clients are worth, over ``max_grad_norm``, per coordinate of the sum, as Opacus counts it. A
-                replaced record moves the sum by up to twice ``max_grad_norm``.
-            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"`` and ``"vector-sum"``,
-                ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it.
+            noise_multiplier: for ``"vector-sum"`` and ``"multi-message"``, the deviation of the Gaussian that
+                the sum protects as, over ``max_grad_norm``, per coordinate of the sum, as Opacus counts it. A
+                replaced record moves the sum by up to twice ``max_grad_norm``. For ``"vector-sum"`` it is
+                also the noise's deviation; ``"multi-message"`` has more noise and sends fewer bits.
+            max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ``"vector-sum"`` and
+                ``"multi-message"``, ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it.
             randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
-                factory; or a sum of many messages per client: ``"vector-sum"``, or a ``functools.partial`` of
-                ``VectorSum.with_noise`` with further options.
+                factory; or a sum of many messages per client: ``"vector-sum"``, ``"multi-message"``, or a
+                ``functools.partial`` of ``VectorSum.with_noise`` or ``BallSum.with_noise`` with further
+                options.
             sampling: law of the batches.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
@@ -278,10 +280,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
-        For ``"vector-sum"`` with the least noise instead. Either is solved for the exact n, k, number of
-        steps, randomizer and accountant, on top of what the accountant has recorded already. Read it from
-        ``optimizer.local_epsilon`` or ``optimizer.sum_noise_multiplier``. The step that would exceed the
-        budget raises ``PrivacyBudgetExceeded``.
+        For ``"vector-sum"`` and ``"multi-message"`` with the least noise instead. Either is solved for the
+        exact n, k, number of steps, randomizer and accountant, on top of what the accountant has recorded
+        already. Read it from ``optimizer.local_epsilon`` or ``optimizer.sum_noise_multiplier``. The step that
+        would exceed the budget raises ``PrivacyBudgetExceeded``.
 
         Args:
             module: see :meth:`make_private`.
@@ -479,7 +481,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         check_delta(run.target_delta)
 
         def fits(noise: float) -> bool:
-            chosen = CoinSetting(factory=factory, noise_multiplier=noise, radius=run.radius)
+            chosen = SumSetting(factory=factory, noise_multiplier=noise, radius=run.radius)
             summation = chosen.build(
                 dim=run.dim, population=run.population, cohort=run.cohort, sampling=run.sampling
             )

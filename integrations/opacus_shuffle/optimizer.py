@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
-from opacus_shuffle.summation import CoinSetting, RandomizerFactory, Setting, SumFactory, setting
+from opacus_shuffle.summation import RandomizerFactory, Setting, SumFactory, SumSetting, setting
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SecureRandomness
 
 
@@ -39,8 +39,9 @@ class ShuffleMixin:
     Every sample's gradient over *all* trainable parameters is one vector. A local randomizer spends ε0 on it
     once, and the sum of the randomised vectors, which does not depend on order, is the shuffle. Under
     ``randomizer="vector-sum"`` each vector is rounded to a lattice, and the fair coins of the whole cohort
-    are tossed together before anything is released, as the protocol's analyzer would find them. No other
-    noise is added.
+    are tossed together before anything is released, as the protocol's analyzer would find them; under
+    ``randomizer="multi-message"`` each vector becomes many flipped bits, shuffled under tags. No other noise
+    is added.
 
     Refuses, before anything is recorded or released, a round that is not what the accountant is told: another
     number of gradients than the cohort, accumulated gradients, NaN or infinite gradients, no accountant
@@ -80,9 +81,10 @@ class ShuffleMixin:
         Args:
             optimizer: the optimizer that takes the randomised average.
             randomizer: name in the registry, a ``LocalRandomizer`` class, or a factory; or ``"vector-sum"``,
-                or a ``functools.partial`` of ``VectorSum.with_noise``.
+                ``"multi-message"``, or a ``functools.partial`` of ``VectorSum.with_noise`` or
+                ``BallSum.with_noise``.
             local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
-            noise_multiplier: of a vector sum, the deviation of the Gaussian that its noise is worth, over
+            noise_multiplier: of such a sum, the deviation of the Gaussian that it protects as, over
                 ``max_grad_norm``, per coordinate of the sum.
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``).
             population: n, the size of the data set over all processes.
@@ -154,11 +156,13 @@ class ShuffleMixin:
     def local_epsilon(self) -> float:
         """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
 
-        Absent (AttributeError) from a vector sum.
+        Absent (AttributeError) from a sum of many messages per client.
         """
         mechanism = self.mechanism
-        if isinstance(mechanism, VectorSum):
-            raise AttributeError("a vector sum has no local_epsilon; see sum_noise_multiplier")
+        if not isinstance(mechanism, LocalRandomizer):
+            raise AttributeError(
+                "a sum of many messages per client has no local_epsilon; see sum_noise_multiplier"
+            )
         return float(mechanism.local_epsilon)
 
     @local_epsilon.setter
@@ -167,11 +171,11 @@ class ShuffleMixin:
 
     @property
     def sum_noise_multiplier(self) -> float:
-        """Deviation of a vector sum's noise over ``max_grad_norm``; assign to change it from the next round.
+        """Noise multiplier of a sum of many messages per client; assign to change it from the next round.
 
         Absent (AttributeError) from local randomizers.
         """
-        if not isinstance(self._setting, CoinSetting):
+        if not isinstance(self._setting, SumSetting):
             raise AttributeError("a local randomizer has no noise multiplier; see local_epsilon")
         return float(self._setting.noise_multiplier)
 
@@ -194,7 +198,7 @@ class ShuffleMixin:
         """Absent, so that nothing made for Opacus's noise and neighbours accounts for these rounds."""
         raise AttributeError(
             "a shuffle optimizer has no noise_multiplier: its cost is known only to a subsampled_shuffle "
-            "accountant. Privacy is set by local_epsilon, or by sum_noise_multiplier for a vector sum"
+            "accountant. Privacy is set by local_epsilon, or by sum_noise_multiplier for a multi-message sum"
         )
 
     @noise_multiplier.setter
@@ -202,11 +206,11 @@ class ShuffleMixin:
         if value is not None:
             raise AttributeError(
                 "a shuffle optimizer has no noise_multiplier: assign local_epsilon, or sum_noise_multiplier "
-                "for a vector sum, instead"
+                "for a multi-message sum, instead"
             )
 
     @property
-    def mechanism(self) -> LocalRandomizer | VectorSum:
+    def mechanism(self) -> LocalRandomizer | VectorSum | BallSum:
         """The randomizer or the protocol now in use."""
         return self._summation.mechanism
 
@@ -424,7 +428,7 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         return sum(vote[0] for vote in votes)
 
     def _estimate(self, total: Tensor) -> Tensor:
-        if not isinstance(self._setting, CoinSetting):
+        if not isinstance(self._setting, SumSetting):
             return super()._estimate(total)
         if torch.distributed.get_rank() == 0:
             common = self._summation.common(randomness=self._randomness)

@@ -15,7 +15,7 @@ from opacus_shuffle.errors import ShufflePrivacyError
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
 
 
@@ -26,8 +26,10 @@ class RandomizerFactory(Protocol):
         """Build for ε0 in nats, the number of trainable numbers, and the radius of the norm ball."""
 
 
-SumFactory = Callable[..., VectorSum]
-"""``VectorSum``, its ``with_noise``, or a partial of either: built for noise, dim and cohort."""
+SumFactory = Callable[..., VectorSum | BallSum]
+"""``VectorSum``, ``BallSum``, a ``with_noise`` of theirs, or a partial: built for noise, dim and cohort."""
+
+_SUMS: dict[str, type[VectorSum] | type[BallSum]] = {VectorSum.name: VectorSum, BallSum.name: BallSum}
 
 
 class Summation(ABC):
@@ -38,7 +40,7 @@ class Summation(ABC):
         round: what the released sum costs (replace-one, against an observer of the model).
     """
 
-    mechanism: LocalRandomizer | VectorSum
+    mechanism: LocalRandomizer | VectorSum | BallSum
     round: Round
 
     @abstractmethod
@@ -88,6 +90,25 @@ class CoinSummation(Summation):
     def common(self, *, randomness: Randomness) -> Tensor:
         """Heads among all clients' coins, int64."""
         return self.mechanism.all_coins(randomness=randomness)
+
+    def estimate(self, total: Tensor) -> Tensor:
+        """Unbiased estimate of the clipped gradients' sum, float64."""
+        return self.mechanism.decode(total)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaggedSummation(Summation):
+    """Every client's bits are flipped by themselves; signs are counted by what they are about.
+
+    Shares and totals are whole numbers, as in :class:`CoinSummation`.
+    """
+
+    mechanism: BallSum
+    round: Round
+
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """Signs added up by plane and coordinate, int64."""
+        return self.mechanism.signed_total(rows, randomness=randomness)
 
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
@@ -147,15 +168,17 @@ class LocalSetting(Setting):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CoinSetting(Setting):
-    """A sum with coins and the noise it is to have, as a multiple of the radius."""
+class SumSetting(Setting):
+    """A sum of many messages per client and the noise it is to have, as a multiple of the radius."""
 
     factory: SumFactory
     noise_multiplier: float
     radius: float
 
-    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> CoinSummation:
-        """The summation with shared coins."""
+    def build(
+        self, *, dim: int, population: int, cohort: int, sampling: Sampling
+    ) -> CoinSummation | TaggedSummation:
+        """The summation of the protocol that the factory builds."""
         _check_positive(noise_multiplier=self.noise_multiplier, max_grad_norm=self.radius)
         try:
             protocol = self.factory(
@@ -168,8 +191,8 @@ class CoinSetting(Setting):
             raise ShufflePrivacyError(
                 f"the sum cannot be built with dim, clients, radius and noise_multiplier alone ({error})"
             ) from error
-        if not isinstance(protocol, VectorSum):
-            raise ShufflePrivacyError(f"the factory returned {protocol!r}, not a VectorSum")
+        if not isinstance(protocol, (VectorSum, BallSum)):
+            raise ShufflePrivacyError(f"the factory returned {protocol!r}, neither a VectorSum nor a BallSum")
         built = (protocol.dim, protocol.clients, protocol.radius)
         if built != (dim, cohort, float(self.radius)):
             raise ShufflePrivacyError(
@@ -177,19 +200,20 @@ class CoinSetting(Setting):
             )
         if sampling is Sampling.POISSON:
             raise ShufflePrivacyError(
-                "the coins of a sum are shared out among a cohort of known size, which Poisson sampling does "
-                "not have: use sampling='without-replacement'"
+                "a sum of many messages per client is accounted for a cohort of known size, which Poisson "
+                "sampling does not have: use sampling='without-replacement'"
             )
-        return CoinSummation(
-            mechanism=protocol, round=protocol.sum_round(population=population, sampling=sampling)
-        )
+        cost = protocol.sum_round(population=population, sampling=sampling)
+        if isinstance(protocol, BallSum):
+            return TaggedSummation(mechanism=protocol, round=cost)
+        return CoinSummation(mechanism=protocol, round=cost)
 
-    def changed(self, **values: float) -> CoinSetting:
+    def changed(self, **values: float) -> SumSetting:
         """With another ``noise_multiplier`` or ``radius``."""
         if "local_epsilon" in values:
             raise AttributeError(
-                "a vector sum has no local_epsilon, since its noise is everybody's: assign "
-                "sum_noise_multiplier instead"
+                "a sum of many messages per client has no local_epsilon, since its noise is everybody's: "
+                "assign sum_noise_multiplier instead"
             )
         return replace(self, **values)  # type: ignore[arg-type]
 
@@ -198,16 +222,15 @@ def is_sum(randomizer: object) -> bool:
     """Whether ``randomizer`` names or builds a multi-message sum, and not a local randomizer."""
     if isinstance(randomizer, functools.partial):
         return is_sum(randomizer.func)
-    return randomizer in (VectorSum.name, VectorSum, VectorSum.with_noise)
+    return any(randomizer in (name, kind, kind.with_noise) for name, kind in _SUMS.items())
 
 
 def sum_factory(randomizer: str | SumFactory) -> SumFactory:
     """What builds the sum for a noise multiplier."""
-    if isinstance(randomizer, functools.partial) and randomizer.func is VectorSum:
-        return functools.partial(VectorSum.with_noise, *randomizer.args, **randomizer.keywords)
-    if isinstance(randomizer, str) or randomizer is VectorSum:
-        return VectorSum.with_noise
-    return randomizer
+    if isinstance(randomizer, functools.partial):
+        return functools.partial(sum_factory(randomizer.func), *randomizer.args, **randomizer.keywords)
+    found = _SUMS.get(randomizer) if isinstance(randomizer, str) else randomizer
+    return found.with_noise if found in _SUMS.values() else randomizer  # type: ignore[union-attr,return-value]
 
 
 def setting(
@@ -226,22 +249,23 @@ def setting(
     if is_sum(randomizer):
         if local_epsilon is not None:
             raise TypeError(
-                "got an unexpected keyword argument 'local_epsilon': privacy of a vector sum is set by "
-                "noise_multiplier"
+                "got an unexpected keyword argument 'local_epsilon': privacy of a sum of many messages per "
+                "client is set by noise_multiplier"
             )
         if noise_multiplier is None:
             raise ShufflePrivacyError(
-                "a vector sum needs noise_multiplier, the deviation of its noise over max_grad_norm; "
-                "make_private_with_epsilon finds it"
+                "a sum of many messages per client needs noise_multiplier, the deviation of the Gaussian "
+                "that it protects as, over max_grad_norm; make_private_with_epsilon finds it"
             )
-        return CoinSetting(
+        return SumSetting(
             factory=sum_factory(randomizer),  # type: ignore[arg-type]
             noise_multiplier=noise_multiplier,
             radius=radius,
         )
     if noise_multiplier is not None:
         raise TypeError(
-            "got an unexpected keyword argument 'noise_multiplier': it goes with randomizer='vector-sum'; "
+            "got an unexpected keyword argument 'noise_multiplier': it goes with randomizer="
+            "'vector-sum' or 'multi-message'; "
             "privacy of a local randomizer is set by local_epsilon"
         )
     return LocalSetting(
