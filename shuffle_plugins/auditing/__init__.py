@@ -1,7 +1,8 @@
 """Empirical audits: attacks on simulated rounds that prove lower bounds on ε.
 
 ``audit_local`` attacks single reports and checks ε0; ``audit_round`` attacks shuffled, sampled and composed
-rounds and checks what the accountant certifies. What an audit shows, and what it cannot, is in
+rounds and checks what the accountant certifies;
+``audit_sum`` attacks sums of several messages per client. What an audit shows, and what it cannot, is in
 ``docs/audit.md``.
 """
 
@@ -24,6 +25,7 @@ from shuffle_plugins.auditing.confidence import (
 )
 from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
+from shuffle_plugins.auditing.sums import audit_sum
 
 __all__ = [
     "DEFAULT_ATTACKS",
@@ -42,6 +44,7 @@ __all__ = [
     "Target",
     "audit_local",
     "audit_round",
+    "audit_sum",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "epsilon_lower_bound",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,15 +14,10 @@ from torch import Tensor
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
 from shuffle_plugins.randomness import Randomness, SecureRandomness
-
-Side = Literal["at least", "below"]
-
-_SELECTION_SHARE = 4
-_MOST_THRESHOLDS = 256
-_LEAST_TRIALS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +128,7 @@ def audit_round(
     check_delta(delta)
     check_confidence(confidence)
     _check_count("num_steps", num_steps, least=1)
-    _check_count("num_trials", num_trials, least=_LEAST_TRIALS)
+    _check_count("num_trials", num_trials, least=LEAST_TRIALS)
     if mechanism.local_epsilon != shuffle_round.local_epsilon:
         raise ValueError(
             f"the round is accounted at ε0={shuffle_round.local_epsilon}, but {mechanism.name} declares "
@@ -161,13 +155,13 @@ def audit_round(
             f"none of the attacks applies to {mechanism.name}: pass Projection() or Aggregate(), or "
             "LikelihoodRatio(law=...) with its law"
         )
-    chosen, pair, simulator = max(contenders, key=lambda contender: contender[0].promise)
-    event = {
-        dataset: int(chosen.happens(scores[0]).sum())
+    chosen, pair, simulator = max(contenders, key=lambda contender: contender[0].event.promise)
+    event = chosen.event
+    happened = {
+        dataset: int(event.happens(scores[0]).sum())
         for dataset, scores in _trials(simulator, [chosen.score], num_trials, num_steps).items()
     }
-    innocent = Dataset.REPLACEMENT if chosen.suspect is Dataset.ORIGINAL else Dataset.ORIGINAL
-    hits, false_alarms = event[chosen.suspect], event[innocent]
+    hits, false_alarms = happened[event.suspect], happened[event.innocent]
     bound = epsilon_lower_bound(hits, false_alarms, trials=num_trials, delta=delta, confidence=confidence)
     return AuditResult(
         epsilon=float(bound),
@@ -177,9 +171,9 @@ def audit_round(
         num_steps=num_steps,
         attack=chosen.attack,
         neighbours=pair.name,
-        threshold=chosen.threshold,
-        side=chosen.side,
-        suspect=chosen.suspect,
+        threshold=event.threshold,
+        side=event.side,
+        suspect=event.suspect,
         hits=hits,
         false_alarms=false_alarms,
         neighbouring_relation=NEIGHBOURING_RELATION,
@@ -230,7 +224,7 @@ class _Plan:
     @property
     def tried(self) -> int:
         """Trials per dataset on which events are chosen."""
-        return max(self.num_trials // _SELECTION_SHARE, _LEAST_TRIALS)
+        return max(self.num_trials // SELECTION_SHARE, LEAST_TRIALS)
 
     def learning(self, simulator: RoundSimulator) -> Callable[[], LabelledReports]:
         return lambda: simulator.labelled(num_rounds=self.tried)
@@ -246,8 +240,14 @@ def _contend(
         return []
     trials = _trials(simulator, [score for _, score in usable], plan.tried, plan.num_steps)
     return [
-        _Contender.choose(
-            name, score, {dataset: scores[place] for dataset, scores in trials.items()}, plan=plan
+        _Contender(
+            name,
+            score,
+            Event.best(
+                {dataset: scores[place] for dataset, scores in trials.items()},
+                delta=plan.delta,
+                confidence=plan.confidence,
+            ),
         )
         for place, (name, score) in enumerate(usable)
     ]
@@ -255,59 +255,11 @@ def _contend(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Contender:
-    """An event, and what the trials on which it was chosen say for it.
-
-    ``promise`` is the bound it would have proved there and, where that is 0, the standardised difference of
-    the two counts. The full confidence keeps rare events that were merely lucky from being chosen.
-    """
+    """An attack, and the event that is best for it."""
 
     attack: str
     score: Score
-    threshold: float
-    side: Side
-    suspect: Dataset
-    promise: tuple[float, float]
-
-    @classmethod
-    def choose(
-        cls,
-        attack: str,
-        score: Score,
-        scores: dict[Dataset, NDArray[np.float64]],
-        *,
-        plan: _Plan,
-    ) -> _Contender:
-        """The best threshold and direction for these scores of trials."""
-        ordered = {dataset: np.sort(values) for dataset, values in scores.items()}
-        thresholds = _thresholds(np.concatenate(list(scores.values())))
-        trials = len(scores[Dataset.ORIGINAL])
-        below = {dataset: np.searchsorted(values, thresholds) for dataset, values in ordered.items()}
-        counts: dict[Side, dict[Dataset, NDArray[np.int64]]] = {
-            "at least": {dataset: trials - count for dataset, count in below.items()},
-            "below": below,
-        }
-        found = []
-        for side, happened in counts.items():
-            for suspect, innocent in ((Dataset.ORIGINAL, Dataset.REPLACEMENT), tuple(Dataset)[::-1]):
-                bounds = epsilon_lower_bound(
-                    happened[suspect],
-                    happened[innocent],
-                    trials=trials,
-                    delta=plan.delta,
-                    confidence=plan.confidence,
-                )
-                apart = (happened[suspect] - happened[innocent]) / np.sqrt(
-                    happened[suspect] + happened[innocent] + 1.0
-                )
-                place = int(np.lexsort((apart, bounds))[-1])
-                promise = float(bounds[place]), float(apart[place])
-                found.append(cls(attack, score, float(thresholds[place]), side, suspect, promise))
-        return max(found, key=lambda contender: contender.promise)
-
-    def happens(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether the event happens in each trial."""
-        below: NDArray[np.bool_] = scores < self.threshold
-        return below if self.side == "below" else ~below
+    event: Event
 
 
 def _trials(
@@ -332,21 +284,6 @@ def _checked(scores: Tensor, count: int) -> Tensor:
     if scores.shape != (count,) or not bool(scores.isfinite().all()):
         raise ValueError(f"an attack must return one finite number for each of {count} rounds")
     return scores.double()
-
-
-def _thresholds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lines between neighbouring scores, at quantiles and close to both ends."""
-    values = np.unique(scores)
-    if len(values) == 1:
-        return values
-    ordered = np.sort(scores)
-    ends = np.unique(np.geomspace(1, len(ordered), _MOST_THRESHOLDS // 4).astype(np.int64)) - 1
-    spread = np.linspace(0, len(ordered) - 1, _MOST_THRESHOLDS // 2).astype(np.int64)
-    chosen = np.unique(np.concatenate([ordered[ends], ordered[len(ordered) - 1 - ends], ordered[spread]]))
-    place = np.searchsorted(values, chosen)
-    upper = values[np.minimum(place + 1, len(values) - 1)]
-    lines: NDArray[np.float64] = np.unique((chosen + upper) / 2)
-    return lines
 
 
 def _check_count(name: str, value: int, *, least: int) -> None:

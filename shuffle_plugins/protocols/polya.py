@@ -96,14 +96,15 @@ class PolyaNoise:
 
         Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^(clients/holders).
         """
-        shape = clients / self.holders
-        theta = self.rate * (1 - np.geomspace(1e-6, 0.9, 400))
-        moment = (
-            -2 * _logarithms(self.rate)
-            - np.log(-np.expm1(theta - self.rate))
-            - np.log(-np.expm1(-theta - self.rate))
-        )
-        return math.ceil(float(((math.log(2) - log_probability + shape * moment) / theta).min()) * (1 + 1e-9))
+        return _reach(self.rate, clients / self.holders, log_probability)
+
+
+@lru_cache(maxsize=256)
+def _reach(rate: float, shape: float, log_probability: float) -> int:
+    theta = rate * (1 - np.geomspace(1e-6, 0.9, 400))
+    moment = -2 * _logarithms(rate) - np.log(-np.expm1(theta - rate)) - np.log(-np.expm1(-theta - rate))
+    bounds = (math.log(2) - log_probability + shape * moment) / theta
+    return math.ceil(float(bounds.min()) * (1 + 1e-9))
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,127 @@
+"""Audits of multi-message sums: attack what a protocol's clients send, once added up."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary
+from shuffle_plugins.auditing.audit import AuditResult
+from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event
+from shuffle_plugins.auditing.simulation import Dataset
+from shuffle_plugins.protocols.coin_sum import CoinSum
+from shuffle_plugins.protocols.fixed_point import FixedPoint, Interval
+from shuffle_plugins.protocols.split_sum import SplitSum
+from shuffle_plugins.randomness import Randomness, SecureRandomness
+
+_ENTRIES_AT_ONCE = 1 << 20
+
+
+def audit_sum(
+    protocol: CoinSum | SplitSum,
+    *,
+    delta: float,
+    num_trials: int = 20_000,
+    confidence: float = 0.99,
+    records: tuple[Tensor, Tensor] | None = None,
+    randomness: Randomness | None = None,
+) -> AuditResult:
+    """Attack one sum of all clients, and return the lower bound on ε that the attack proves.
+
+    Client 1 holds one of two records and everybody else the second. What all of them send, through
+    ``encode``, is added up as the shuffled messages would be; the score is the total along the difference of
+    the two records, which orders outcomes as their likelihood ratio does. As in ``audit_round``, the
+    threshold is chosen on trials of its own.
+
+    Args:
+        protocol: what to audit. It shows the noise of all clients: of a protocol with an honest fraction
+            below one, more than it is certified for.
+        delta: δ in [0, 1).
+        num_trials: trials per dataset that are judged, at least 100.
+        confidence: joint confidence of the bound, in (0, 1).
+        records: the two records, each (size,); by default the ends of the interval or of a diameter.
+        randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+
+    Raises:
+        ValueError: if an argument is out of range, or records are missing for data of another kind.
+    """
+    check_delta(delta)
+    check_confidence(confidence)
+    if type(num_trials) is not int or num_trials < LEAST_TRIALS:
+        raise ValueError(f"num_trials must be a whole number, at least {LEAST_TRIALS}, got {num_trials!r}")
+    original, replacement = records or _extreme_records(protocol)
+    if not original.shape == replacement.shape == (protocol.lattice.size,):
+        raise ValueError(f"records must have shape ({protocol.lattice.size},)")
+    source = randomness or SecureRandomness()
+
+    def scores(trials: int) -> dict[Dataset, NDArray[np.float64]]:
+        return {
+            dataset: _scores(protocol, first, replacement, original - replacement, trials, source)
+            for dataset, first in ((Dataset.ORIGINAL, original), (Dataset.REPLACEMENT, replacement))
+        }
+
+    tried = max(num_trials // SELECTION_SHARE, LEAST_TRIALS)
+    event = Event.best(scores(tried), delta=delta, confidence=confidence)
+    happened = {dataset: int(event.happens(found).sum()) for dataset, found in scores(num_trials).items()}
+    hits, false_alarms = happened[event.suspect], happened[event.innocent]
+    bound = epsilon_lower_bound(hits, false_alarms, trials=num_trials, delta=delta, confidence=confidence)
+    return AuditResult(
+        epsilon=float(bound),
+        delta=float(delta),
+        confidence=float(confidence),
+        num_trials=num_trials,
+        num_steps=1,
+        attack="sum along the difference",
+        neighbours="two records, everybody else at the replacement",
+        threshold=event.threshold,
+        side=event.side,
+        suspect=event.suspect,
+        hits=hits,
+        false_alarms=false_alarms,
+        neighbouring_relation=NEIGHBOURING_RELATION,
+        adversary=Adversary.MODEL_OBSERVER.value,
+    )
+
+
+def _extreme_records(protocol: CoinSum | SplitSum) -> tuple[Tensor, Tensor]:
+    lattice = protocol.lattice
+    original = torch.zeros(lattice.size, dtype=torch.float64)
+    if isinstance(lattice, Interval):
+        original[0] = lattice.upper
+        return original, torch.zeros_like(original)
+    if isinstance(lattice, FixedPoint):
+        original[0] = lattice.radius
+        return original, -original
+    raise ValueError(f"pass the two records to try on {type(protocol).__name__}")
+
+
+def _scores(
+    protocol: CoinSum | SplitSum,
+    first: Tensor,
+    others: Tensor,
+    line: Tensor,
+    trials: int,
+    randomness: Randomness,
+) -> NDArray[np.float64]:
+    """Totals along the line, one per trial, (trials,)."""
+    cohort = others.repeat(protocol.clients, 1)
+    cohort[0] = first
+    step = max(1, _ENTRIES_AT_ONCE // cohort.numel())
+    found = []
+    for start in range(0, trials, step):
+        count = min(step, trials - start)
+        sent = protocol.encode(cohort.repeat(count, 1), randomness=randomness)
+        found.append(_totals(protocol, sent.reshape(count, protocol.clients, -1)) @ line)
+    scores: NDArray[np.float64] = torch.cat(found).numpy()
+    return scores
+
+
+def _totals(protocol: CoinSum | SplitSum, sent: Tensor) -> Tensor:
+    """Estimates of sums from what clients send, (trials, clients, …): float64 (trials, size)."""
+    if isinstance(protocol, SplitSum):
+        totals = sent.flatten(1).sum(dim=1).remainder(protocol.modulus)
+        return torch.tensor([[protocol.decode(total)] for total in totals.tolist()], dtype=torch.float64)
+    return torch.stack([protocol.decode(total) for total in sent.sum(dim=1)])

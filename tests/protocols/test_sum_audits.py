@@ -1,0 +1,60 @@
+"""An attack on sums comes close to what is certified, and never beyond it."""
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.auditing import audit_sum
+from shuffle_plugins.protocols import ScalarSum, SplitSum, VectorSum
+from shuffle_plugins.randomness import SeededRandomness
+
+DELTA = 0.05
+
+
+def certified(protocol, delta=DELTA):
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round())
+    return accountant.upper_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        ScalarSum.calibrated(clients=4, epsilon=1.0, delta=DELTA, upper=2.0, overhead=0.3),
+        VectorSum.calibrated(dim=2, clients=4, epsilon=1.0, delta=DELTA, radius=0.5),
+        SplitSum.calibrated(clients=4, epsilon=1.0, delta=DELTA),
+    ],
+    ids=lambda protocol: protocol.name,
+)
+def test_the_attack_comes_close_and_stays_below(protocol):
+    claim = certified(protocol)
+    assert 0.95 < claim <= 1.0
+    found = audit_sum(
+        protocol, delta=DELTA, num_trials=40_000, confidence=0.99, randomness=SeededRandomness(7)
+    )
+    assert found.consistent_with(claim)
+    assert found.epsilon > 0.75 * claim
+    assert found.neighbouring_relation == "replace-one"
+
+
+def test_too_few_coins_are_found_out():
+    honest = VectorSum.calibrated(dim=2, clients=8, epsilon=1.0, delta=DELTA, overhead=0.3)
+    short = VectorSum(dim=2, clients=8, levels=honest.levels, coins=honest.coins // 3)
+    found = audit_sum(short, delta=DELTA, num_trials=20_000, confidence=0.999, randomness=SeededRandomness(3))
+    assert found.violates(certified(honest))
+    assert found.consistent_with(certified(short))
+
+
+def test_records_that_agree_show_nothing_and_bad_ones_are_refused():
+    protocol = ScalarSum(clients=3, levels=4, coins=40)
+    same = torch.full((1,), 0.5, dtype=torch.float64)
+    found = audit_sum(
+        protocol, delta=DELTA, num_trials=500, records=(same, same), randomness=SeededRandomness(1)
+    )
+    assert found.epsilon == 0.0
+    with pytest.raises(ValueError, match="shape"):
+        audit_sum(protocol, delta=DELTA, records=(same, torch.zeros(2)))
+    with pytest.raises(ValueError, match="at least 100"):
+        audit_sum(protocol, delta=DELTA, num_trials=10)
+    with pytest.raises(ValueError, match="delta"):
+        audit_sum(protocol, delta=1.0)
