@@ -196,7 +196,7 @@ def draw(found: list[Row], truth: Tensor, *, title: str, path: Path) -> None:
         panel.set_ylim(0, top)
         panel.set_ylabel("share")
     figure.legend(
-        *panels[0].get_legend_handles_labels(), fontsize="small", loc="outside upper right", ncols=3
+        *panels[0].get_legend_handles_labels(), fontsize="small", loc="outside lower center", ncols=3
     )
     panels[-1].set_xticks(
         [digit * INK_CLASSES + (INK_CLASSES - 1) / 2 for digit in range(10)], [f"“{d}”" for d in range(10)]

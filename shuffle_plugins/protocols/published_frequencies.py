@@ -37,7 +37,8 @@ def one_message(*, categories: int, clients: int, epsilon: float, delta: float) 
     The oracle's error is (4K·e^ε0/(e^ε0 − 1)² + 1)/n, a bound on that of subset selection and of optimal
     unary encoding (Wang, Blocki, Li, Jha 2017, section 4.4; Ye, Barg 2018), which Theorem 5.1 asks for up to
     constants. So E‖f̂ − f‖ = O(√(K·log(1/δ))/(εn) + 1/√n): the first term is the central model's up to
-    √log(1/δ), the second no one-message protocol is without.
+    √log(1/δ). The second is needed by one message only where K is large (Ghazi, Golowich, Kumar, Pagh,
+    Velingker 2019); the error of k-ary response falls below it once e^ε0 is well above K.
 
     Raises:
         ValueError: if an argument is out of range, or Theorem 3.1 reaches ε at no ε0.
