@@ -22,7 +22,7 @@ from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
-from shuffle_plugins.protocols.supports import Support, built, frequency_oracles, possible, support_of
+from shuffle_plugins.protocols.supports import Support, built, frequency_oracles, summed, support_of
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
@@ -309,9 +309,8 @@ class FrequencyEstimation:
             ValueError: if the reports are another protocol's, more than 4,096 are impossible, or none is
                 left.
         """
-        mechanism = self.mechanism
-        sound, refused = possible(mechanism, reports)
-        return Histogram(counts=mechanism.sum(sound), clients=len(sound), refused=refused)
+        counts, refused = summed(self.mechanism, reports)
+        return Histogram(counts=counts, clients=len(reports) - refused, refused=refused)
 
     def distribution(self, reports: Reports) -> Tensor:
         """The probability vector nearest to the estimated frequencies, float64 (categories,).

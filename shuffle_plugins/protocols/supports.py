@@ -111,8 +111,8 @@ def support_of(name: str, *, local_epsilon: float, categories: int) -> Support:
     raise ValueError(f"reports of {name} do not tell categories apart")
 
 
-def possible(oracle: FrequencyOracle, reports: Reports) -> tuple[Reports, int]:
-    """The reports without those that the oracle refuses, and how many those were.
+def summed(oracle: FrequencyOracle, reports: Reports) -> tuple[Tensor, int]:
+    """The sum of the reports that are possible, and how many the oracle refuses.
 
     Halves that are refused are looked at again, so that a few bad reports cost little.
 
@@ -121,33 +121,25 @@ def possible(oracle: FrequencyOracle, reports: Reports) -> tuple[Reports, int]:
             no round of this protocol.
     """
     _check_layout(oracle, reports)
-    kept: list[tuple[int, int]] = []
+    total = torch.zeros(oracle.dim, dtype=torch.float64, device=reports.fields[0].values.device)
     refused = 0
-    waiting = [(0, len(reports))]
+    waiting = [reports]
     while waiting:
-        start, stop = waiting.pop()
-        if start == stop:
-            continue
+        part = waiting.pop()
         try:
-            oracle.sum(reports.narrow(start, stop))
+            total += oracle.sum(part)
         except ValueError:
-            if stop - start == 1:
-                refused += 1
-                if refused > MOST_REFUSED:
-                    raise ValueError(
-                        f"more than {MOST_REFUSED:,} of {len(reports):,} reports are impossible for "
-                        f"{oracle.name!r}: this is no round of this protocol; check what clients run"
-                    ) from None
+            if len(part) > 1:
+                middle = len(part) // 2
+                waiting += [part.narrow(middle, len(part)), part.narrow(0, middle)]
                 continue
-            middle = (start + stop) // 2
-            waiting += [(middle, stop), (start, middle)]
-        else:
-            kept.append((start, stop))
-    if not refused:
-        return reports, 0
-    if not kept:
-        return reports.narrow(0, 0), refused
-    return Reports.concat([reports.narrow(start, stop) for start, stop in kept]), refused
+            refused += 1
+            if refused > MOST_REFUSED:
+                raise ValueError(
+                    f"more than {MOST_REFUSED:,} of {len(reports):,} reports are impossible for "
+                    f"{oracle.name!r}: this is no round of this protocol; check what clients run"
+                ) from None
+    return total, refused
 
 
 def _check_layout(oracle: FrequencyOracle, reports: Reports) -> None:
