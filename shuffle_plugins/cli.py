@@ -78,6 +78,7 @@ _NARROWEST = 60
 _PLOT_POINTS = 13
 _PATIENCE = 2.0
 _PUBLISHED_SHOWN = 3
+_DELTA = 1e-5
 _HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
 _PROBE_DIMS = (1, 2, 1_000)
 
@@ -617,18 +618,23 @@ def budget_command(
         str | None, typer.Option("--model", metavar="M", help="Only this model; all unless given.")
     ] = None,
     delta: Annotated[
-        float, typer.Option("--delta", "-d", parser=number, metavar="DELTA", help="Total δ in (0, 1).")
-    ] = 1e-5,
+        float | None,
+        typer.Option(
+            "--delta", "-d", parser=number, metavar="DELTA", help="δ in (0, 1), the run's own; else 1e-5."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What federated training has cost, by model and run; also while it is going on."""
     from shuffle_plugins.ledger.summary import read_budget
 
-    budgets = read_budget(ledger, delta=delta, model=model)
+    budgets = read_budget(ledger, delta=_DELTA if delta is None else delta, model=model)
     if as_json:
         return _print_json([_budget_json(budget) for budget in budgets])
     for budget in budgets:
         _print(budget_table(budget), *budget_footing(budget), "")
+    if budgets and delta is None:
+        _say(f"A ledger has no δ of its own: this is for {_DELTA:g}; give the run's by --delta.")
     return _say(None if budgets else "No rounds yet.")
 
 

@@ -201,7 +201,7 @@ def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = W
 def budget_table(budget: ModelBudget) -> Table:
     """One row per run of a model, and one for all of them if there are several."""
     table = Table(
-        title=f"model {escape(budget.model)}",
+        title=f"Budget of {escape(budget.model)}",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

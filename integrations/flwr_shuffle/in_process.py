@@ -36,7 +36,7 @@ class InProcessGrid(Grid):
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
     engines send it: as an error with the exception's type and text. Any number of nodes costs nothing until
-    they are asked.
+    they are asked. A warning that many of them log for the same reason is shown once a round.
 
     Args:
         client_app: what every node runs.
@@ -122,7 +122,7 @@ class InProcessGrid(Grid):
             ValueError: if a message is for a node that does not exist.
         """
         pushed = list(messages)
-        replies = [self._answer(message) for message in pushed]
+        replies = self._answers(pushed)
         ids = [message.metadata.message_id for message in pushed]
         self._waiting.update(zip(ids, replies, strict=True))
         return ids
@@ -138,7 +138,15 @@ class InProcessGrid(Grid):
             ValueError: if a message is for a node that does not exist.
         """
         del timeout
-        return [self._answer(message) for message in messages]
+        return self._answers(messages)
+
+    def _answers(self, messages: Iterable[Message]) -> list[Message]:
+        said_once = _SaidOnce()
+        _log.addFilter(said_once)
+        try:
+            return [self._answer(message) for message in messages]
+        finally:
+            _log.removeFilter(said_once)
 
     def _answer(self, message: Message) -> Message:
         context = self.context(message.metadata.dst_node_id)
@@ -157,6 +165,22 @@ class InProcessGrid(Grid):
             return Message(
                 Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=delivered
             )
+
+
+class _SaidOnce(logging.Filter):
+    """What many nodes say in one round is logged once, whichever node says it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[tuple[str, int, tuple[str, ...]]] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        args = record.args if isinstance(record.args, tuple) else ()
+        texts = tuple(str(arg) for arg in args if not isinstance(arg, int))
+        line = (record.pathname, record.lineno, texts)
+        new = line not in self._said
+        self._said.add(line)
+        return new
 
 
 def _identify(run_id: int) -> None:

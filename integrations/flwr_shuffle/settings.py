@@ -10,6 +10,7 @@ from flwr_shuffle.sampling import ClientSampling, FixedSize
 from flwr_shuffle.stages import InMemoryStage, ShuffleStage
 from flwr_shuffle.sum_stage import SummingStage
 from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.protocols.vector_sum import VectorSum
@@ -40,7 +41,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, ClientSampling):
-            raise ValueError(f"sampling must be FixedSize, Poisson or SelfSampling, got {self.sampling!r}")
+            raise ValueError(
+                "sampling must be FixedSize, Poisson or SelfSampling, such as FixedSize(100); got "
+                f"{self.sampling!r}"
+            )
         if type(self.population) is not int or self.population < _FEWEST:
             raise ValueError(
                 f"population is a whole number of clients, at least {_FEWEST}, got {self.population!r}"
@@ -135,6 +139,7 @@ def mechanism_of(
             "randomizer=VectorSum.calibrated(dim=…, clients=…, radius=…, epsilon=…, delta=…, num_steps=…, "
             "population=…)"
         )
+    registry.summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
     if isinstance(randomizer, MechanismSpec):
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")

@@ -256,7 +256,13 @@ class ShuffleStrategy(Strategy):
         self._resume(initial_arrays)
         shuffled.open()
         done = self._done
-        if done:
+        if done >= num_rounds:
+            _log.info(
+                "The ledger has all %d rounds of this model already: ask for more (num_rounds), or name "
+                "another ledger or model to begin again",
+                done,
+            )
+        elif done:
             _log.info("Going on after round %d; the rounds below are counted from there", done)
         try:
             result = super().start(

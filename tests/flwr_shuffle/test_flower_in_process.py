@@ -1,8 +1,10 @@
 """The grid in one process behaves as Flower's own, as far as an app can see."""
 
+import logging
+
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle.in_process import InProcessGrid
@@ -83,3 +85,19 @@ def test_node_config_by_position_or_for_all():
 def test_there_are_nodes():
     with pytest.raises(ValueError, match="num_nodes"):
         InProcessGrid(counting_app(), num_nodes=0)
+
+
+def test_what_all_nodes_say_is_logged_once_a_round(caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        logging.getLogger("flwr").warning("%s, says node %d", "the same", context.node_id)
+        raise ValueError("boom")
+
+    grid = InProcessGrid(app, num_nodes=20)
+    for rounds in (1, 2):
+        messages = [Message(RecordDict(), dst_node_id=n, message_type="train") for n in grid.get_node_ids()]
+        assert all(reply.has_error() for reply in grid.send_and_receive(messages))
+        assert sum("the same" in record.getMessage() for record in caplog.records) == rounds
+        assert sum("raised an exception" in record.getMessage() for record in caplog.records) == rounds

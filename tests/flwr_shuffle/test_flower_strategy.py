@@ -681,3 +681,8 @@ def test_a_run_without_a_released_round_says_so(caplog):
     with caplog.at_level(logging.WARNING, logger="flwr"):
         shuffled().start(grid_of(failing(19)), record(MODEL), num_rounds=1)
     assert "No round was released" in caplog.text
+
+
+def test_a_misspelt_mechanism_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="no mechanism named 'privunt'"):
+        shuffled(randomizer="privunt")
