@@ -71,6 +71,27 @@ def vector_sum(*, dim: int, clients: int, epsilon: float, delta: float) -> Publi
     )
 
 
+def multi_message_budget(
+    *, clients: int, samples: int, levels: int = 1, epsilon: float, delta: float
+) -> float:
+    """Total ε0 of one client's messages in multi-message mean estimation: Girgis's thesis, Theorem 3.5.2.
+
+    v² = s·n·min(ε², ε)/(144·log(1/δ)); Theorem 3.3.2 with one level. Its proof asks for 432 rather than 144,
+    but starts from bounds so loose that the certified ε is about a twelfth of the one asked for.
+
+    Args:
+        clients, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
+
+    Raises:
+        ValueError: outside the theorem's range, 0 < ε ≤ m·s and 0 < δ < ½.
+    """
+    if not 0 < epsilon <= levels * samples:
+        raise ValueError(f"the theorem is about epsilon in (0, {levels * samples}], got {epsilon!r}")
+    if not 0 < delta < 0.5:
+        raise ValueError(f"the theorem is about delta in (0, 1/2), got {delta!r}")
+    return math.sqrt(samples * clients * min(epsilon**2, epsilon) / (144 * math.log(1 / delta)))
+
+
 def _check(epsilon: float, delta: float) -> None:
     if not 0 < epsilon <= 15:
         raise ValueError(f"the paper is about epsilon in (0, 15], got {epsilon!r}")
