@@ -15,9 +15,9 @@ Those are 2n equations, one per vertex, on nm values, one per edge. If they have
 q^(nm−2n+C), out of the q^(nm−1) values of y: the moment is E[q^(C−1)·1{solvable}], and all are solvable if
 all x_i are equal. Cauchy–Schwarz. ∎
 
-The argument by components is that of Balle, Bell, Gascón, Nissim 2020, "Private summation in the
-multi-message shuffle model"; looking at both permutations' blocks apart gives the worst case directly, for
-which the paper takes one share more. The expectation is computed, not bounded by a formula:
+Counting components of random graphs goes back to Balle, Bell, Gascón, Nissim 2019, "Improved summation from
+shuffling", and 2020, "Private summation in the multi-message shuffle model". Here the expectation is computed
+and not bounded by a formula:
 
 - The component sizes of labelled structures have an exponential generating function. With
   w_k = C(n, k)²/C(mn, mk), the probability that given sets would be closed summed over sets, it gives

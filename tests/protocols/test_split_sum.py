@@ -97,7 +97,7 @@ def test_many_clients_are_bounded_from_above_and_closely():
         first = modulus * clients**2 / math.comb(shares * clients, shares)
         bound = mixing_distance(clients=clients, shares=shares, modulus=modulus)
         assert math.sqrt(first) / 2 < bound < math.sqrt(first) / 2 * 1.001
-    # Balle, Bell, Gascón, Nissim 2019 need 12 shares for 2^-40 with 10,000 clients and 32 bits.
+    # "Improved summation from shuffling" (2019) needs 12 shares for 2^-40 with 10,000 clients and 32 bits.
     assert mixing_distance(clients=10_000, shares=10, modulus=1 << 32) < 2.0**-40
     assert mixing_distance(clients=10**6, shares=3, modulus=1 << 60) == 1.0
     with pytest.raises(ValueError, match="three or more"):
