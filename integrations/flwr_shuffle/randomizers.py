@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.protocols.count_reports import CountReports
+from shuffle_plugins.protocols.sum_reports import SumReports
 from shuffle_plugins.protocols.sum_spec import SumSpec
 
 Spec = MechanismSpec | SumSpec
 """As server and client agree on it."""
 
-Randomizer = LocalRandomizer | CountReports
+Randomizer = LocalRandomizer | SumReports[Any]
 """As a spec builds it for a model."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 from flwr_shuffle.randomizers import Spec
 from flwr_shuffle.sampling import ClientSampling, FixedSize
@@ -12,8 +13,8 @@ from flwr_shuffle.sum_stage import SummingStage
 from shuffle_plugins.accounting.federated import Against
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.protocols.sum_reports import Sum
 from shuffle_plugins.protocols.sum_spec import SumSpec
-from shuffle_plugins.protocols.vector_sum import VectorSum
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -122,22 +123,22 @@ class Settings:
 
 
 def mechanism_of(
-    randomizer: str | MechanismSpec | VectorSum, *, local_epsilon: float | None, clipping_norm: float | None
+    randomizer: str | MechanismSpec | Sum, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> Spec:
     """The mechanism that a user named, or the mechanism or sum that they gave.
 
     Raises:
         ValueError: if a spec is given its numbers again, or a name lacks them or is not a mechanism's.
     """
-    if isinstance(randomizer, VectorSum):
+    if isinstance(randomizer, Sum):
         if local_epsilon is not None or clipping_norm is not None:
-            raise ValueError("a VectorSum has its own noise and radius; leave out both arguments")
+            raise ValueError("a sum has its own noise and radius; leave out both arguments")
         return SumSpec(protocol=randomizer)
-    if randomizer == VectorSum.name:
+    if randomizer in (kind.name for kind in get_args(Sum)):
         raise ValueError(
-            "a vector sum needs the number of parameters and its noise: give the sum itself, "
+            f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
             "randomizer=VectorSum.calibrated(dim=…, clients=…, radius=…, epsilon=…, delta=…, num_steps=…, "
-            "population=…)"
+            "population=…), or BallSum.calibrated(…)"
         )
     registry.summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
     if isinstance(randomizer, MechanismSpec):

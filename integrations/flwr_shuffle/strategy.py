@@ -38,7 +38,7 @@ from shuffle_plugins.accounting.federated import (
 )
 from shuffle_plugins.ledger.budget import BudgetLedger
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.protocols.vector_sum import VectorSum
+from shuffle_plugins.protocols.sum_reports import Sum
 from shuffle_plugins.rounding import rounded
 from shuffle_plugins.shuffler.base import Shuffler
 
@@ -85,7 +85,8 @@ class ShuffleStrategy(Strategy):
         strategy: FedAvg, FedAdam, … or your own. It must send one message to every node it is shown, and be
             content with one reply: ``fraction_train=1.0``.
         randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec; or a
-            :class:`~shuffle_plugins.protocols.VectorSum`, for noise that everybody's messages make together.
+            multi-message sum, :class:`~shuffle_plugins.protocols.VectorSum` or
+            :class:`~shuffle_plugins.protocols.BallSum`, for noise that everybody's messages make together.
             Its ``clients`` are then the fewest reports, and every round is charged as if no more came.
         local_epsilon: ε0 of one report in nats, with a name.
         clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm, with a name.
@@ -125,7 +126,7 @@ class ShuffleStrategy(Strategy):
         self,
         strategy: Strategy,
         *,
-        randomizer: str | MechanismSpec | VectorSum,
+        randomizer: str | MechanismSpec | Sum,
         local_epsilon: float | None = None,
         clipping_norm: float | None = None,
         sampling: ClientSampling,

@@ -8,7 +8,6 @@ from enum import StrEnum
 from sqlite3 import Connection
 from typing import Self
 
-from shuffle_plugins.accounting.blanket import check_local_epsilon
 from shuffle_plugins.ledger.database import Database, Format, StrPath
 
 _ROUNDING = 1e-9
@@ -143,7 +142,7 @@ class ClientLedger:
             ValueError: if a value is out of range.
             LedgerError: if the file cannot be written.
         """
-        epsilon = math.inf if local_epsilon == math.inf else check_local_epsilon(local_epsilon)
+        epsilon = _checked(local_epsilon)
         if not 0 <= local_delta < 1:
             raise ValueError(f"local_delta must be in [0, 1), got {local_delta!r}")
         if not isinstance(token, bytes) or not token:
@@ -186,3 +185,11 @@ class ClientLedger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _checked(local_epsilon: float) -> float:
+    """ε0 of one report: of many messages together it may be large, or infinite."""
+    number = isinstance(local_epsilon, (int, float)) and not isinstance(local_epsilon, bool)
+    if not (number and local_epsilon > 0):
+        raise ValueError(f"local_epsilon must be a positive number, got {local_epsilon!r}")
+    return float(local_epsilon)

@@ -262,13 +262,25 @@ class TaggedSum(ABC):
         """
         source = randomness or SecureRandomness()
         rows = self._checked(x)
-        counts = torch.zeros(self.levels, self.size, dtype=torch.int64)
+        counts = torch.zeros(self.levels * self.size, dtype=torch.int64)
         step = max(1, _ENTRIES_AT_ONCE // max(self.tags, self.size))
         for start in range(0, rows.num_rows, step):
-            part = self._encoded(rows.narrow(start, min(start + step, rows.num_rows)), source)
-            signs = part.bits.to(torch.int64) * 2 - 1
-            counts += self.planes.count(self.planes.columns(part.places), signs).cpu()
-        return counts.flatten()
+            part = rows.narrow(start, min(start + step, rows.num_rows))
+            counts += self.signs(self._encoded(part, source))
+        return counts
+
+    def signs(self, sent: TaggedBits) -> Tensor:
+        """Clients' signs added up by plane and coordinate, int64 (levels·D,) on the CPU.
+
+        Raises:
+            ValueError: if there is a place outside of its block: then a client did not follow the protocol.
+        """
+        lengths = self.planes.blocks.lengths().to(sent.places.device)
+        if not bool(((sent.places >= 0) & (sent.places < lengths)).all()):
+            raise ValueError("a client sent a place outside of its block: leave its messages out")
+        signs = sent.bits.to(torch.int64) * 2 - 1
+        counts: Tensor = self.planes.count(self.planes.columns(sent.places), signs).cpu().flatten()
+        return counts
 
     def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
         """Unbiased estimate of the clients' sum, float64 (dim,).

@@ -12,7 +12,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.protocols.count_reports import CountReports
+from shuffle_plugins.protocols.sum_reports import CountReports, sum_reports
 
 DELTA = 1e-6
 NAMES = [str(client) for client in range(30)]
@@ -102,4 +102,4 @@ def test_reports_of_counts_are_checked() -> None:
     with pytest.raises(ValueError, match="NaN"):
         mechanism.randomize(torch.full((1, 20), math.nan))
     with pytest.raises(TypeError, match="VectorSum"):
-        CountReports("vector-sum")  # type: ignore[arg-type]
+        sum_reports("vector-sum")  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.federated import Against
 from shuffle_plugins.accounting.rounds import Sampling
 from shuffle_plugins.ledger import BudgetLedger
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -106,6 +106,67 @@ def test_what_is_released_has_the_protocols_law() -> None:
     rounding = wide.lattice.step**2 / 4 / CLIENTS / noise
     spread = math.sqrt(2 / ((rounds - 1) * dim))
     assert 1 - 4.5 * spread < ratio < 1 + rounding + 4.5 * spread
+
+
+def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
+    """Every client has the same vector: the mean's error is all noise, and no more than its bound."""
+    dim, rounds = 30, 40
+    ball = BallSum.calibrated(
+        dim=dim,
+        clients=16,
+        epsilon=8.0,
+        delta=DELTA,
+        num_steps=rounds,
+        frame="rotation",
+        levels=2,
+        samples=32,
+    )
+    truth = torch.linspace(-1, 1, dim, dtype=torch.float64)
+    truth /= 1.25 * truth.norm()
+
+    def same_train(message: Message, context: Context) -> Message:
+        moved = message.content["arrays"]["w"].numpy() + truth.numpy()
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=ball.budget * 1.001))])
+    app.train()(same_train)
+    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
+    strategy = strategy_of(randomizer=ball, sampling=FixedSize(16), population=16)
+    strategy.start(
+        grid_of(app, clients=16),
+        path[0],
+        num_rounds=rounds,
+        evaluate_fn=lambda now, m: path.append(m) if now else None,
+    )
+    assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
+    assert strategy.spending().local_epsilon == pytest.approx(rounds * ball.budget, rel=1e-6)
+    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
+    variance = found.var(dim=0).sum()
+    assert float(variance) < 1.15 * ball.worst_variance / 16**2
+    distance = (found.mean(dim=0) - truth).square().sum() / (variance / rounds)
+    assert abs(float(distance) - 1) < 4.5 * math.sqrt(2 / dim)
+
+
+def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    ball = BallSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.0, frame="rotation", samples=3)
+    assert ball.planes.blocks.lengths().min() < 1 << ball.planes.blocks.index_bits
+
+    def payload(message: Message, context: Context) -> bytes:
+        made = honest_payload(message, context)
+        if int(context.node_config["partition-id"]) >= 3:
+            return made
+        asked = instruction_of(message)
+        assert asked is not None
+        reports = asked.mechanism.build(dim=DIM).randomize(torch.zeros(1, DIM))
+        places, bits = reports.fields
+        most = torch.full_like(places.values, (1 << places.bits) - 1)
+        forged = type(reports)(reports.mechanism, reports.dim, (places._holding(most), bits))
+        return b"\x01" + forged.to_bytes()
+
+    strategy = strategy_of(randomizer=ball)
+    strategy.start(grid_of(client_app(payload)), record(MODEL), num_rounds=1)
+    assert strategy.accountant.num_rounds == 1
+    assert "3 replies dropped" in caplog.text
 
 
 def test_every_round_costs_what_the_sum_was_made_for() -> None:
@@ -200,8 +261,13 @@ def test_a_sealed_share_is_refused_by_the_client() -> None:
     assert answer.error.reason == str(ClientRefusal.SEALED_SUM)
 
 
-def test_an_instruction_survives_the_wire() -> None:
-    asked = Instruction(token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=SUM))
+@pytest.mark.parametrize(
+    "protocol", [SUM, BallSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.0, frame="kashin", seed=3)]
+)
+def test_an_instruction_survives_the_wire(protocol: VectorSum | BallSum) -> None:
+    asked = Instruction(token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=protocol))
+    reports = asked.mechanism.build(dim=DIM).randomize(torch.zeros(1, DIM))
+    assert len(reports.to_bytes()) == asked.mechanism.report_bytes(dim=DIM)
     assert Instruction.from_record(asked.to_record()) == asked
 
 
@@ -276,6 +342,7 @@ def test_one_liars_influence_is_bounded() -> None:
         ({"local_epsilon": 1.0}, "leave out both"),
         ({"clipping_norm": 1.0}, "leave out both"),
         ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
+        ({"randomizer": "multi-message"}, "BallSum.calibrated"),
         (
             {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
             "adds up",
@@ -309,5 +376,5 @@ def test_a_sum_for_another_model_is_refused_before_anything_is_sent() -> None:
     ],
 )
 def test_malformed_specs_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"vector sum|clients|dim"):
+    with pytest.raises(ValueError, match=r"sum|clients|dim"):
         SumSpec.from_json(text)
