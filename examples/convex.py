@@ -66,8 +66,8 @@ LOGISTIC = (
     Run("P_SGD", SGD(), VectorSums()),
     Run("P_AGD", AGD(), VectorSums()),
     Run("P_AGD, phased", Phased(inner=AGD()), VectorSums(), REGULARISATION),
-    Run("P_GD", GD(num_steps=64), VectorSums()),
-    Run("P_GD, phased", Phased(inner=GD(num_steps=32)), VectorSums(), REGULARISATION),
+    Run("P_GD", GD(), VectorSums()),
+    Run("P_GD, phased", Phased(inner=GD()), VectorSums(), REGULARISATION),
     Run("pan-private AC-SA", AGD(), PanPrivate()),
     Run("CLDP-SGD", CohortSGD(num_steps=128), Reports()),
     Run("DSS-SGD", SelfSampledSGD(num_steps=128), Reports()),
@@ -78,7 +78,7 @@ HINGE = (
     Run("P_SGD", SGD(), VectorSums()),
     Run("P_AGD, smoothed", Smoothed(inner=AGD()), VectorSums()),
     Run("P_AGD, smoothed, phased", Phased(inner=Smoothed(inner=AGD())), VectorSums(), REGULARISATION),
-    Run("P_GD, smoothed", Smoothed(inner=GD(num_steps=128)), VectorSums()),
+    Run("P_GD, smoothed", Smoothed(inner=GD()), VectorSums()),
     Run("CLDP-SGD", CohortSGD(num_steps=128), Reports()),
     Run("local SGD", SGD(), Local()),
 )
@@ -192,7 +192,7 @@ def draw(found: dict[str, list[dict[str, object]]], path: Path) -> None:
             title=f"{title}, digits even or odd, n = 1,437", xlabel=f"ε at δ = {DELTA:g}", xscale="log",
             ylabel="test accuracy",
         )  # fmt: skip
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, dpi=130)
 
 
