@@ -28,6 +28,7 @@ _MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
 _ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
+_EPSILON_SLACK = 1e-13  # what rounding of logarithms and grid points can take off an ε
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
 _REFINEMENTS, _SETTLED, _MOST_REFINED_STEPS = 4, 1e-5, 1e6
@@ -388,7 +389,7 @@ class _Window:
             x = high if kind == "upper" else low
         else:
             x = min(max(high + math.log(remaining / b), low), high)
-        return (self.centre + x) * (1 + _sign(kind) * 1e-12)
+        return (self.centre + x) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
 
     def _slack(self, offset: npt.ArrayLike) -> Floats:
         """What errors of tilted mass can add up to at and above an offset."""
@@ -476,5 +477,5 @@ def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:
     a, b = float(above_p[j]), float(above_q[j])
     remaining = a * (1 + _sign(kind) * _ROUNDOFF) - target / factor
     if b <= 0 or remaining <= 0:
-        return float(law.loss[j - 1]) if j > 0 else -math.inf
-    return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * 1e-15
+        return float(law.loss[j - 1]) + _sign(kind) * _EPSILON_SLACK if j > 0 else -math.inf
+    return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
