@@ -64,7 +64,10 @@ def charge(
                 limits=settings.limits,
             )
     except ReportRefused as refused:
-        raise ClientRefused(_CODES[refused.code]) from refused
+        code = _CODES[refused.code]
+        if code is ClientRefusal.MAX_LOCAL_EPSILON and math.isinf(mechanism.local_epsilon):
+            code = ClientRefusal.NO_SUMS
+        raise ClientRefused(code) from refused
     except (LedgerError, OSError) as error:
         raise ClientRefused(ClientRefusal.LEDGER) from error
 

@@ -63,6 +63,10 @@ class ClientRefusal(StrEnum):
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
     LEDGER = "shuffle: the client's ledger cannot be used"
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
+    NO_SUMS = (
+        "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
+        "shuffle-max-local-epsilon=inf, or ClientLimits(max_local_epsilon=math.inf)"
+    )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
     TOKEN_SPENT = "shuffle: the client has answered this round before"

@@ -68,8 +68,8 @@ class Settings:
             self._check_sum(self.mechanism.protocol.clients)
         elif self.stage.adds_up:
             raise ValueError(
-                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give "
-                "shuffler=InMemoryShuffler(), a MixNodeStage, or none"
+                "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
+                "MixNodeStage, shuffle_plugins.shuffler.InMemoryShuffler(), or none"
             )
         if self.stage.minimum > (self.minimum_reports or most):
             raise ValueError(
@@ -88,6 +88,11 @@ class Settings:
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
 
     def _check_sum(self, clients: int) -> None:
+        if self.max_epsilon is not None and Against(self.against) is Against.LOCAL:
+            raise ValueError(
+                "a sum protects against nobody who sees each client's share: hold its budget against the "
+                "observer or the server"
+            )
         if not self.stage.adds_up:
             raise ValueError(
                 "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
@@ -139,6 +144,11 @@ def mechanism_of(
             f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
             "randomizer=VectorSum.calibrated(dim=…, clients=…, radius=…, epsilon=…, delta=…, num_steps=…, "
             "population=…), or BallSum.calibrated(…)"
+        )
+    if not isinstance(randomizer, (str, MechanismSpec)):
+        raise ValueError(
+            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors, VectorSum.calibrated(…) "
+            f"or BallSum.calibrated(…); got {randomizer!r}"
         )
     registry.summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
     if isinstance(randomizer, MechanismSpec):

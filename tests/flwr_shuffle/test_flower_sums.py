@@ -32,10 +32,11 @@ from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.accounting.rounds import Sampling
 from shuffle_plugins.ledger import BudgetLedger
-from shuffle_plugins.protocols import BallSum, VectorSum
+from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
+from shuffle_plugins.protocols.sum_reports import sum_reports
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -228,6 +229,26 @@ def test_a_client_that_did_not_agree_to_sums_refuses(
     result = strategy.start(grid_of(agreed_app(limits)), before, num_rounds=1)
     assert strategy.accountant.num_rounds == 0
     np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
+    if limits.max_local_epsilon == 400.0:
+        assert str(ClientRefusal.NO_SUMS) in caplog.text
+
+
+def test_the_guides_calibration_meets_its_epsilon() -> None:
+    """Eighty of a hundred invited of a thousand, fifty rounds, as docs/flower.md has it."""
+    fewest, invited, population, rounds = 80, 100, 1000, 50
+    protocol = VectorSum.calibrated(
+        dim=1000,
+        clients=fewest,
+        population=fewest * population // invited,
+        epsilon=1.0,
+        delta=1e-5,
+        num_steps=rounds,
+    )
+    accountant = FederatedAccountant()
+    one = FederatedRound.drawn(sum_reports(protocol), candidates=population, invited=invited, reports=fewest)
+    for _ in range(rounds):
+        accountant.step(one, participants=None)
+    assert 0.98 < accountant.spent(1e-5) <= 1.0
 
 
 def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
@@ -343,6 +364,9 @@ def test_one_liars_influence_is_bounded() -> None:
         ({"clipping_norm": 1.0}, "leave out both"),
         ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
         ({"randomizer": "multi-message"}, "BallSum.calibrated"),
+        ({"randomizer": VectorSum}, r"VectorSum.calibrated\(…\)"),
+        ({"randomizer": ScalarSum.calibrated(clients=16, epsilon=1.0, delta=1e-6)}, "sum of vectors"),
+        ({"max_epsilon": 1.0, "budget_against": "local"}, "observer or the server"),
         (
             {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
             "adds up",
