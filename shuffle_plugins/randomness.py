@@ -200,6 +200,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def secure(randomness: Randomness | None) -> Randomness:
+    """The source that was passed, or a fresh :class:`SecureRandomness` for None.
+
+    Raises:
+        TypeError: if it is something else, such as a seed.
+    """
+    if randomness is None:
+        return SecureRandomness()
+    if not isinstance(randomness, Randomness):
+        raise TypeError(f"randomness must be a Randomness, such as SeededRandomness(0), got {randomness!r}")
+    return randomness
+
+
 class SeededRandomness(Randomness):
     """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
 

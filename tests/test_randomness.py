@@ -11,7 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
-from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.protocols import ScalarSum
+from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness, secure
 
 SOURCES = [lambda: SeededRandomness(1), SecureRandomness]
 
@@ -300,3 +302,24 @@ def test_permutations_are_uniform():
     assert len(orders) == 24
     assert stats.chisquare(counts).pvalue > 1e-4
     assert source.permutation(0).numel() == 0
+
+
+def test_none_is_secure_and_a_source_is_kept():
+    source = SeededRandomness(0)
+    assert secure(source) is source
+    assert isinstance(secure(None), SecureRandomness)
+
+
+@pytest.mark.parametrize("seed", [0, 1, "0", False, torch.Generator()])
+def test_a_seed_is_no_source(seed):
+    rows = torch.zeros(2, 1)
+    protocol = ScalarSum(clients=2, levels=1, coins=40)
+    for draw in (
+        lambda: secure(seed),
+        lambda: protocol.encode(rows, randomness=seed),
+        lambda: registry.get("gaussian", local_epsilon=1.0, dim=1, local_delta=1e-6).randomize(
+            rows, randomness=seed
+        ),
+    ):
+        with pytest.raises(TypeError, match=r"such as SeededRandomness\(0\), got "):
+            draw()

@@ -17,7 +17,7 @@ from shuffle_plugins.auditing.confidence import check_confidence, check_delta, e
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def audit_round(
     pairs = extreme_neighbours(mechanism) if neighbours is None else tuple(neighbours)
     if not pairs:
         raise ValueError("no neighbours to try: pass at least one pair, or None for the extreme ones")
-    randomness = randomness or SecureRandomness()
+    randomness = secure(randomness)
     plan = _Plan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
     contenders: list[tuple[_Contender, Neighbours, RoundSimulator]] = []
     for pair in pairs:

@@ -15,7 +15,7 @@ from shuffle_plugins.auditing.simulation import Dataset
 from shuffle_plugins.protocols.coin_sum import CoinSum
 from shuffle_plugins.protocols.fixed_point import FixedPoint, Interval
 from shuffle_plugins.protocols.split_sum import SplitSum
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
 
@@ -55,7 +55,7 @@ def audit_sum(
     original, replacement = records or _extreme_records(protocol)
     if not original.shape == replacement.shape == (protocol.lattice.size,):
         raise ValueError(f"records must have shape ({protocol.lattice.size},)")
-    source = randomness or SecureRandomness()
+    source = secure(randomness)
 
     def scores(trials: int) -> dict[Dataset, NDArray[np.float64]]:
         return {

@@ -13,7 +13,7 @@ from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.parameters import check_dim, check_radius
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 
@@ -249,7 +249,7 @@ class LocalRandomizer(Mechanism):
         norms = self._norms(rows)
         if not clip:
             self._check_ball(norms, rows.dtype)
-        return self._randomize(rows, norms, randomness or SecureRandomness())
+        return self._randomize(rows, norms, secure(randomness))
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True

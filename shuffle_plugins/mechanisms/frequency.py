@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -60,7 +60,7 @@ class FrequencyOracle(Mechanism):
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of integers, or names a category that does not exist.
         """
-        return self._randomize(self._categories(x), randomness or SecureRandomness())
+        return self._randomize(self._categories(x), secure(randomness))
 
     def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
         """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.

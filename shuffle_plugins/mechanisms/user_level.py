@@ -51,7 +51,7 @@ from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.mechanisms.sampled.signs import random_signs, sign_values
 from shuffle_plugins.parameters import check_radius
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"
 _MOST_BINS = 1 << 20
@@ -329,7 +329,7 @@ def estimate_mean(
             f"the plan is for samples of shape {(plan.clients, plan.samples, plan.dim)}, got "
             f"{samples.dtype} of shape {tuple(samples.shape)}"
         )
-    source = randomness or SecureRandomness()
+    source = secure(randomness)
     means = samples.detach().mean(dim=1, dtype=torch.float64)
     if not bool(means.isfinite().all()):
         raise ValueError("samples have NaN or infinite entries; nothing was released")

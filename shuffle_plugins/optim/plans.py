@@ -15,7 +15,7 @@ from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.optim.problems import Problem, as_examples, at, check_gradients
 from shuffle_plugins.optim.spending import Spending
 from shuffle_plugins.optim.steps import Rule
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Plan:
         examples = as_examples(data)
         if examples[0].shape[0] != self.clients:
             raise ValueError(f"the plan is for {self.clients} clients, the data have {len(examples[0])} rows")
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         point = self.problem.domain.start(self.problem.dim) if start is None else start.double()
         point = self.problem.domain.project(point)
         spending = Spending(len(self.stages), before=before)

@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 _ENTRIES_AT_ONCE = 1 << 22
@@ -140,7 +140,7 @@ class CoinSum(ABC):
         Raises:
             ValueError: if x is not a floating (clients, size) batch, or has NaN or infinite entries.
         """
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         values = self.lattice.encode(x, randomness=source)
         coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
         return values - self.lattice.lowest + coins.to(values.device)
@@ -191,7 +191,7 @@ class CoinSum(ABC):
         rows = Rows.of(x)
         if rows.num_rows != self.clients:
             raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         return self.decode(
             self.rounded_total(rows, randomness=source) + self.all_coins(randomness=source)
         ).to(rows.compute_dtype)

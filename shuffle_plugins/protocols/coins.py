@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.fair_coins import masses, upper_half
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, SecureRandomness
+from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between a drawn number of heads and Bin(coins, ½)."""
@@ -42,7 +42,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
         raise ValueError(f"coins must be a whole number in [0, 2**40], got {coins!r}")
     if type(size) is not int or size < 0:
         raise ValueError(f"size must be a whole number, zero or more, got {size!r}")
-    source = randomness or SecureRandomness()
+    source = secure(randomness)
     if coins == 0:
         return torch.zeros(size, dtype=torch.int64)
     return _tossed(coins, size, source) if coins <= MOST_TOSSED else _inverted(coins, size, source)

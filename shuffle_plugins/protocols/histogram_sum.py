@@ -19,7 +19,7 @@ from shuffle_plugins.protocols.coin_sum import CoinSum
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.one_hot import OneHot
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 
@@ -197,7 +197,7 @@ class HistogramSum(CoinSum):
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of ``clients`` categories.
         """
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         ones = self.rounded_total(x, randomness=source)
         held = len(x) if isinstance(x, Tensor) else x.num_rows
         if held != self.clients:

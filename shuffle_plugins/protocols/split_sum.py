@@ -17,7 +17,7 @@ from shuffle_plugins.accounting.share_mixing import FEWEST_SHARES, mixing_distan
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols.fixed_point import Interval
 from shuffle_plugins.protocols.polya import PolyaNoise
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 MOST_BITS = 62
@@ -249,7 +249,7 @@ class SplitSum:
         Raises:
             ValueError: if x is not a floating (clients, 1) batch, or has NaN or infinite entries.
         """
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         values = self._noisy(x, source)
         mask = self.modulus - 1
         drawn = source.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
@@ -321,7 +321,7 @@ class SplitSum:
         rows = Rows.of(x)
         if rows.num_rows != self.clients:
             raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         total = 0
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
             part = rows.narrow(start, min(start + _ROWS_AT_ONCE, rows.num_rows))

@@ -18,7 +18,7 @@ from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.protocols.tag_plans import level_epsilons, tag_counts
 from shuffle_plugins.protocols.tally import Tally, label_bits, tally
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 _ENTRIES_AT_ONCE = 1 << 20
@@ -204,7 +204,7 @@ class TaggedSum(ABC):
         Raises:
             ValueError: if x is not a batch of the protocol's data, or has NaN or infinite entries.
         """
-        return self._encoded(self._checked(x), randomness or SecureRandomness())
+        return self._encoded(self._checked(x), secure(randomness))
 
     def messages(self, sent: TaggedBits) -> list[Reports]:
         """Each client's messages as reports of (tag, place, bit), one batch a client, for a ``Shuffler``."""
@@ -260,7 +260,7 @@ class TaggedSum(ABC):
         Raises:
             ValueError: as :meth:`encode`.
         """
-        source = randomness or SecureRandomness()
+        source = secure(randomness)
         rows = self._checked(x)
         counts = torch.zeros(self.levels * self.size, dtype=torch.int64)
         step = max(1, _ENTRIES_AT_ONCE // max(self.tags, self.size))

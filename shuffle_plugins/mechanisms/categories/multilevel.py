@@ -15,7 +15,7 @@ from shuffle_plugins.mechanisms.categories.limited_hadamard import LimitedHadama
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, odds_below
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class MultilevelHadamard:
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of integers, or names a category that does not exist.
         """
-        randomness = randomness or SecureRandomness()
+        randomness = secure(randomness)
         reports = self._levels[0].randomize(x, randomness=randomness)
         steps = torch.tensor([*self._steps[1:], 0], device=x.device).expand(len(x), len(self._levels))
         noise = randomness.bernoulli(steps).to(torch.uint8)

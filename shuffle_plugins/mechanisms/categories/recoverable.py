@@ -18,7 +18,7 @@ from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
 from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.parameters import check_dim
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 _SMALL = 1e-4
 
@@ -163,7 +163,7 @@ class RecoverableResponse:
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
             device: where they are put.
         """
-        randomness = randomness or SecureRandomness()
+        randomness = secure(randomness)
         heavy = randomness.bernoulli(torch.tensor(self._mixture.kept, device=device).expand(clients))
         likely = randomness.integers(self._law.heavy, clients, device=device)
         return torch.where(heavy, likely, randomness.integers(self.dim, clients, device=device))

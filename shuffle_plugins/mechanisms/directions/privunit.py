@@ -20,7 +20,7 @@ from shuffle_plugins.mechanisms.directions.privunit_reports import Draws, dense_
 from shuffle_plugins.mechanisms.directions.privunit_sum import ChunkedSum, chunk_size
 from shuffle_plugins.mechanisms.directions.sphere import cap_coordinate
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 _UNIT_TOLERANCE = 1e-3
@@ -143,7 +143,7 @@ class PrivUnit(LocalRandomizer):
         chunk = chunk_size(rows)
         if chunk is None:
             return super().randomize_sum(rows, randomness=randomness, clip=clip)
-        randomness = randomness or SecureRandomness()
+        randomness = secure(randomness)
         chunked = ChunkedSum(rows, chunk=chunk)
         norms = chunked.norms()
         self._check_finite(norms)

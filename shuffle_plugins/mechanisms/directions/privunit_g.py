@@ -20,7 +20,7 @@ from shuffle_plugins.mechanisms.directions.privunit_g_parameters import (
 )
 from shuffle_plugins.mechanisms.directions.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 19
@@ -153,7 +153,7 @@ class PrivUnitG(LocalRandomizer):
         norms = self._norms(rows)
         if not clip:
             self._check_ball(norms, rows.dtype)
-        randomness = randomness or SecureRandomness()
+        randomness = secure(randomness)
         draws = self._draw(norms, randomness)
         total = torch.zeros(self.dim, dtype=torch.float64, device=rows.device)
         weights = torch.zeros(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)

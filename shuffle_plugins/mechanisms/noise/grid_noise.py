@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 18
@@ -73,7 +73,7 @@ class GridNoise(LocalRandomizer):
         norms = self._norms(rows)
         if not clip:
             self._check_ball(norms, rows.dtype)
-        randomness = randomness or SecureRandomness()
+        randomness = secure(randomness)
         total = torch.zeros(self.dim, dtype=torch.int64, device=rows.device)
         for start, stop in self._chunks(rows.num_rows):
             total += self._cut(rows.narrow(start, stop), randomness).sum(dim=0)
