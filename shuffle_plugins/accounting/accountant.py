@@ -330,14 +330,16 @@ class ShuffleAccountant:
         check_delta(delta)
         if not self._rounds:
             return ()
-        laws, steps = self._upper_laws()
-        found = [
-            NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
-            for name, epsilon in (
-                (self._upper_name("pld"), self._by_losses(laws, steps, delta)),
-                (self._upper_name("rdp"), self._charged_epsilon(RenyiComposition(laws, steps), delta)),
-            )
-        ]
+        found = []
+        with suppress(ArithmeticError):  # losses beyond what floats can hold
+            laws, steps = self._upper_laws()
+            found = [
+                NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
+                for name, epsilon in (
+                    (self._upper_name("pld"), self._by_losses(laws, steps, delta)),
+                    (self._upper_name("rdp"), self._charged_epsilon(RenyiComposition(laws, steps), delta)),
+                )
+            ]
         cap = self._cap(delta)
         if cap < math.inf:
             found = [replace(b, epsilon=min(b.epsilon, cap)) for b in found if b.epsilon < math.inf]
@@ -462,7 +464,10 @@ class ShuffleAccountant:
         return [upper_law(r, resolution) for r in distinct], list(distinct.values())
 
     def _composed_delta(self, epsilon: float) -> float:
-        laws, steps = self._upper_laws()
+        try:
+            laws, steps = self._upper_laws()
+        except ArithmeticError:  # losses beyond what floats can hold
+            return 1.0
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
                 return LossComposition(laws, steps).delta(epsilon)
@@ -479,9 +484,9 @@ class ShuffleAccountant:
             )
         if tightest[0] == math.inf:
             raise ValueError(
-                f"no ε at δ={delta:g} can be certified: these sums are {self._replacement_distance():.3g} "
-                "away from what covers them, charged (1 + e^ε) times; use more coins or shares, fewer "
-                "rounds, or a larger δ"
+                f"no ε at δ={delta:g} can be certified: these sums have next to no noise, or are too far "
+                f"({self._replacement_distance():.3g}, charged 1 + e^ε times) from what covers them; use "
+                "more coins or shares, fewer rounds, or a larger δ"
             )
         return tightest
 
@@ -491,7 +496,10 @@ class ShuffleAccountant:
         if not self._rounds:
             return 0.0, name
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
-        laws, steps = self._upper_laws()
+        try:
+            laws, steps = self._upper_laws()
+        except ArithmeticError:  # losses beyond what floats can hold
+            return found[0]
         if self._method == "pld":
             found.append((self._by_losses(laws, steps, delta), name))
             found.extend(self._without_a_grid(delta))
@@ -568,7 +576,10 @@ class ShuffleAccountant:
         candidates = []
         for pick in picks:
             name = ", ".join(sorted(set(pick.values())))
-            laws = [lower_law(r, resolution, family) for r, family in pick.items()]
+            try:
+                laws = [lower_law(r, resolution, family) for r, family in pick.items()]
+            except ArithmeticError:  # no outcome that floats can hold
+                continue
             candidates.append((name, laws))
             if not all(law.symmetric for law in laws):
                 candidates.append((name, [law.reversed() for law in laws]))

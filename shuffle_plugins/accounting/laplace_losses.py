@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.profiles import hull_outcomes, mirrored
 
 INSTANCE = "discrete Laplace instance"
 _MOST_POINTS = 1 << 11
+_MOST_LISTED = 1 << 24  # outcomes of an instance
 _ROUNDOFF = 1e-12
 _WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
 
@@ -54,6 +55,11 @@ def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
     return finite_law(
         loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
     )
+
+
+def has_instance(laplace_round: LaplaceRound) -> bool:
+    """Whether the round has an instance whose outcomes can be listed."""
+    return 0 < laplace_round.attained <= _MOST_LISTED
 
 
 def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:

@@ -86,7 +86,7 @@ def lower_families(recorded: Round) -> tuple[str, ...]:
     if isinstance(recorded, TaggedRound):
         return (tagged_losses.INSTANCE,) if recorded.opposite else ()
     if isinstance(recorded, LaplaceRound):
-        return (laplace_losses.INSTANCE,) if recorded.attained else ()
+        return (laplace_losses.INSTANCE,) if laplace_losses.has_instance(recorded) else ()
     mixtures = lower_mixtures(recorded)
     return tuple(sorted(mixtures, key=lambda name: -mixtures[name].information))
 

@@ -109,7 +109,10 @@ def _deviation(loss: Floats, p: Floats) -> float:
 def _log_ratio(p: Floats, q: Floats) -> Floats:
     """log(p/q), accurate for nearly equal and for hugely different masses."""
     smaller, larger = np.minimum(p, q), np.maximum(p, q)
-    return np.asarray(np.sign(p - q) * np.log1p((larger - smaller) / smaller), dtype=np.float64)
+    with np.errstate(over="ignore"):
+        excess = (larger - smaller) / smaller
+    size = np.where(np.isfinite(excess), np.log1p(excess), np.log(larger) - np.log(smaller))
+    return np.asarray(np.sign(p - q) * size, dtype=np.float64)
 
 
 def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE) -> LossLaw:
@@ -159,9 +162,14 @@ def finite_law(
         kind: whether the pair bounds from above or from below.
         resolution: how finely losses are kept.
         symmetric: whether exchanging P and Q changes nothing.
+
+    Raises:
+        ArithmeticError: if no outcome is within floating-point range.
     """
     keep = (p > 0) & (q > 0)
     p, q = p[keep], q[keep]
+    if not len(p):
+        raise ArithmeticError("no outcome has masses and a loss within floating-point range")
     loss = _log_ratio(p, q) if loss is None else loss[keep]
     deviation = _deviation(loss, p)
     outcomes = len(loss)

@@ -71,7 +71,14 @@ class LossComposition:
         variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
         self._total_steps = float(self._steps.sum())
         self._deviation = math.sqrt(variance)
-        self._missing = math.fsum(s * law.missing for s, law in zip(self._steps, laws, strict=True))
+        if self._deviation == 0 and any(np.any(law.loss != 0) for law in laws):
+            raise ArithmeticError("one loss is all that is left of a law within floating-point range")
+        # A product loses outcomes whose Q mass is too small for a float, and counts them as missing.
+        self._missing = (
+            math.fsum(s * law.missing for s, law in zip(self._steps, laws, strict=True))
+            if self._single is None
+            else self._single.missing
+        )
         self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
         self._largest = self._smallest = 0.0
         self._cell = 0.0

@@ -230,3 +230,27 @@ def test_bad_rounds_are_refused(field: str, value: object, said: str) -> None:
 def test_bad_tags_are_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         replace(Tag(local_epsilon=0.5, count=3, places=True), **{field: value})
+
+
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+@pytest.mark.parametrize(("local_epsilon", "count"), [(100.0, 8), (249.0, 3), (400.0, 3), (10.0, 40)])
+def test_loud_tags_protect_nobody(method: str, local_epsilon: float, count: int) -> None:
+    # Together their Q masses leave the range of floats. One message alone tells the record with probability
+    # 1 − 2/(e^ε0 + 1), so δ(1) is close to 1.
+    tag = Tag(local_epsilon=local_epsilon, count=count, places=False)
+    accountant = ShuffleAccountant(method=method)  # type: ignore[arg-type]
+    accountant.step(TaggedRound(tags=(tag,), population=2, cohort=2, opposite=True))
+    assert accountant.delta(1.0).upper > 0.99
+    assert 0.9 * local_epsilon * count < accountant.spent(1e-6) <= local_epsilon * count
+    assert accountant.epsilon(1e-6).upper == accountant.spent(1e-6)
+
+
+def test_tags_too_many_or_too_quiet_for_a_law_cost_their_local_guarantees() -> None:
+    for tag, most in (
+        (Tag(local_epsilon=1.0, count=10**9, places=False), 1e9),
+        (Tag(local_epsilon=1e-9, count=1, places=False), 1e-9),
+    ):
+        accountant = ShuffleAccountant()
+        accountant.step(TaggedRound(tags=(tag,), population=1, cohort=1, opposite=True))
+        assert 0 <= accountant.spent(1e-12) <= most
+        assert accountant.epsilon(1e-12).upper == accountant.spent(1e-12)

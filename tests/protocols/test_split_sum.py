@@ -343,3 +343,21 @@ def test_targets_out_of_range_are_refused(changes, message):
     targets = {"clients": 2, "epsilon": 1.0, "delta": 1e-6} | changes
     with pytest.raises(ValueError, match=message):
         SplitSum.calibrated(**targets)
+
+
+@pytest.mark.parametrize(("noise_epsilon", "steps"), [(100.0, 10), (400.0, 2), (500.0, 1)])
+def test_noise_that_hides_nothing_is_charged_in_full(noise_epsilon: float, steps: int) -> None:
+    accountant = ShuffleAccountant()
+    loud = LaplaceRound(noise_epsilon=noise_epsilon, sensitivity=1, attained=1, population=2, cohort=2)
+    accountant.step(loud, num_steps=steps)
+    assert accountant.delta(1.0).upper > 0.99
+    assert accountant.spent(1e-6) > 0.9 * noise_epsilon * steps
+
+
+def test_an_instance_too_large_to_be_listed_is_left_out() -> None:
+    wide = LaplaceRound(noise_epsilon=1.0, sensitivity=10**12, attained=10**12, population=2, cohort=2)
+    accountant = ShuffleAccountant()
+    accountant.step(wide)
+    interval = accountant.epsilon(1e-6)
+    assert 0.9 < interval.upper < 1.01
+    assert interval.lower_bound == "none"
