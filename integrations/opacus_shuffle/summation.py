@@ -12,9 +12,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.names import check_name, chosen, refuse_other_forms
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
+from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
 
@@ -29,7 +31,10 @@ class RandomizerFactory(Protocol):
 SumFactory = Callable[..., VectorSum | BallSum]
 """``VectorSum``, ``BallSum``, a ``with_noise`` of theirs, or a partial: built for noise, dim and cohort."""
 
+DEFAULT_RANDOMIZER = "privunit"
+
 _SUMS: dict[str, type[VectorSum] | type[BallSum]] = {VectorSum.name: VectorSum, BallSum.name: BallSum}
+_SUM_NAMES = " or ".join(map(repr, _SUMS))
 
 
 class Summation(ABC):
@@ -93,7 +98,7 @@ class CoinSummation(Summation):
 
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
-        return self.mechanism.decode(total)
+        return self.mechanism.decode(total, clients=self.mechanism.clients)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +117,7 @@ class TaggedSummation(Summation):
 
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
-        return self.mechanism.decode(total)
+        return self.mechanism.decode(total, clients=self.mechanism.clients)
 
 
 class Setting(ABC):
@@ -180,6 +185,11 @@ class SumSetting(Setting):
     ) -> CoinSummation | TaggedSummation:
         """The summation of the protocol that the factory builds."""
         _check_positive(noise_multiplier=self.noise_multiplier, max_grad_norm=self.radius)
+        if cohort < 2:
+            raise ShufflePrivacyError(
+                f"batch_size (the cohort, k) is {cohort}: a sum hides a record among others', so it must be "
+                "at least 2, and is better some hundreds"
+            )
         try:
             protocol = self.factory(
                 dim=dim,
@@ -226,8 +236,14 @@ def is_sum(randomizer: object) -> bool:
 
 
 def sum_factory(randomizer: str | SumFactory) -> SumFactory:
-    """What builds the sum for a noise multiplier."""
+    """What builds the sum for a noise multiplier.
+
+    Raises:
+        ShufflePrivacyError: for a frame that does not exist.
+    """
     if isinstance(randomizer, functools.partial):
+        if "frame" in randomizer.keywords:
+            chosen(Frame, randomizer.keywords["frame"], name="frame")
         return functools.partial(sum_factory(randomizer.func), *randomizer.args, **randomizer.keywords)
     found = _SUMS.get(randomizer) if isinstance(randomizer, str) else randomizer
     return found.with_noise if found in _SUMS.values() else randomizer  # type: ignore[union-attr,return-value]
@@ -262,17 +278,20 @@ def setting(
             noise_multiplier=noise_multiplier,
             radius=radius,
         )
+    factory = randomizer_factory(randomizer)  # type: ignore[arg-type]
+    called = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
+    default = " (the default)" if randomizer == DEFAULT_RANDOMIZER else ""
     if noise_multiplier is not None:
         raise TypeError(
-            "got an unexpected keyword argument 'noise_multiplier': it goes with randomizer="
-            "'vector-sum' or 'multi-message'; "
-            "privacy of a local randomizer is set by local_epsilon"
+            f"got an unexpected keyword argument 'noise_multiplier': it goes with randomizer={_SUM_NAMES}; "
+            f"privacy of {called}{default} is set by local_epsilon"
         )
-    return LocalSetting(
-        factory=randomizer_factory(randomizer),  # type: ignore[arg-type]
-        local_epsilon=local_epsilon,  # type: ignore[arg-type]
-        radius=radius,
-    )
+    if local_epsilon is None:
+        raise ShufflePrivacyError(
+            f"{called}{default} needs local_epsilon, ε0 of one sample's gradient in one step, such as 4.0; "
+            f"or give noise_multiplier with randomizer={_SUM_NAMES}. make_private_with_epsilon finds either"
+        )
+    return LocalSetting(factory=factory, local_epsilon=local_epsilon, radius=radius)
 
 
 def randomizer_factory(randomizer: str | RandomizerFactory) -> RandomizerFactory:
@@ -281,8 +300,10 @@ def randomizer_factory(randomizer: str | RandomizerFactory) -> RandomizerFactory
     Raises:
         ShufflePrivacyError: if ``randomizer`` is neither, or is an instance.
     """
+    refuse_other_forms(randomizer, sums=_SUMS)
     if isinstance(randomizer, str):
         name = randomizer
+        check_name(name, sums=_SUMS)
         return lambda *, local_epsilon, dim, radius: registry.get(
             name, local_epsilon=local_epsilon, dim=dim, radius=radius
         )

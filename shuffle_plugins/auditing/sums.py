@@ -124,4 +124,4 @@ def _totals(protocol: CoinSum | SplitSum, sent: Tensor) -> Tensor:
     if isinstance(protocol, SplitSum):
         totals = sent.flatten(1).sum(dim=1).remainder(protocol.modulus)
         return torch.tensor([[protocol.decode(total)] for total in totals.tolist()], dtype=torch.float64)
-    return torch.stack([protocol.decode(total) for total in sent.sum(dim=1)])
+    return torch.stack([protocol.decode(total, clients=protocol.clients) for total in sent.sum(dim=1)])

@@ -8,6 +8,8 @@ from shuffle_plugins.protocols.histogram_sum import HistogramSum
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.scalar_sum import ScalarSum
 from shuffle_plugins.protocols.split_sum import SplitSum
+from shuffle_plugins.protocols.tagged_sum import TaggedBits
+from shuffle_plugins.protocols.tally import Tally
 from shuffle_plugins.protocols.vector_sum import VectorSum
 
 __all__ = [
@@ -20,5 +22,7 @@ __all__ = [
     "Intervals",
     "ScalarSum",
     "SplitSum",
+    "TaggedBits",
+    "Tally",
     "VectorSum",
 ]

@@ -15,7 +15,7 @@ from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
-from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits
+from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -149,35 +149,86 @@ class CoinSum(ABC):
         """One client's counts as the labelled bits they stand for.
 
         Raises:
-            ValueError: if a count is impossible, or there are too many messages to list.
+            ValueError: if they are not one client's, a count is impossible, or everybody's messages are too
+                many to list.
         """
-        return as_messages(counts, each=self.messages_per_coordinate, mechanism=self.name)
+        if counts.shape != (self.lattice.size,):
+            raise ValueError(
+                f"one client's counts are ({self.lattice.size},), got {tuple(counts.shape)}: list messages "
+                "client by client"
+            )
+        return as_messages(
+            counts, each=self.messages_per_coordinate, clients=self.clients, mechanism=self.name
+        )
 
-    def total(self, counts: Tensor) -> Tensor:
-        """What a shuffler that takes counts hands on: their sum, int64 (size,).
+    def tally(self, messages: Reports) -> Tally:
+        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
+
+        Raises:
+            ValueError: if the reports are not this protocol's.
+        """
+        if messages.mechanism != self.name or messages.dim != self.lattice.size:
+            raise ValueError(
+                f"these are reports of {messages.mechanism!r} in dimension {messages.dim}, "
+                f"not of {self.name!r} in dimension {self.lattice.size}"
+            )
+        return tally(messages, labels=self.lattice.size)
+
+    def total(self, counts: Tensor) -> Tally:
+        """What a shuffler that takes counts hands on: their sum. Totals of disjoint groups add up.
+
+        Args:
+            counts: int64 (clients, size), a row for each client that answered.
 
         Raises:
             ValueError: if a count is impossible; then a client did not follow the protocol.
         """
         if counts.dim() != 2 or counts.shape[1] != self.lattice.size or counts.dtype != torch.int64:
             raise ValueError(
-                f"counts must be int64 (clients, {self.lattice.size}), got {tuple(counts.shape)}"
+                f"counts must be int64 (clients, {self.lattice.size}), got {counts.dtype} "
+                f"{tuple(counts.shape)}"
             )
         most = self.messages_per_coordinate
         if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
             raise ValueError(f"a client sent a count outside [0, {most}]: leave its messages out")
-        return counts.sum(dim=0)
+        ones = counts.sum(dim=0)
+        return Tally(ones=ones, bits=torch.full_like(ones, len(counts) * most))
 
     def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
-        """Unbiased estimate of the clients' sum, float64 (size,).
+        """Unbiased estimate of the sum over the clients that answered, float64 (size,).
 
         Args:
-            total: ones under each label.
-            clients: whose messages are in it, by default all.
+            total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
+            clients: whose messages are in it; a tally says so by itself, if every one of them sent as many
+                messages as it should.
+
+        Raises:
+            ValueError: if the total is of another width, or does not say of how many clients it is.
         """
         ones = total.ones if isinstance(total, Tally) else total
-        count = self.clients if clients is None else clients
+        if ones.shape != (self.lattice.size,):
+            raise ValueError(f"a total is ({self.lattice.size},), got {tuple(ones.shape)}")
+        count = self.senders(total) if clients is None else clients
+        if type(count) is not int or count < 0:
+            raise ValueError(f"clients must be a whole number, zero or more, got {count!r}")
         return self.lattice.decode(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
+
+    def senders(self, total: Tensor | Tally) -> int:
+        """How many clients' messages a tally is of.
+
+        Raises:
+            ValueError: if it does not say so: its labels have different numbers of bits, or not the messages
+                of a whole number of clients, or it is ones alone.
+        """
+        if not isinstance(total, Tally):
+            raise ValueError("ones alone do not say how many clients sent them: pass clients=")
+        count, rest = divmod(int(total.bits[0]), self.messages_per_coordinate)
+        if rest or bool((total.bits != total.bits[0]).any()):
+            raise ValueError(
+                f"every client sends {self.messages_per_coordinate} messages under each label; these are not "
+                "those of a whole number of clients: pass clients="
+            )
+        return count
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """A draw with the law of the protocol's estimate, (size,), for a host that simulates all clients.
@@ -192,9 +243,8 @@ class CoinSum(ABC):
         if rows.num_rows != self.clients:
             raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
         source = secure(randomness)
-        return self.decode(
-            self.rounded_total(rows, randomness=source) + self.all_coins(randomness=source)
-        ).to(rows.compute_dtype)
+        ones = self.rounded_total(rows, randomness=source) + self.all_coins(randomness=source)
+        return self.decode(ones, clients=self.clients).to(rows.compute_dtype)
 
     def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Sum over clients of encoded vectors and their offset, without coins; chunks of clients add up."""

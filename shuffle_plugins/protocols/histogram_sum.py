@@ -162,21 +162,19 @@ class HistogramSum(CoinSum):
     # -- what is done -----------------------------------------------------------------------------------
 
     def estimate(self, total: Tensor | Tally, *, clients: int | None = None) -> Histogram:
-        """Unbiased counts and frequencies.
+        """Unbiased counts and frequencies of the clients that answered.
 
         Args:
-            total: ones under each label: what :meth:`total` returns, or a tally of shuffled messages.
-            clients: whose messages are in it, by default all.
+            total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
+            clients: whose messages are in it, as in :meth:`decode`.
 
         Raises:
-            ValueError: if ``total`` has not one number for each category, or it is nobody's.
+            ValueError: as :meth:`decode`, or if it is nobody's.
         """
-        ones = total.ones if isinstance(total, Tally) else total
-        if tuple(ones.shape) != (self.categories,):
-            raise ValueError(f"a total has {self.categories} entries, got {tuple(ones.shape)}")
+        count = self.senders(total) if clients is None else clients
         return Histogram(
-            counts=self.decode(total, clients=clients),
-            clients=self.clients if clients is None else clients,
+            counts=self.decode(total, clients=count),
+            clients=count,
             refused=total.foreign if isinstance(total, Tally) else 0,
         )
 
@@ -202,7 +200,7 @@ class HistogramSum(CoinSum):
         held = len(x) if isinstance(x, Tensor) else x.num_rows
         if held != self.clients:
             raise ValueError(f"the histogram is of {self.clients} clients, got {held}")
-        return self.decode(ones + self.all_coins(randomness=source))
+        return self.decode(ones + self.all_coins(randomness=source), clients=self.clients)
 
     def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Counts in steps, without coins, int64 (categories,) on the CPU; chunks of clients add up."""

@@ -247,10 +247,7 @@ class TaggedSum(ABC):
 
     def surplus(self, counted: Tally) -> int:
         """Messages under tags beyond one of each client; honest clients send none."""
-        by_plane = counted.bits.view(self.levels, self.size).cumsum(dim=1)
-        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
-        by_tag = by_plane[:, ends].diff(dim=1, prepend=torch.zeros(self.levels, 1, dtype=torch.int64))
-        return int((by_tag - self.clients).clamp(min=0).sum())
+        return int((self._by_tag(counted) - self.clients).clamp(min=0).sum())
 
     def signed_total(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """Randomise each row and add up all signs, int64 (levels·D,) on the CPU; chunks of clients add up.
@@ -283,15 +280,42 @@ class TaggedSum(ABC):
         return counts
 
     def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
-        """Unbiased estimate of the clients' sum, float64 (dim,).
+        """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
 
         Args:
-            total: signs added up by plane and coordinate, (levels·D,), or the tally.
-            clients: whose messages are in it, by default all.
+            total: the tally; or signs added up by plane and coordinate, (levels·D,).
+            clients: whose messages are in it; a tally says so by itself, if every one of them sent one
+                message under each tag.
+
+        Raises:
+            ValueError: if the total is of another width, or does not say of how many clients it is.
         """
         signs = 2 * total.ones - total.bits if isinstance(total, Tally) else total
+        if signs.shape != (self.levels * self.size,):
+            raise ValueError(f"a total is ({self.levels * self.size},), got {tuple(signs.shape)}")
+        count = self.senders(total) if clients is None else clients
+        if type(count) is not int or count < 0:
+            raise ValueError(f"clients must be a whole number, zero or more, got {count!r}")
         sums = self.planes.estimate(signs.view(self.levels, self.size))
-        return self._estimate(sums, clients=self.clients if clients is None else clients)
+        return self._estimate(sums, clients=count)
+
+    def senders(self, total: Tensor | Tally) -> int:
+        """How many clients' messages a tally is of.
+
+        Raises:
+            ValueError: if it does not say so: its tags have different numbers of messages, or it is signs
+                alone.
+        """
+        if not isinstance(total, Tally):
+            raise ValueError("signs alone do not say how many clients sent them: pass clients=")
+        by_tag = self._by_tag(total)
+        count = int(by_tag[0, 0])
+        if bool((by_tag != count).any()):
+            raise ValueError(
+                "every client sends one message under each tag; these are not those of a whole number of "
+                "clients: pass clients="
+            )
+        return count
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """A draw with the law of the protocol's estimate, (dim,), for a host that simulates all clients.
@@ -302,7 +326,15 @@ class TaggedSum(ABC):
         rows = self._checked(x)
         if rows.num_rows != self.clients:
             raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
-        return self.decode(self.signed_total(rows, randomness=randomness)).to(rows.compute_dtype)
+        return self.decode(self.signed_total(rows, randomness=randomness), clients=self.clients).to(
+            rows.compute_dtype
+        )
+
+    def _by_tag(self, counted: Tally) -> Tensor:
+        """Messages under each tag, int64 (levels, samples)."""
+        by_plane = counted.bits.view(self.levels, self.size).cumsum(dim=1)
+        ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
+        return by_plane[:, ends].diff(dim=1, prepend=torch.zeros(self.levels, 1, dtype=torch.int64))
 
     def _encoded(self, rows: Rows, randomness: Randomness) -> TaggedBits:
         places = self.planes.draw(rows.num_rows, randomness=randomness, device=rows.device)

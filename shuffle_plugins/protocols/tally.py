@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 
-MOST_MESSAGES = 1 << 26
+MOST_MESSAGES = 1 << 28
+"""Of all clients together, that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """What is left of shuffled labelled bits.
+    """What is left of shuffled labelled bits. Tallies of disjoint groups of clients add up.
 
     Attributes:
         ones: ones under each label, int64 (labels,).
@@ -29,7 +30,20 @@ class Tally:
 
     ones: Tensor
     bits: Tensor
-    foreign: int
+    foreign: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        if not isinstance(other, Tally):
+            return NotImplemented
+        if self.ones.shape != other.ones.shape:
+            raise ValueError(f"tallies of {len(self.ones)} and of {len(other.ones)} labels do not add up")
+        return Tally(
+            ones=self.ones + other.ones, bits=self.bits + other.bits, foreign=self.foreign + other.foreign
+        )
+
+    def __radd__(self, other: int) -> Tally:
+        """For ``sum(tallies)``, which starts from 0."""
+        return self if other == 0 else NotImplemented
 
 
 def label_bits(labels: int) -> int:
@@ -37,24 +51,28 @@ def label_bits(labels: int) -> int:
     return (labels - 1).bit_length()
 
 
-def as_messages(counts: Tensor, *, each: int, mechanism: str) -> Reports:
+def as_messages(counts: Tensor, *, each: int, clients: int, mechanism: str) -> Reports:
     """A client's counts as its messages: ``each`` bits under every label, ``counts`` of them ones.
 
     Args:
         counts: int64 (labels,), entries in [0, each].
         each: bits per label.
+        clients: who will send as many.
         mechanism: name that the reports bear.
 
     Raises:
-        ValueError: if a count is out of range, or there are more than 2**26 messages.
+        ValueError: if a count is out of range, or there are more than 2**28 messages of all clients.
     """
     labels = counts.numel()
-    if labels * each > MOST_MESSAGES:
-        raise ValueError(f"{labels * each:,} messages of one client: send counts instead")
+    if clients * labels * each > MOST_MESSAGES:
+        raise ValueError(
+            f"{labels * each:,} messages from each of {clients:,} clients are too many to list: hand the "
+            "shuffler counts, as total(encode(x)) does, or calibrate with a larger overhead"
+        )
     if counts.dim() != 1 or (labels and not (int(counts.min()) >= 0 and int(counts.max()) <= each)):
         raise ValueError(f"counts must be in [0, {each}], one per label")
-    label = torch.arange(labels).repeat_interleave(each)
-    bit = (torch.arange(each)[None, :] < counts[:, None]).reshape(-1).to(torch.int64)
+    label = torch.arange(labels).to(compact_dtype(label_bits(labels))).repeat_interleave(each)
+    bit = (torch.arange(each)[None, :] < counts[:, None]).reshape(-1).to(compact_dtype(1))
     return Reports(mechanism=mechanism, dim=labels, fields=(Field(label, label_bits(labels)), Field(bit, 1)))
 
 

@@ -107,7 +107,7 @@ def test_through_the_shuffler_message_by_message(
     assert int(counted.bits.sum()) == protocol.clients * protocol.tags
     again = protocol.signed_total(data(protocol.clients, protocol.dim), randomness=SeededRandomness(8))
     assert torch.equal(2 * counted.ones - counted.bits, again)
-    assert torch.equal(protocol.decode(counted), protocol.decode(again))
+    assert torch.equal(protocol.decode(counted), protocol.decode(again, clients=protocol.clients))
 
 
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +239,20 @@ def test_fewer_clients_than_planned_cost_more() -> None:
         return accountant.spent(DELTA)
 
     assert spent(400) > 1.05 * spent(500)
+
+
+def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
+    protocol = BinarySum(dim=3, clients=40, budget=20.0, samples=2)
+    sent = protocol.messages(protocol.encode(torch.ones(40, 3), randomness=SeededRandomness(0)))
+    here = protocol.tally(Reports.concat(sent[:10]))
+    assert torch.equal(protocol.decode(here), protocol.decode(here, clients=10))
+    assert not torch.equal(protocol.decode(here), protocol.decode(here, clients=40))
+    with pytest.raises(ValueError, match="whole number of clients"):
+        protocol.decode(protocol.tally(Reports.concat([*sent[:10], sent[10].narrow(0, 1)])))
+    with pytest.raises(ValueError, match="pass clients="):
+        protocol.decode(2 * here.ones - here.bits)
+    with pytest.raises(ValueError, match=r"a total is \(3,\)"):
+        protocol.decode(here.ones[:2], clients=10)
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------

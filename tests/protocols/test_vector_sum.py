@@ -1,6 +1,7 @@
 """P_vec: messages, coins, calibration, and what bad input meets."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ from scipy.stats import binom, chisquare, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.protocols import VectorSum, published
+from shuffle_plugins.protocols import Tally, VectorSum, published
 from shuffle_plugins.protocols.coins import DISTANCE, _table, heads
 from shuffle_plugins.protocols.fixed_point import FixedPoint
-from shuffle_plugins.protocols.tally import tally
 from shuffle_plugins.randomness import PROBABILITY_BITS, SeededRandomness
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -132,8 +132,8 @@ def test_counts_and_shuffled_bits_are_the_same_sum():
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
     assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
     shuffled = InMemoryShuffler(minimum=2).shuffle(batches)
-    found = tally(shuffled, labels=3)
-    assert torch.equal(found.ones, protocol.total(counts))
+    found = protocol.tally(shuffled)
+    assert torch.equal(found.ones, protocol.total(counts).ones)
     assert found.bits.tolist() == [6 * protocol.messages_per_coordinate] * 3
     assert found.foreign == 0
     assert torch.equal(protocol.decode(found), protocol.decode(protocol.total(counts)))
@@ -158,11 +158,11 @@ def test_impossible_labels_are_set_aside_and_counted():
     forged = Reports(
         mechanism=protocol.name,
         dim=3,
-        fields=(Field(torch.tensor([3, 3, 1]), 2), Field(torch.tensor([1, 0, 1]), 1)),
+        fields=(Field(torch.tensor([3, 3, 1]).byte(), 2), Field(torch.tensor([1, 0, 1]).byte(), 1)),
     )
-    found = tally(Reports.concat([good, forged]), labels=3)
+    found = protocol.tally(Reports.concat([good, forged]))
     assert found.foreign == 2
-    alone = tally(good, labels=3)
+    alone = protocol.tally(good)
     assert (found.ones - alone.ones).tolist() == [0, 1, 0]
 
 
@@ -171,10 +171,45 @@ def test_impossible_counts_are_refused():
     for row in ([0, 0, protocol.messages_per_coordinate + 1], [-1, 0, 0]):
         with pytest.raises(ValueError, match="outside"):
             protocol.total(torch.tensor([row]))
-    with pytest.raises(ValueError, match="counts instead"):
+    with pytest.raises(ValueError, match="hand the shuffler counts"):
         VectorSum(dim=1000, clients=10, levels=10, coins=100_000).messages(
             torch.zeros(1000, dtype=torch.int64)
         )
+
+
+def test_who_dropped_out_is_not_counted():
+    protocol = small(clients=50)
+    counts = protocol.encode(torch.full((50, 3), 0.3), randomness=SeededRandomness(8))
+    here = counts[:20]
+    expected = protocol.decode(here.sum(dim=0), clients=20)
+    parts = sum(protocol.total(part) for part in here.split(7))
+    listed = protocol.tally(Reports.concat([protocol.messages(row) for row in here]))
+    for total in (protocol.total(here), parts, listed):
+        assert torch.equal(protocol.decode(total), expected)
+    assert not torch.equal(protocol.decode(protocol.total(here), clients=50), expected)
+
+
+def test_totals_that_do_not_say_whose_they_are_are_refused():
+    protocol = small()
+    counts = protocol.encode(torch.zeros(6, 3))
+    ones = protocol.total(counts).ones
+    with pytest.raises(ValueError, match="pass clients="):
+        protocol.decode(ones)
+    for clients in (-1, 6.0, True):
+        with pytest.raises(ValueError, match="clients must be"):
+            protocol.decode(ones, clients=clients)
+    messages = protocol.messages(counts[0])
+    for part in (messages.narrow(0, 1), messages.narrow(0, len(messages) - 1)):
+        with pytest.raises(ValueError, match="whole number of clients"):
+            protocol.decode(protocol.tally(part))
+    with pytest.raises(ValueError, match=r"a total is \(3,\)"):
+        protocol.decode(ones[:2], clients=6)
+    with pytest.raises(ValueError, match="client by client"):
+        protocol.messages(counts)
+    with pytest.raises(ValueError, match="not of 'vector-sum'"):
+        protocol.tally(replace(messages, mechanism="scalar-sum"))
+    with pytest.raises(ValueError, match="labels do not add up"):
+        sum([protocol.total(counts), Tally(ones=ones[:2], bits=ones[:2])])
 
 
 # -- the estimate ------------------------------------------------------------------------------------------
