@@ -12,8 +12,16 @@ from opacus.accountants import IAccountant, create_accountant, register_accounta
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError
 from opacus_shuffle.optimizer import AccountingHook, ShuffleMixin
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.accounting import (
+    NEIGHBOURING_RELATION,
+    EpsilonInterval,
+    ShuffleAccountant,
+    ShuffleRound,
+    SumRound,
+    TaggedRound,
+)
 from shuffle_plugins.accounting.laws import Round, from_state
+from shuffle_plugins.protocols import BallSum, VectorSum
 
 _NEEDS_ROUND = (
     "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
@@ -33,6 +41,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._core = ShuffleAccountant(method=self.method)
+        self._budget: _Budget | None = None
 
     @classmethod
     def mechanism(cls) -> str:
@@ -92,6 +101,17 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             shuffle_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
         )
 
+    def spent_with(self, shuffle_round: Round, *, num_steps: int, target_delta: float) -> float:
+        """Certified ε at δ of the history and ``num_steps`` more rounds; infinite if there is none.
+
+        What :meth:`would_exceed` compares with its target.
+        """
+        probe = ShuffleAccountant(method=self.method)
+        for recorded, steps in self._core.history:
+            probe.step(recorded, num_steps=steps)
+        probe.step(shuffle_round, num_steps=num_steps)
+        return probe.spent(target_delta)
+
     def __len__(self) -> int:
         """Number of optimization steps taken so far."""
         return self._core.num_steps
@@ -120,6 +140,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         budget: _Budget | None = None
         if target_epsilon is not None and target_delta is not None:
             budget = _Budget(target_epsilon=target_epsilon, target_delta=target_delta)
+        self._budget = budget
         return _RecordRound(accountant=self, sample_rate=sample_rate, budget=budget)
 
     def state_dict(self, destination: MutableMapping[str, Any] | None = None) -> MutableMapping[str, Any]:
@@ -133,6 +154,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         destination["history"] = self.history
         destination["mechanism"] = self.mechanism()
         destination["neighbouring_relation"] = NEIGHBOURING_RELATION
+        if self._budget is not None:
+            destination["target"] = (
+                float(self._budget.target_epsilon),
+                float(self._budget.target_delta),
+            )
         return destination
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -171,6 +197,27 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             except (TypeError, ValueError, OverflowError) as error:
                 raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
         return core
+
+    def changes(self, state_dict: Mapping[str, Any], *, next_round: Round | None) -> list[str]:
+        """What a run that goes on from a saved history would do otherwise than it did before, in words.
+
+        ε counts both sides of a change rightly; it is just seldom meant.
+
+        Args:
+            state_dict: the saved state.
+            next_round: what the next step reveals, if known.
+
+        Raises:
+            ValueError: as :meth:`load_state_dict`.
+        """
+        history = self._read_state(state_dict).history
+        found = []
+        if next_round is not None and history and history[-1][0] != next_round:
+            found.append(f"its last rounds were {_told(history[-1][0])}, the next are {_told(next_round)}")
+        target = state_dict.get("target")
+        if target is not None and self._budget is None:
+            found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
+        return found
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what :meth:`load_state_dict` would raise, and change nothing."""
@@ -225,6 +272,19 @@ class _Budget:
                 f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
                 f"δ={self.target_delta} (replace-one): stop training here, or agree on a larger budget"
             )
+
+
+def _told(recorded: Round) -> str:
+    """A round in a few words: its kind, how loud its reports or its noise are, and n and k."""
+    if isinstance(recorded, ShuffleRound):
+        what = f"{recorded.mechanism} with local_epsilon={recorded.local_epsilon:.6g}"
+    elif isinstance(recorded, TaggedRound):
+        what = f"{BallSum.name} with {recorded.local_epsilon:.6g} nats in all of a client's messages"
+    elif isinstance(recorded, SumRound):
+        what = f"{VectorSum.name} with noise_multiplier={2 * recorded.noise_multiplier:.6g}"
+    else:
+        what = type(recorded).__name__
+    return f"{what} (n={recorded.population}, k={recorded.cohort:.12g}, {recorded.sampling.value})"
 
 
 @dataclass(frozen=True, kw_only=True)

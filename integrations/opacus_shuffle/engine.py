@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -24,10 +25,11 @@ from torch.utils.data import DataLoader, Dataset
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
-from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer
+from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
 from opacus_shuffle.processes import common_randomness, require_distinct_streams
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
 from opacus_shuffle.summation import (
+    DEFAULT_RANDOMIZER,
     RandomizerFactory,
     SumFactory,
     SumSetting,
@@ -40,7 +42,9 @@ from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, 
 from shuffle_plugins.accounting.accountant import check_delta, check_target
 from shuffle_plugins.accounting.calibrate import MIN_LOCAL_EPSILON
 from shuffle_plugins.accounting.laws import Round
-from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness
+from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +110,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ShufflePrivacyError: if the accountant is not one of the two.
         """
         self._in_use = False
+        self._optimizer: ShuffleMixin | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             super().__init__(accountant=accountant, secure_mode=False)
@@ -144,7 +149,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float,
-        randomizer: str | RandomizerFactory | SumFactory = "privunit",
+        randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName = "without-replacement",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
@@ -196,7 +201,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             (module, optimizer, data_loader), as Opacus does.
 
         Raises:
-            TypeError: for any other keyword argument; for Opacus's own it names what replaces it.
+            TypeError: for any other keyword argument (for Opacus's own it names what replaces it), or a
+                ``randomness`` that is no ``Randomness``.
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
             ValueError: for numbers outside their range.
         """
@@ -213,7 +219,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         distributed = isinstance(
             module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
         )
-        coins = SecureRandomness() if randomness is None else randomness
+        coins = secure(randomness)
         draws = common_randomness(coins) if distributed else coins
         if distributed:
             require_distinct_streams(coins)
@@ -255,6 +261,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         private_module.forbid_grad_accumulation()
         self._remember(data_loader)
         self._in_use = True
+        self._optimizer = private_optimizer
         return private_module, private_optimizer, private_loader
 
     def make_private_with_epsilon(
@@ -268,7 +275,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         max_grad_norm: float,
         epochs: int | None = None,
         num_steps: int | None = None,
-        randomizer: str | RandomizerFactory | SumFactory = "privunit",
+        randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName = "without-replacement",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
@@ -393,6 +400,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Opacus's ``load_checkpoint``, except that a history it cannot continue is refused before it loads.
 
+        Warns if the run goes on with other rounds than it was saved with (another noise, randomizer or
+        cohort), or without the target that it had: ε is right, but such a change is seldom meant.
+
         Args:
             path: see Opacus; as there, the file is unpickled, so load only files that you trust.
             module: see Opacus.
@@ -417,10 +427,23 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "ε without them. To go back to earlier weights, load only those "
                 "(module.load_state_dict(checkpoint['module_state_dict'])); to resume a run, use a new engine"
             )
+        self._warn_of_changes(checkpoint["privacy_accountant_state_dict"])
         loaded: dict[str, Any] = super().load_checkpoint(
             path=path, module=module, torch_load_kwargs=torch_load_kwargs, **objects
         )
         return loaded
+
+    def _warn_of_changes(self, state: dict[str, Any]) -> None:
+        changes = self._require_accountant().changes(
+            state, next_round=None if self._optimizer is None else self._optimizer.shuffle_round
+        )
+        if changes:
+            warnings.warn(
+                f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
+                "rightly. To resume, call what made the first engine private with the same arguments (epochs "
+                "or num_steps of the whole run), in a new engine, and load then",
+                stacklevel=3,
+            )
 
     def _check(
         self,
@@ -443,6 +466,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             )
         if isinstance(module, (FSDPModule, FullyShardedDataParallel)):
             raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
+        secure(randomness)
         if self.secure_mode and isinstance(randomness, SeededRandomness):
             raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
         _require_own_parameters(module, optimizer)
@@ -479,32 +503,49 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """Least noise multiplier of a sum, to a part in a thousand, that fits beside the present history."""
         check_target(run.target_epsilon)
         check_delta(run.target_delta)
+        accountant = self._require_accountant()
 
-        def fits(noise: float) -> bool:
+        @functools.cache
+        def round_at(noise: float) -> Round:
             chosen = SumSetting(factory=factory, noise_multiplier=noise, radius=run.radius)
-            summation = chosen.build(
+            return chosen.build(
                 dim=run.dim, population=run.population, cohort=run.cohort, sampling=run.sampling
-            )
-            return not self._exceeds(summation.round, run)
+            ).round
+
+        def spent(inverse_noise: float) -> float:
+            new_round = round_at(1 / inverse_noise)
+            try:
+                return accountant.spent_with(
+                    new_round, num_steps=run.num_steps, target_delta=run.target_delta
+                )
+            except ArithmeticError:  # hardly any noise
+                return math.inf
 
         self._warn_of_history(run)
-        impossible = ShufflePrivacyError(
-            f"no noise keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise the "
-            "target, or take fewer steps"
-        )
-        accountant = self._require_accountant()
-        if len(accountant) and accountant.get_epsilon(run.target_delta) >= run.target_epsilon:
-            raise impossible
-        high = _LEAST_NOISE
-        while not fits(high):
-            high *= 2
-            if high > _MOST_NOISE:
-                raise impossible
-        low = high / 2
-        while high > _LEAST_NOISE and high > low * (1 + _NOISE_PRECISION):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        before = accountant.get_epsilon(run.target_delta) if len(accountant) else 0.0
+        found = None
+        if before < run.target_epsilon:
+            # Where the search begins: all sums told as one Gaussian sum of everybody, scaled by γ√T.
+            ratio = noise_ratio(
+                local_epsilon=min(max(run.target_epsilon - before, 1e-9), 500.0),
+                local_delta=min(max(run.target_delta, 1e-30), 0.1),
+            )
+            rate = run.cohort / run.population
+            guess = 1 / (2 * ratio * rate * math.sqrt(run.num_steps))
+            found = largest_within(
+                spent,
+                target=run.target_epsilon,
+                start=guess,
+                lowest=1 / _MOST_NOISE,
+                highest=1 / _LEAST_NOISE,
+                precision=_NOISE_PRECISION,
+            )
+        if found is None or self._exceeds(round_at(1 / found), run):
+            raise ShufflePrivacyError(
+                f"no noise keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise the "
+                "target, or take fewer steps"
+            )
+        return 1 / found
 
     def _largest_epsilon(self, factory: RandomizerFactory, run: _Run) -> float:
         """Largest ε0 that fits the budget beside the present history."""

@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows
 from shuffle_plugins.protocols import BallSum, VectorSum
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 class AccountingHook(ABC):
@@ -96,13 +96,14 @@ class ShuffleMixin:
 
         Raises:
             ShufflePrivacyError: if the configuration cannot be accounted for.
+            TypeError: if ``randomness`` is no ``Randomness``.
             ValueError: from the randomizer or the round, for numbers outside their range.
         """
-        sampling = Sampling(sampling)
         if sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON):
             raise ShufflePrivacyError(
-                f"sampling must be 'without-replacement' or 'poisson', got {sampling.value!r}"
+                f"sampling must be 'without-replacement' or 'poisson', got {str(sampling)!r}"
             )
+        sampling = Sampling(sampling)
         if isinstance(cohort, bool) or not isinstance(cohort, int):
             raise ShufflePrivacyError(f"cohort must be a positive integer, got {cohort!r}")
         if isinstance(optimizer, DPOptimizer):
@@ -114,7 +115,7 @@ class ShuffleMixin:
         self._population = population
         self._cohort = cohort
         self._sampling = sampling
-        self._randomness = SecureRandomness() if randomness is None else randomness
+        self._randomness = secure(randomness)
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
         self._total: Tensor | None = None

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from opacus_shuffle.errors import ShufflePrivacyError
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.randomness import Randomness, SecureRandomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 class RoundListener(Protocol):
@@ -72,6 +72,7 @@ class CohortSampler(BatchSampler):
 
     Raises:
         ShufflePrivacyError: if a number is out of range, or k is larger than n.
+        TypeError: if ``randomness`` is no ``Randomness``.
     """
 
     sampling: ClassVar[Sampling]
@@ -107,7 +108,7 @@ class CohortSampler(BatchSampler):
         self.rank = rank
         self.world_size = world_size
         self._listener: RoundListener | None = None
-        self._randomness = SecureRandomness() if randomness is None else randomness
+        self._randomness = secure(randomness)
         self._iteration = 0
 
     @property

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import io
+import warnings
+from pathlib import Path
 from typing import Any
 
 import opacus
 import pytest
 import torch
 from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError
+from torch import nn
+from torch.utils.data import DataLoader
 
 
 @pytest.fixture(params=["rdp", "pld"])
@@ -158,3 +162,79 @@ def test_an_unwrapped_model_is_saved_as_itself(
     resumed.load_checkpoint(path=tmp_path / "c.pt", module=fresh)
     assert torch.equal(flat(fresh), flat(model))
     assert len(resumed.accountant) == 5
+
+
+# ---- a run that goes on otherwise than it began -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"local_epsilon": 3.0},
+            "with local_epsilon=2 .*linf-coordinate with local_epsilon=3",
+        ),
+        ({"randomizer": "privunit"}, "the next are privunit"),
+        ({"batch_size": 4}, r"k=8, .*k=4,"),
+        ({"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 5.0}, "noise_multiplier=5"),
+        (
+            {"randomizer": "multi-message", "local_epsilon": None, "noise_multiplier": 5.0},
+            "multi-message",
+        ),
+    ],
+)
+def test_other_rounds_than_the_checkpoints_are_told(
+    trained: Any, make_private: Any, method: str, options: dict[str, Any], told: str
+) -> None:
+    resumed = PrivacyEngine(accountant=f"subsampled_shuffle_{method}")
+    _, module, optimizer, _ = make_private(engine=resumed, max_grad_norm=0.5, **options)
+    with pytest.warns(UserWarning, match=f"does not go on.*{told}"):
+        resumed.load_checkpoint(path=trained[3], module=module, optimizer=optimizer)
+    assert len(resumed.accountant) == 5
+
+
+def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_path: Any) -> None:
+    target = {"target_epsilon": 9.0, "target_delta": 1e-5}
+    engine, module, optimizer, loader = make_private(**target)
+    train(module, optimizer, loader)
+    engine.save_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    resumed, module, optimizer, _ = make_private()
+    with pytest.warns(UserWarning, match=r"stop at .* \(9\.0, 1e-05\), and no target is set now"):
+        resumed.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+    same, module, optimizer, _ = make_private(**target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
+
+
+def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, tmp_path: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "opacus.md").read_text()
+    section = page.split("## Resume")[1]
+    code = section.split("```python\n")[1].split("```")[0]
+
+    def start() -> dict[str, Any]:
+        model = make_model()
+        return {
+            "PrivacyEngine": PrivacyEngine,
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "loader": DataLoader(dataset, batch_size=8),
+            "criterion": nn.CrossEntropyLoss(),
+            "path": tmp_path / "run.pt",
+            "resume": False,
+        }
+
+    def run(names: dict[str, Any], code: str) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="this run does not go on")
+            exec(code, names)
+        return names
+
+    whole = run(start(), code)
+    assert len(whole["engine"].accountant) == 10 * 5
+    stopped = run(start(), code.replace("range(done, 10)", "range(done, 4)"))
+    assert len(stopped["engine"].accountant) == 4 * 5
+    resumed = run({**start(), "resume": True}, code)
+    assert len(resumed["engine"].accountant) == 10 * 5
+    assert resumed["engine"].accountant.history == whole["engine"].accountant.history
+    assert 0.99 * 2.93 < resumed["engine"].get_epsilon(1e-5) <= 2.93

@@ -610,3 +610,11 @@ def test_targets_that_make_no_sense_or_cannot_be_met_are_refused(
 def test_calibration_takes_no_local_epsilon(make_model: Any, dataset: Any) -> None:
     with pytest.raises(TypeError, match="local_epsilon"):
         calibrated(make_model, dataset, epochs=1, local_epsilon=1.0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_is_no_source_of_randomness(make_private: Any, seed: int) -> None:
+    with pytest.raises(TypeError, match=r"SeededRandomness\(0\)"):
+        make_private(randomness=seed)
+    with pytest.raises(TypeError, match=r"SeededRandomness\(0\)"):
+        FixedSizeSampler(population=40, cohort=8, randomness=seed)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
         return (clipped.sum(dim=0).double() * 2**40).round().long()
 
     monkeypatch.setattr(BallSum, "signed_total", total)
-    monkeypatch.setattr(BallSum, "decode", lambda _, total: total.double() / 2**40)
+    monkeypatch.setattr(BallSum, "decode", lambda _, total, *, clients: total.double() / 2**40)
 
 
 @pytest.mark.parametrize("physical", [8, 3])
@@ -126,6 +126,10 @@ def test_what_it_cannot_do_is_refused(private_sum: Any) -> None:
         private_sum(local_epsilon=1.0)
     with pytest.raises(ShufflePrivacyError, match="needs noise_multiplier"):
         private_sum(noise_multiplier=None)
+    with pytest.raises(ShufflePrivacyError, match=r"frame must be one of \['rotation', 'kashin'\]"):
+        private_sum(randomizer=functools.partial(BallSum.with_noise, frame="kashn"))
+    with pytest.raises(ShufflePrivacyError, match=r"batch_size.* is 1: .*at least 2"):
+        private_sum(batch_size=1)
     _, _, optimizer, _ = private_sum()
     with pytest.raises(AttributeError, match="sum_noise_multiplier"):
         _ = optimizer.local_epsilon

@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 DIM = 6 * 5 + 5 + 5 * 3 + 3
@@ -308,3 +308,71 @@ def test_an_accountant_of_opacus_cannot_count_sums(private_sum: Any, step: Any, 
 def test_a_factory_of_something_else_is_refused(private_sum: Any) -> None:
     with pytest.raises(ShufflePrivacyError, match="cannot be built"):
         private_sum(randomizer=functools.partial(VectorSum.with_noise, sides=6))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("vector_sum", "'vector-sum'"),
+        ("VectorSum", "'vector-sum'"),
+        ("multimessage", "'multi-message'"),
+        ("ball-sum", "'multi-message'"),
+        ("priv-unit", "'privunit'"),
+    ],
+)
+def test_a_misspelt_name_is_told_what_it_may_mean(private_sum: Any, wrong: str, meant: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=f"'{wrong}'; did you mean .*{meant}"):
+        private_sum(randomizer=wrong)
+
+
+def test_a_name_like_no_other_gets_the_list(make_model: Any, dataset: Any) -> None:
+    with pytest.raises(
+        ShufflePrivacyError, match=r"noise_multiplier: vector-sum, multi-message.*local_epsilon: .*privunit"
+    ) as refused:
+        solved(make_model, dataset, engine=PrivacyEngine(), randomizer="nonsense")
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        (VectorSum.with_noise(dim=DIM, clients=8, noise_multiplier=3.0), "vector-sum', or VectorSum"),
+        (VectorSum.calibrated, "vector-sum', or VectorSum"),
+        (functools.partial(VectorSum.calibrated, epsilon=1.0, delta=1e-5), "vector-sum', or VectorSum"),
+        (BallSum.calibrated, "multi-message', or BallSum"),
+    ],
+)
+def test_a_sum_in_another_form_is_told_which_to_pass(private_sum: Any, form: Any, what: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=rf"pass '{what}\.with_noise"):
+        private_sum(randomizer=form)
+
+
+def test_the_missing_number_of_the_default_randomizer(make_model: Any, dataset: Any) -> None:
+    module = make_model()
+    with pytest.raises(
+        ShufflePrivacyError, match=r"'privunit' \(the default\) needs local_epsilon.*noise_multiplier with"
+    ):
+        PrivacyEngine().make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=8),
+            max_grad_norm=1.0,
+        )
+
+
+def test_a_target_takes_few_looks_at_the_accountant(
+    make_model: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    ask = SubsampledShufflePLDAccountant.spent_with
+
+    def counted(self: SubsampledShufflePLDAccountant, *args: Any, **options: Any) -> float:
+        looks.append(ask(self, *args, **options))
+        return looks[-1]
+
+    monkeypatch.setattr(SubsampledShufflePLDAccountant, "spent_with", counted)
+    for target in (0.05, 3.0):
+        solved(make_model, dataset, engine=PrivacyEngine(), target_epsilon=target)
+        assert 0.99 * target < max(spent for spent in looks if spent <= target)
+        assert len(looks) <= 6
+        looks.clear()
