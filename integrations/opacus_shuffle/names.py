@@ -40,7 +40,11 @@ def check_name(name: str, *, sums: Mapping[str, type]) -> None:
 
 
 def refuse_other_forms(randomizer: object, *, sums: Mapping[str, type]) -> None:
-    """Refuse a sum that is built already, or builds itself for an ε and not for a noise multiplier.
+    """Refuse a sum that is built already, or a builder of one that takes no noise multiplier.
+
+    Args:
+        randomizer: what the user passed, and is not one of the forms that do.
+        sums: protocols by their names.
 
     Raises:
         ShufflePrivacyError: it says what to pass.
@@ -49,7 +53,7 @@ def refuse_other_forms(randomizer: object, *, sums: Mapping[str, type]) -> None:
         randomizer = randomizer.func
     owner = getattr(randomizer, "__self__", randomizer)
     for name, kind in sums.items():
-        if isinstance(owner, kind) or (owner is kind and randomizer != kind.with_noise):  # type: ignore[attr-defined]
+        if isinstance(owner, kind) or owner is kind:
             what = "a built sum" if isinstance(owner, kind) else getattr(randomizer, "__qualname__", "it")
             raise ShufflePrivacyError(
                 f"{what} will not do as randomizer, since dim and cohort are known only here: pass "
