@@ -22,7 +22,7 @@ def check_name(name: str, *, sums: Mapping[str, type]) -> None:
         sums: protocols by their names; the names of their classes are understood too.
 
     Raises:
-        ShufflePrivacyError: it lists the sums, and the closest names.
+        ShufflePrivacyError: it lists the sums, and the closest names, or all if none is close.
     """
     mechanisms = registry.available()
     if name in sums or name in mechanisms:
@@ -31,11 +31,13 @@ def check_name(name: str, *, sums: Mapping[str, type]) -> None:
     spelt |= {_bare(kind.__name__): known for known, kind in sums.items()}
     close = difflib.get_close_matches(_bare(name), spelt, n=3, cutoff=0.7)
     meant = list(dict.fromkeys(spelt[match] for match in close))
+    hint = (
+        f"did you mean {' or '.join(map(repr, meant))}?"
+        if meant
+        else f"mechanisms, which take local_epsilon, are {', '.join(mechanisms)};"
+    )
     raise ShufflePrivacyError(
-        f"no randomizer is named {name!r}"
-        + (f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ";")
-        + f" Sums, which take noise_multiplier: {', '.join(sums)}. "
-        f"Mechanisms, which take local_epsilon: {', '.join(mechanisms)}"
+        f"no randomizer is named {name!r}; {hint} Sums, which take noise_multiplier, are {', '.join(sums)}"
     )
 
 
