@@ -34,7 +34,7 @@ def check_name(name: str, *, sums: Mapping[str, type]) -> None:
     hint = (
         f"did you mean {' or '.join(map(repr, meant))}?"
         if meant
-        else f"mechanisms, which take local_epsilon, are {', '.join(mechanisms)};"
+        else f"mechanisms, which take local_epsilon, are {', '.join(mechanisms)}."
     )
     raise ShufflePrivacyError(
         f"no randomizer is named {name!r}; {hint} Sums, which take noise_multiplier, are {', '.join(sums)}"
