@@ -38,6 +38,7 @@ from shuffle_plugins.optim.participation import Participation, Scheme
 from shuffle_plugins.optim.plans import Plan, Result, Stage
 from shuffle_plugins.optim.problems import Problem
 from shuffle_plugins.optim.spending import BudgetExceeded, Spending
+from shuffle_plugins.protocols.reach import OutOfReach
 
 __all__ = [
     "AGD",
@@ -52,6 +53,7 @@ __all__ = [
     "GradientOracle",
     "Local",
     "Method",
+    "OutOfReach",
     "PanPrivate",
     "Participation",
     "PermutationSGD",

@@ -43,6 +43,7 @@ def logistic_regression(
         losses=losses,
         lipschitz=bound,
         smoothness=bound**2 / 4,
+        accepts=lambda examples: _check_labelled(examples, features),
     )
     return problem.regularised(regularisation) if regularisation else problem
 
@@ -72,8 +73,22 @@ def support_vector_machine(
         losses=losses,
         lipschitz=bound,
         proximal=proximal,
+        accepts=lambda examples: _check_labelled(examples, features),
     )
     return problem.regularised(regularisation) if regularisation else problem
+
+
+def _check_labelled(examples: Examples, features: int) -> None:
+    if len(examples) != 2:
+        raise ValueError(f"data must be two tensors, examples and labels: (x, y), got {len(examples)}")
+    x, y = examples
+    if x.shape[1:] != (features,) or y.dim() != 1:
+        raise ValueError(
+            f"x must be (clients, {features}) and y (clients,), got {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    strange = y[(y != 1) & (y != -1)]
+    if len(strange):
+        raise ValueError(f"labels must be -1 or 1, got {strange[0].item():g}: of 0 and 1 make 2 * y - 1")
 
 
 def _margins(parameters: Tensor, examples: Examples) -> Tensor:

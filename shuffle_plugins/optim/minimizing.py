@@ -10,7 +10,7 @@ from shuffle_plugins.optim.methods import AGD, GD, Method, Phased, Smoothed
 from shuffle_plugins.optim.oracles import GradientModel
 from shuffle_plugins.optim.plans import Result
 from shuffle_plugins.optim.problems import Problem, as_examples
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 def recommended(problem: Problem, *, interactive: bool = True) -> Method:
@@ -46,15 +46,22 @@ def minimize(
         method: by default the fully interactive one of Table 1.
         model: how gradients leave clients, by default P_vec.
         randomness: a fresh :class:`SecureRandomness` by default.
-        report: receives the plan's text before anything runs; None for silence.
+        report: receives the plan's text before anything runs; None for silence. Without silence, plans of
+            more than some seconds show their progress.
 
     Raises:
+        TypeError: if the problem, the method, the model or the randomness is something else.
         ValueError: as :meth:`Method.plan` and :meth:`Plan.run`.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
+    chosen = recommended(problem) if method is None else method
+    if not isinstance(chosen, Method):
+        raise TypeError(f"method must be a Method, such as GD(), got {method!r}")
+    source = secure(randomness)
     examples = as_examples(data)
-    plan = (method or recommended(problem)).plan(
-        problem, clients=len(examples[0]), epsilon=epsilon, delta=delta, model=model
-    )
+    problem.check(examples)
+    plan = chosen.plan(problem, clients=len(examples[0]), epsilon=epsilon, delta=delta, model=model)
     if report is not None:
         report(plan.summary())
-    return plan.run(examples, randomness=randomness)
+    return plan.run(examples, randomness=source, progress=report is not None)

@@ -8,14 +8,17 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from shuffle_plugins.accounting.accountant import EpsilonInterval, ShuffleAccountant
 from shuffle_plugins.optim.oracles import GradientOracle
 from shuffle_plugins.optim.participation import Participation
-from shuffle_plugins.optim.problems import Problem, as_examples, at, check_gradients
+from shuffle_plugins.optim.problems import PROXIMAL_STEPS, Problem, as_examples, at, check_gradients
 from shuffle_plugins.optim.spending import Spending
 from shuffle_plugins.optim.steps import Rule
 from shuffle_plugins.randomness import Randomness, secure
+
+_SILENT = 5.0  # seconds, before progress shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class Stage:
     bound: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """What an optimiser found.
 
@@ -54,6 +57,13 @@ class Result:
     spending: Spending
     steps: int
     private: bool
+
+    def __repr__(self) -> str:
+        cost = "epsilon(delta) says what it cost" if self.private else "NOT private"
+        norm = float(self.parameters.norm())
+        return (
+            f"Result({self.parameters.numel():,} parameters of norm {norm:.4g}, {self.steps:,} steps; {cost})"
+        )
 
     def epsilon(self, delta: float) -> EpsilonInterval:
         """ε at δ, for replace-one neighbours and an observer of everything that was released.
@@ -110,10 +120,23 @@ class Plan:
             lines += [
                 f"  stage {number}: {part.num_steps:,} steps of {part.cohort:,} of {part.clients:,} clients "
                 f"({part.scheme}); β = {stage.problem.smoothness:.4g}, distance {stage.reach:.4g}",
-                f"    {stage.rule}; excess loss at most {stage.bound:.4g}",
+                f"    {stage.rule}; excess loss at most {stage.bound:.4g}{self._vacuous(stage)}",
                 f"    {stage.oracle}",
             ]
+            if p.proximal is None and stage.problem.smoothness < p.smoothness:
+                lines.append(
+                    f"    every client searches for its proximal point, {PROXIMAL_STEPS} gradients a step; "
+                    "one is enough if the loss is smooth and the problem says so by smoothness="
+                )
         return "\n".join(lines)
+
+    def _vacuous(self, stage: Stage) -> str:
+        largest = self.problem.lipschitz * self.problem.domain.diameter
+        return (
+            f" (says nothing: no point of Θ has more than L·D = {largest:.4g})"
+            if stage.bound > largest
+            else ""
+        )
 
     def run(
         self,
@@ -123,6 +146,7 @@ class Plan:
         randomness: Randomness | None = None,
         before: ShuffleAccountant | None = None,
         on_step: Callable[[int, Tensor], None] | None = None,
+        progress: bool = False,
     ) -> Result:
         """Carry the plan out.
 
@@ -135,6 +159,7 @@ class Plan:
             randomness: for order, cohorts and noise; a fresh :class:`SecureRandomness` by default.
             before: rounds that every client has taken part in before: their cost counts towards the budget.
             on_step: called after each step with its number, from 1, and the point it was asked at.
+            progress: whether a bar on stderr counts the steps of a run that takes more than some seconds.
 
         Raises:
             ValueError: if the data are not of the plan's clients, or a gradient is not finite.
@@ -143,6 +168,7 @@ class Plan:
         examples = as_examples(data)
         if examples[0].shape[0] != self.clients:
             raise ValueError(f"the plan is for {self.clients} clients, the data have {len(examples[0])} rows")
+        self.problem.check(examples)
         source = secure(randomness)
         point = self.problem.domain.start(self.problem.dim) if start is None else start.double()
         point = self.problem.domain.project(point)
@@ -151,6 +177,8 @@ class Plan:
         sizes = [stage.participation.clients for stage in self.stages]
         ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
         taken = 0
+        steps = sum(stage.participation.num_steps for stage in self.stages)
+        bar = tqdm(total=steps, unit="step", delay=_SILENT, leave=False, disable=not progress)
         for group, (stage, (first, last)) in enumerate(zip(self.stages, pairwise(ends), strict=True)):
             part, rule, oracle = stage.participation, stage.rule, stage.oracle
             state = rule.begin(point)
@@ -170,7 +198,9 @@ class Plan:
                     estimate = oracle.mean(gradients, randomness=source)
                     state = rule.update(state, estimate, step, stage.problem.domain)
                 taken += 1
+                bar.update()
                 if on_step is not None:
                     on_step(taken, asked)
             point = rule.answer(state, part.num_steps)
+        bar.close()
         return Result(parameters=point, spending=spending, steps=taken, private=self.private)

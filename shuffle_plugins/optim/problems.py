@@ -21,7 +21,7 @@ PerExample = Callable[[Tensor, Examples], Tensor]
 Proximal = Callable[[Tensor, Examples, float], Tensor]
 """Called with parameters (dim,), examples and β: the minimiser of ℓ(·, x) + β/2·‖· − θ‖², (clients, dim)."""
 
-_PROXIMAL_STEPS = 200
+PROXIMAL_STEPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class Problem:
         smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
         strong_convexity: λ, zero if there is none.
         proximal: proximal points in closed form, for smoothing; by default they are searched for.
+        accepts: raises ValueError if the loss is not for these examples; called with all of them.
 
     Raises:
         ValueError: if a constant is out of range or two contradict each other.
@@ -53,6 +54,7 @@ class Problem:
     smoothness: float = math.inf
     strong_convexity: float = 0.0
     proximal: Proximal | None = None
+    accepts: Callable[[Examples], None] | None = None
 
     def __post_init__(self) -> None:
         check_dim(self.dim)
@@ -64,15 +66,26 @@ class Problem:
         if self.strong_convexity > self.smoothness * (1 + 1e-9):
             raise ValueError("no loss is more strongly convex than it is smooth")
 
+    def check(self, examples: Examples) -> None:
+        """Look at all examples once, before anything is released.
+
+        Raises:
+            ValueError: if the loss is not for them.
+        """
+        if self.accepts is not None:
+            self.accepts(examples)
+
     def mean_loss(self, parameters: Tensor, examples: Tensor | Examples) -> float:
         """Mean loss over examples.
 
         Raises:
-            ValueError: if the problem has no ``losses``.
+            ValueError: if the problem has no ``losses``, or they are not for such examples.
         """
         if self.losses is None:
             raise ValueError("this problem does not tell its losses")
-        return float(self.losses(parameters, as_examples(examples)).double().mean())
+        found = as_examples(examples)
+        self.check(found)
+        return float(self.losses(parameters, found).double().mean())
 
     def regularised(self, strength: float) -> Problem:
         """The problem with strength/2·‖θ‖² added to every loss, which makes it strongly convex.
@@ -136,7 +149,7 @@ class Problem:
         """Subgradient descent with steps 2/(β(k + 1)); after K of them the gradient is off by 2L/√(K + 1)."""
         points = parameters.expand(examples[0].shape[0], self.dim).clone()
         averages = points.clone()
-        for k in range(1, _PROXIMAL_STEPS + 1):
+        for k in range(1, PROXIMAL_STEPS + 1):
             slopes = self.gradients(points, examples) + beta * (points - parameters)
             points = points - slopes * (2 / (beta * (k + 1)))
             averages += (points - averages) * (2 / (k + 2))

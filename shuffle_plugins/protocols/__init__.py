@@ -6,6 +6,7 @@ from shuffle_plugins.protocols.cube_sum import CubeSum
 from shuffle_plugins.protocols.frequencies import FrequencyEstimation
 from shuffle_plugins.protocols.histogram_sum import HistogramSum
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
+from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.protocols.scalar_sum import ScalarSum
 from shuffle_plugins.protocols.split_sum import SplitSum
 from shuffle_plugins.protocols.tagged_sum import TaggedBits
@@ -20,6 +21,7 @@ __all__ = [
     "Histogram",
     "HistogramSum",
     "Intervals",
+    "OutOfReach",
     "ScalarSum",
     "SplitSum",
     "TaggedBits",

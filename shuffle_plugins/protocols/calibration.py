@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.gaussian_cover import (
     FEWEST_TRIALS,
     MOST_TRIALS,
@@ -17,7 +18,9 @@ from shuffle_plugins.accounting.losses import FINE
 from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.sum_losses import gaussian_law
 from shuffle_plugins.accounting.sum_rounds import SumRound
+from shuffle_plugins.protocols.coins import DISTANCE
 from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.reach import OutOfReach
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
@@ -51,7 +54,8 @@ def calibrate(
     """The sum built from the fewest levels and coins whose certified ε at δ is at most ``epsilon``.
 
     Raises:
-        ValueError: if a target is out of range or cannot be reached.
+        ValueError: if a target is out of range.
+        OutOfReach: if it cannot be reached.
     """
     if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
@@ -68,6 +72,7 @@ def calibrate(
         raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
 
     dim = lattice(1).size
+    room = _room(epsilon, delta=delta, num_steps=num_steps, dim=dim)
     distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
 
     def made(noise: float) -> S:
@@ -82,16 +87,38 @@ def calibrate(
         return accountant.spent(delta)
 
     rate = 1.0 if population is None else clients / population
-    noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
+    noise = least_noise_multiplier(epsilon, delta=room, sampling_rate=rate, num_steps=num_steps)
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.
         found = made(noise)
         if spent(found) <= epsilon:
             return found
+        apart = found.sum_round(population=population).replacement_distance
+        if (1 + math.exp(min(epsilon, 700.0))) * num_steps * apart >= delta:
+            break  # and more noise takes more coins
         noise *= 1 + _PRECISION
-    raise ValueError(
+    raise OutOfReach(
         f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within an "
-        f"overhead of {overhead:g}: ask for a larger ε or δ, fewer steps, or a smaller overhead"
+        f"overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
+    )
+
+
+def _room(epsilon: float, *, delta: float, num_steps: int, dim: int) -> float:
+    """What δ has left for noise: coins are told apart from fair ones to a limit, charged 1 + e^ε times.
+
+    Raises:
+        ValueError: if it is nothing.
+    """
+    apart = num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
+    left = delta - (1 + math.exp(min(epsilon, 700.0))) * apart
+    if left > 0:
+        return left
+    most = math.log(delta / apart - 1) if delta > 2 * apart else 0.0
+    remedy = f"at most ε={math.floor(most * 10) / 10:g}, " if most >= 0.1 else ""
+    raise OutOfReach(
+        f"δ={delta:g} over {num_steps} steps in dimension {dim} leaves no room for coins at ε={epsilon:g}, "
+        f"which are drawn to within 2**-52 and charged 1 + e^ε times: ask for {remedy}a larger δ, or fewer "
+        "steps"
     )
 
 
@@ -109,7 +136,7 @@ def least_noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float
     while not fits(high):
         high *= 2
         if high > _MOST_NOISE:
-            raise ValueError(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
+            raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
     low = high / 2
     while high > low * (1 + _PRECISION / 2):
         middle = math.sqrt(low * high)
@@ -162,7 +189,7 @@ def coarsest(
                 return best
             nearest, best = apart, (levels, coins)
     if found is None:
-        raise ValueError(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
+        raise OutOfReach(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
     return found
 
 

@@ -17,6 +17,7 @@ from shuffle_plugins.accounting.share_mixing import FEWEST_SHARES, mixing_distan
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols.fixed_point import Interval
 from shuffle_plugins.protocols.polya import PolyaNoise
+from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -139,7 +140,7 @@ class SplitSum:
         distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps)
         noise_epsilon = _largest(fits, start=min(epsilon / num_steps, 1.0))
         if noise_epsilon is None:
-            raise ValueError(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
+            raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
             found = cls(
                 clients=clients,
@@ -151,7 +152,7 @@ class SplitSum:
             )
             if found.distance <= distance:
                 return found
-        raise ValueError(
+        raise OutOfReach(
             f"{MOST_SHARES} shares give away more than δ={delta:g} over {num_steps} steps allows among "
             f"{clients} clients: ask for a larger δ or more clients, or use ScalarSum"
         )

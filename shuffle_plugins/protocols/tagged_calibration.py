@@ -9,6 +9,7 @@ from typing import TypeVar
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
 from shuffle_plugins.protocols.calibration import least_noise_multiplier
+from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.protocols.tag_plans import best_tag_plan, budget_of_noise
 from shuffle_plugins.protocols.tagged_sum import TaggedSum
 
@@ -37,7 +38,8 @@ def calibrate(
     """The sum of the largest budget whose certified ε at δ is at most ``epsilon``, to a part in a thousand.
 
     Raises:
-        ValueError: if a target is out of range or cannot be reached.
+        ValueError: if a target is out of range.
+        OutOfReach: if it cannot be reached.
     """
     if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
@@ -84,7 +86,7 @@ def calibrate(
             share = (loud[1] + _ENOUGH / 3) / (loud[1] - quiet[1])
             at = loud[0] + min(max(share, 0.1), 0.9) * (quiet[0] - loud[0])
     if best is None:
-        raise ValueError(
+        raise OutOfReach(
             f"no budget reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps among {clients} clients: "
             "ask for a larger ε or δ, fewer steps, or more clients"
         )

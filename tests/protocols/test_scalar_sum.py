@@ -102,3 +102,20 @@ def test_the_papers_constants_hold_and_cost_many_times_ours():
     for changes in ({"epsilon": 16.0}, {"delta": 0.5}):
         with pytest.raises(ValueError, match="the paper is about"):
             published.scalar_sum(**({"clients": clients, "epsilon": epsilon, "delta": delta} | changes))
+
+
+@pytest.mark.parametrize(("epsilon", "remedy"), [(50.0, "at most ε=22"), (1e6, "at most ε=22")])
+def test_epsilons_that_delta_has_no_room_for_are_refused_at_once(epsilon, remedy):
+    # Each coordinate's coins are only known to within 2**-52, charged 1 + e^ε times.
+    with pytest.raises(ValueError, match=remedy):
+        ScalarSum.calibrated(clients=100, epsilon=epsilon, delta=1e-6)
+    assert ScalarSum.calibrated(clients=100, epsilon=15.0, delta=1e-6).coins >= 1
+
+
+def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
+    # 1e6 steps leave about half of δ for the noise.
+    epsilon, delta, steps = 3.0, 1e-8, 10**6
+    found = ScalarSum.calibrated(clients=100, epsilon=epsilon, delta=delta, num_steps=steps)
+    accountant = ShuffleAccountant()
+    accountant.step(found.sum_round(), num_steps=steps)
+    assert accountant.spent(delta) <= epsilon
