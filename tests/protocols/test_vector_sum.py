@@ -353,7 +353,7 @@ def test_parameters_out_of_range_are_refused(changes, said):
         ({"delta": 0.0}, "delta"),
         ({"clients": 1}, "clients"),
         ({"overhead": 0.0}, "overhead"),
-        ({"delta": 1e-300}, "no noise"),
+        ({"delta": 1e-300}, "no room for coins"),
     ],
 )
 def test_impossible_targets_are_refused(changes, said):
