@@ -18,6 +18,7 @@ from shuffle_plugins.optim.participation import Participation, Scheme
 from shuffle_plugins.optim.plans import Plan, Stage
 from shuffle_plugins.optim.problems import Problem
 from shuffle_plugins.optim.steps import Accelerated, Averaged, Decaying, Rule
+from shuffle_plugins.protocols.reach import OutOfReach
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MOST_SAMPLED_STEPS = 1 << 9
@@ -108,16 +109,22 @@ class Method(ABC):
             model: how gradients leave clients, by default :class:`VectorSums`.
 
         Raises:
+            TypeError: if the problem or the model is none.
             ValueError: if an argument is out of range, the method is not for such a problem, or the model not
                 for the method.
+            OutOfReach: if nothing keeps to the budget.
         """
+        if not isinstance(problem, Problem):
+            raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
         if type(clients) is not int or clients < 2:
             raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
-        if not 0 < epsilon < math.inf:
-            raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-        if not 0 < delta < 1:
+        _check_positive("epsilon", epsilon)
+        _check_positive("delta", delta)
+        if not delta < 1:
             raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
         chosen = VectorSums() if model is None else model
+        if not isinstance(chosen, GradientModel):
+            raise TypeError(f"model must be a GradientModel, such as VectorSums(), got {model!r}")
         setting = Setting(
             problem=problem,
             clients=clients,
@@ -136,6 +143,24 @@ class Method(ABC):
         )
 
 
+def _check_whole(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+
+
+def _check_inner(method: Method, inner: object, *kinds: type[Method]) -> None:
+    if not isinstance(inner, kinds):
+        known = ", ".join(f"{kind.__name__}(…)" for kind in kinds)
+        raise TypeError(f"inner of {type(method).__name__} must be one of {known}, got {inner!r}")
+
+
 def _fewest_loss(loss: Callable[[int], float], *, most: int) -> int:
     """The number of steps in [1, most] of least loss: golden section on the logarithm, then neighbours."""
     low, high = 0.0, math.log(most)
@@ -150,7 +175,7 @@ def _fewest_loss(loss: Callable[[int], float], *, most: int) -> int:
     around = {1, *range(max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high))) + 1)}
     found: int = min(sorted(around), key=loss)
     if not loss(found) < math.inf:
-        raise ValueError("no number of steps keeps to the budget in this model: take more clients")
+        raise OutOfReach("no number of steps keeps to the budget in this model: take more clients")
     return found
 
 
@@ -173,6 +198,10 @@ class SGD(Method):
 
     batch: int | None = None
     step_size: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("batch", self.batch)
+        _check_positive("step_size", self.step_size)
 
     def __str__(self) -> str:
         return "P_SGD"
@@ -203,6 +232,9 @@ class AGD(Method):
     """
 
     batch: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("batch", self.batch)
 
     def __str__(self) -> str:
         return "P_AGD"
@@ -255,6 +287,10 @@ class GD(Method):
     num_steps: int | None = None
     step_size: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_whole("num_steps", self.num_steps)
+        _check_positive("step_size", self.step_size)
+
     def __str__(self) -> str:
         return "P_GD"
 
@@ -296,6 +332,10 @@ class Smoothed(Method):
 
     inner: AGD | GD
     smoothness: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_inner(self, self.inner, AGD, GD)
+        _check_positive("smoothness", self.smoothness)
 
     def __str__(self) -> str:
         return f"{self.inner} with smoothing"
@@ -352,6 +392,10 @@ class Phased(Method):
     phases: int | None = None
     growth: float = 2.0
 
+    def __post_init__(self) -> None:
+        _check_inner(self, self.inner, SGD, AGD, GD, Smoothed)
+        _check_whole("phases", self.phases)
+
     def __str__(self) -> str:
         return f"{self.inner} in phases"
 
@@ -396,6 +440,10 @@ class CohortSGD(Method):
     cohort: int | None = None
     num_steps: int | None = None
 
+    def __post_init__(self) -> None:
+        _check_whole("cohort", self.cohort)
+        _check_whole("num_steps", self.num_steps)
+
     def __str__(self) -> str:
         return "CLDP-SGD"
 
@@ -417,6 +465,10 @@ class SelfSampledSGD(Method):
 
     expected: int | None = None
     num_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("expected", self.expected)
+        _check_whole("num_steps", self.num_steps)
 
     def __str__(self) -> str:
         return "DSS-SGD"
@@ -445,7 +497,7 @@ def _sampled(
         losses = {found: loss(found) for found in candidates}
         least = min(losses.values())
         if least == math.inf:
-            raise ValueError("no number of steps keeps to the budget in this model: take smaller cohorts")
+            raise OutOfReach("no number of steps keeps to the budget in this model: take smaller cohorts")
         steps = next(found for found in candidates if losses[found] <= _WORTHWHILE * least)
     taken = part(steps)
     oracle = setting.opened(taken)
@@ -470,6 +522,10 @@ class PermutationSGD(Method):
 
     batch: int = 1
     step_size: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("batch", self.batch)
+        _check_positive("step_size", self.step_size)
 
     def __str__(self) -> str:
         return "noisy SGD over a random permutation"

@@ -26,6 +26,7 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
 from shuffle_plugins.optim.participation import Participation, Scheme
 from shuffle_plugins.protocols.coins import MOST_COINS, heads
+from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.protocols.vector_sum import VectorSum
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.rows import Rows
@@ -80,7 +81,8 @@ class GradientModel(ABC):
         """An oracle that keeps to the target.
 
         Raises:
-            ValueError: if clients cannot take part in this way in this model, or the target is out of reach.
+            ValueError: if clients cannot take part in this way in this model.
+            OutOfReach: if nothing keeps to the target.
         """
 
     def noise(self, participation: Participation, target: Target) -> float:
@@ -92,7 +94,7 @@ class GradientModel(ABC):
 def _opened_noise(model: GradientModel, participation: Participation, target: Target) -> float:
     try:
         return model.open(participation, target).noise
-    except ValueError:
+    except OutOfReach:
         return math.inf
 
 
@@ -165,8 +167,8 @@ class VectorSums(GradientModel):
     def _protocol(self, participation: Participation, target: Target) -> VectorSum:
         if participation.scheme in (Scheme.SELF_SAMPLED, Scheme.PERMUTATION):
             raise ValueError(
-                f"the coins of a sum are shared out among a cohort of known size; with "
-                f"{participation.scheme} clients use Reports"
+                "the coins of a sum are shared out among a cohort of known size; "
+                f"clients of a step that is {participation.scheme} are not: pass model=Reports()"
             )
         overhead = self.overhead
         sampled = participation.scheme is Scheme.COHORTS
@@ -333,18 +335,20 @@ class Reports(GradientModel):
         """An oracle around a calibrated mechanism.
 
         Raises:
-            ValueError: if the mechanism is not for ℓ2 balls, or no ε0 is small enough.
+            ValueError: if the mechanism is unknown or not for ℓ2 balls.
+            OutOfReach: if no ε0 is small enough.
         """
         options = dict(self.options)
         probe = self._mechanism(1.0, target, options)
+        probed = _round(probe, participation)
         if probe.local_delta:
-            charged = _round(probe, participation).replacement_distance / probe.local_delta
+            charged = probed.replacement_distance / probe.local_delta
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
             options["local_delta"] = _SHARE_OF_DELTA * room
 
         def spent(local_epsilon: float) -> float:
             accountant = ShuffleAccountant()
-            mechanism = self._mechanism(local_epsilon, target, options)
+            mechanism = _within_reach(self.mechanism, local_epsilon, target, options)
             accountant.step(_round(mechanism, participation), num_steps=participation.releases)
             return accountant.spent(target.delta)
 
@@ -357,7 +361,7 @@ class Reports(GradientModel):
             precision=_PRECISION,
         )
         if found is None:
-            raise ValueError(
+            raise OutOfReach(
                 f"no ε0 down to {_LOWEST:g} keeps {participation.releases} rounds within "
                 f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
             )
@@ -382,6 +386,16 @@ def _l2_mechanism(
     if not isinstance(found, LocalRandomizer) or found.norm is not Norm.L2:
         raise ValueError(f"{name!r} does not take gradients in an ℓ2 ball")
     return found
+
+
+def _within_reach(
+    name: str, local_epsilon: float, target: Target, options: dict[str, Any]
+) -> LocalRandomizer:
+    """A mechanism that is known to exist, at an ε0 and δ0 that it may not take."""
+    try:
+        return _l2_mechanism(name, local_epsilon, target, options)
+    except ValueError as error:
+        raise OutOfReach(f"{name} does not go as far as the target: {error}") from error
 
 
 def _round(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
@@ -451,12 +465,14 @@ class Local(GradientModel):
         """An oracle of reports that cost ε0 each.
 
         Raises:
-            ValueError: if the mechanism is not for ℓ2 balls.
+            ValueError: if the mechanism is unknown or not for ℓ2 balls.
+            OutOfReach: if it does not take so small an ε0.
         """
+        _l2_mechanism(self.mechanism, 1.0, target, {})
         local_epsilon = target.epsilon / participation.releases
         if local_epsilon * participation.releases > target.epsilon:
             local_epsilon = math.nextafter(local_epsilon, 0.0)
-        mechanism = _l2_mechanism(self.mechanism, local_epsilon, target, {})
+        mechanism = _within_reach(self.mechanism, local_epsilon, target, {})
         # A report among no others has no amplification.
         alone = ShuffleRound(
             local_epsilon=local_epsilon,

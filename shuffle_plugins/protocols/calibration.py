@@ -20,6 +20,7 @@ from shuffle_plugins.accounting.sum_losses import gaussian_law
 from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.protocols.coins import DISTANCE
 from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.reach import OutOfReach
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
@@ -53,7 +54,8 @@ def calibrate(
     """The sum built from the fewest levels and coins whose certified ε at δ is at most ``epsilon``.
 
     Raises:
-        ValueError: if a target is out of range or cannot be reached.
+        ValueError: if a target is out of range.
+        OutOfReach: if it cannot be reached.
     """
     if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
@@ -95,7 +97,7 @@ def calibrate(
         if (1 + math.exp(min(epsilon, 700.0))) * num_steps * apart >= delta:
             break  # and more noise takes more coins
         noise *= 1 + _PRECISION
-    raise ValueError(
+    raise OutOfReach(
         f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within an "
         f"overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
     )
@@ -113,7 +115,7 @@ def _room(epsilon: float, *, delta: float, num_steps: int, dim: int) -> float:
         return left
     most = math.log(delta / apart - 1) if delta > 2 * apart else 0.0
     remedy = f"at most ε={math.floor(most * 10) / 10:g}, " if most >= 0.1 else ""
-    raise ValueError(
+    raise OutOfReach(
         f"δ={delta:g} over {num_steps} steps in dimension {dim} leaves no room for coins at ε={epsilon:g}, "
         f"which are drawn to within 2**-52 and charged 1 + e^ε times: ask for {remedy}a larger δ, or fewer "
         "steps"
@@ -134,7 +136,7 @@ def least_noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float
     while not fits(high):
         high *= 2
         if high > _MOST_NOISE:
-            raise ValueError(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
+            raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
     low = high / 2
     while high > low * (1 + _PRECISION / 2):
         middle = math.sqrt(low * high)
@@ -187,7 +189,7 @@ def coarsest(
                 return best
             nearest, best = apart, (levels, coins)
     if found is None:
-        raise ValueError(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
+        raise OutOfReach(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
     return found
 
 

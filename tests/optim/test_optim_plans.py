@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from shuffle_plugins.optim import (
     BudgetExceeded,
     CohortSGD,
     Local,
+    OutOfReach,
     PanPrivate,
     PermutationSGD,
     Phased,
@@ -31,6 +33,7 @@ from shuffle_plugins.optim import (
     from_module,
     logistic_regression,
     minimize,
+    plans,
     recommended,
     support_vector_machine,
 )
@@ -326,3 +329,79 @@ def test_a_batch_of_a_permutation_is_checked(batch):
         PermutationSGD(batch=batch).plan(
             logistic_regression(features=2), clients=100, epsilon=1.0, delta=1e-6, model=Reports()
         )
+
+
+def test_wrong_names_are_not_taken_for_a_budget_that_is_too_small():
+    for model in (Reports(mechanism="nonsense"), Local(mechanism="nonsense")):
+        with pytest.raises(ValueError, match="nonsense") as caught:
+            SGD().plan(LOGISTIC, clients=600, model=model, **BUDGET)
+        assert not isinstance(caught.value, OutOfReach)
+    with pytest.raises(ValueError, match=r"cohort of known size.*model=Reports\(\)") as caught:
+        SelfSampledSGD().plan(LOGISTIC, clients=600, **BUDGET)
+    assert not isinstance(caught.value, OutOfReach)
+    with pytest.raises(OutOfReach, match="more clients"):
+        SGD().plan(LOGISTIC, clients=3, epsilon=1e-6, delta=1e-9, model=Reports())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"method": GD}, TypeError, r"method must be a Method, such as GD\(\)"),
+        ({"method": "sgd"}, TypeError, "method must be a Method"),
+        ({"model": "vector-sums"}, TypeError, "model must be a GradientModel"),
+        ({"problem": "logistic"}, TypeError, "problem must be a Problem"),
+        ({"randomness": 0}, TypeError, "SeededRandomness"),
+        ({"epsilon": "1"}, ValueError, "epsilon must be a positive finite number, got '1'"),
+        ({"delta": "1e-6"}, ValueError, "delta must be"),
+        ({"data": blobs()[:1]}, ValueError, "two tensors"),
+        (
+            {"data": (blobs()[0], (blobs()[1] + 1) / 2)},
+            ValueError,
+            r"labels must be -1 or 1, got 0",
+        ),
+        ({"data": (blobs()[0], blobs()[1][:, None])}, ValueError, r"y \(clients,\)"),
+        ({"data": (blobs()[0][:, :2], blobs()[1])}, ValueError, r"x must be \(clients, 4\)"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_runs(changes, error, said):
+    arguments = {"problem": LOGISTIC, "data": blobs(), "report": None, **BUDGET} | changes
+    with pytest.raises(error, match=said):
+        minimize(arguments.pop("problem"), arguments.pop("data"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("build", "error"),
+    [
+        (lambda: GD(num_steps=0), ValueError),
+        (lambda: GD(step_size=0), ValueError),
+        (lambda: SGD(batch=0), ValueError),
+        (lambda: Smoothed(inner=AGD(), smoothness=0), ValueError),
+        (lambda: Smoothed(inner=SGD()), TypeError),
+        (lambda: Phased(inner=GD), TypeError),
+        (lambda: Phased(inner=GD(), phases=0), ValueError),
+        (lambda: CohortSGD(cohort=0), ValueError),
+    ],
+)
+def test_numbers_of_methods_are_checked_and_zero_is_no_default(build, error):
+    with pytest.raises(error, match=r"must be"):
+        build()
+
+
+def test_a_plan_says_where_its_bound_says_nothing_and_what_is_slow():
+    vacuous = SGD().plan(HINGE, clients=10, epsilon=0.01, delta=1e-6).summary()
+    assert "says nothing: no point of Θ has more than L·D" in vacuous
+    assert "says nothing" not in GD().plan(LOGISTIC, clients=600, **BUDGET, model=Unprotected()).summary()
+    slow = replace(HINGE, proximal=None)
+    method = Smoothed(inner=AGD(batch=100))
+    assert "smoothness=" in method.plan(slow, clients=600, **BUDGET).summary()
+    assert "smoothness=" not in method.plan(HINGE, clients=600, **BUDGET).summary()
+
+
+def test_slow_runs_show_progress_and_results_can_be_read(monkeypatch, capsys):
+    monkeypatch.setattr(plans, "_SILENT", 0.0)
+    plan = SGD(batch=300).plan(LOGISTIC, clients=600, **BUDGET)
+    result = plan.run(blobs(), progress=True)
+    assert "/2" in capsys.readouterr().err
+    assert repr(result).startswith("Result(4 parameters of norm ")
+    plan.run(blobs())
+    assert capsys.readouterr().err == ""
