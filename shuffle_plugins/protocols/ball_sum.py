@@ -17,8 +17,9 @@ from shuffle_plugins.mechanisms.sampled.spreading import (
 )
 from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.protocols.tag_plans import best_tag_plan, budget_of_noise
-from shuffle_plugins.protocols.tagged_calibration import calibrate, honest_clients
+from shuffle_plugins.protocols.tagged_calibration import calibrate
 from shuffle_plugins.protocols.tagged_sum import TaggedSum
+from shuffle_plugins.protocols.targets import check_overhead, honest_clients
 from shuffle_plugins.rows import Rows
 
 
@@ -180,6 +181,7 @@ class BallSum(TaggedSum):
         number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
+        check_overhead(overhead)
         honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
         size = spreading(Frame(frame), dim=dim, seed=seed).size
         noise = noise_multiplier / 2

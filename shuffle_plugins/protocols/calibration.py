@@ -21,6 +21,7 @@ from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.protocols.coins import DISTANCE
 from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
 from shuffle_plugins.protocols.reach import OutOfReach
+from shuffle_plugins.protocols.targets import check_overhead, check_targets, honest_clients
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
@@ -57,19 +58,9 @@ def calibrate(
         ValueError: if a target is out of range.
         OutOfReach: if it cannot be reached.
     """
-    if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
-        raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-    if not (isinstance(delta, float) and 0 < delta < 1):
-        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
-    if type(num_steps) is not int or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
-    if not 0 < overhead <= 1:
-        raise ValueError(f"overhead must be in (0, 1], got {overhead!r}")
-    if type(clients) is not int or clients < 2:
-        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
-    honest = math.floor(honest_fraction * clients * (1 + 1e-12))
-    if honest < 1:
-        raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population)
+    check_overhead(overhead)
+    honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
 
     dim = lattice(1).size
     room = _room(epsilon, delta=delta, num_steps=num_steps, dim=dim)

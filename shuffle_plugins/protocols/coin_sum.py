@@ -16,6 +16,7 @@ from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
+from shuffle_plugins.protocols.targets import check_honest_fraction, check_population
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -54,8 +55,7 @@ class CoinSum(ABC):
             raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
         if type(self.coins) is not int or self.coins < 1:
             raise ValueError(f"coins must be a whole number, at least 1, got {self.coins!r}")
-        if not isinstance(self.honest_fraction, (int, float)) or not 0 < self.honest_fraction <= 1:
-            raise ValueError(f"honest_fraction must be in (0, 1], got {self.honest_fraction!r}")
+        check_honest_fraction(self.honest_fraction)
         self.sum_round()
 
     @property
@@ -86,6 +86,7 @@ class CoinSum(ABC):
         """
         reports = self.clients if cohort is None else cohort
         people = reports if population is None else population
+        check_population(people, clients=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
         return SumRound(

@@ -20,9 +20,9 @@ from shuffle_plugins.auditing.confidence import (
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.supports import Support, built, frequency_oracles, summed, support_of
+from shuffle_plugins.protocols.targets import check_categories, check_honest_fraction, check_targets
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
@@ -98,6 +98,9 @@ class FrequencyEstimation:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
+        check_targets(
+            epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population
+        )
         _check(categories, clients, honest_fraction)
         honest, people, sampling = _seen(clients, population, honest_fraction)
 
@@ -322,13 +325,10 @@ class FrequencyEstimation:
 
 
 def _check(categories: int, clients: int, honest_fraction: float) -> None:
-    if check_dim(categories) < 2:
-        raise ValueError(f"there must be at least two categories, got {categories}")
+    check_categories(categories)
     if type(clients) is not int or clients < 2:
         raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
-    number = isinstance(honest_fraction, (int, float)) and not isinstance(honest_fraction, bool)
-    if not (number and 0 < honest_fraction <= 1):
-        raise ValueError(f"honest_fraction must be in (0, 1], got {honest_fraction!r}")
+    check_honest_fraction(honest_fraction)
 
 
 def _honest(reports: int, honest_fraction: float) -> int:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.targets import check_categories
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.rows import Rows
 
@@ -32,8 +32,7 @@ class OneHot(Lattice):
     levels: int
 
     def __post_init__(self) -> None:
-        if check_dim(self.categories) < 2:
-            raise ValueError(f"there must be at least two categories, got {self.categories}")
+        check_categories(self.categories)
         if type(self.levels) is not int or not 1 <= self.levels <= MOST_LEVELS:
             raise ValueError(f"levels must be a whole number in [1, 2**24], got {self.levels!r}")
 

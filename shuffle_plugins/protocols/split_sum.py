@@ -18,6 +18,13 @@ from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols.fixed_point import Interval
 from shuffle_plugins.protocols.polya import PolyaNoise
 from shuffle_plugins.protocols.reach import OutOfReach
+from shuffle_plugins.protocols.targets import (
+    check_honest_fraction,
+    check_overhead,
+    check_population,
+    check_targets,
+    honest_clients,
+)
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -77,8 +84,7 @@ class SplitSum:
             raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
         if type(self.shares) is not int or not 2 <= self.shares <= MOST_SHARES:
             raise ValueError(f"shares must be a whole number in [2, {MOST_SHARES}], got {self.shares!r}")
-        if not isinstance(self.honest_fraction, (int, float)) or not 0 < self.honest_fraction <= 1:
-            raise ValueError(f"honest_fraction must be in (0, 1], got {self.honest_fraction!r}")
+        check_honest_fraction(self.honest_fraction)
         if isinstance(self.noise_epsilon, bool) or not isinstance(self.noise_epsilon, (int, float)):
             raise ValueError(f"noise_epsilon must be a number, got {self.noise_epsilon!r}")
         object.__setattr__(self, "noise_epsilon", float(self.noise_epsilon))
@@ -118,7 +124,11 @@ class SplitSum:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        _check_targets(epsilon, delta, num_steps, overhead)
+        check_targets(
+            epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population
+        )
+        check_overhead(overhead)
+        honest_clients(clients=clients, honest_fraction=honest_fraction)
 
         def fits(noise_epsilon: float) -> bool:
             # The mixing of shares may take its part of δ, whatever their number.
@@ -196,6 +206,7 @@ class SplitSum:
             ValueError: if the population is smaller than the clients.
         """
         people = self.clients if population is None else population
+        check_population(people, clients=self.clients)
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,
@@ -339,17 +350,6 @@ class SplitSum:
             raise ValueError(f"shares must be whole numbers, got {shares.dtype}")
         if shares.numel() and not (int(shares.min()) >= 0 and int(shares.max()) < self.modulus):
             raise ValueError(f"a share is outside [0, {self.modulus}): leave all shares of its client out")
-
-
-def _check_targets(epsilon: object, delta: object, num_steps: object, overhead: object) -> None:
-    if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
-        raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-    if not (isinstance(delta, float) and 0 < delta < 1):
-        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
-    if type(num_steps) is not int or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
-    if not (isinstance(overhead, (int, float)) and 0 < overhead <= 1):
-        raise ValueError(f"overhead must be in (0, 1], got {overhead!r}")
 
 
 def _levels(noise_epsilon: float, clients: int, overhead: float) -> int:

@@ -12,6 +12,7 @@ from shuffle_plugins.protocols.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.protocols.tag_plans import best_tag_plan, budget_of_noise
 from shuffle_plugins.protocols.tagged_sum import TaggedSum
+from shuffle_plugins.protocols.targets import check_overhead, check_targets, honest_clients
 
 S = TypeVar("S", bound=TaggedSum)
 
@@ -41,12 +42,8 @@ def calibrate(
         ValueError: if a target is out of range.
         OutOfReach: if it cannot be reached.
     """
-    if not (isinstance(epsilon, (int, float)) and 0 < epsilon < math.inf):
-        raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-    if not (isinstance(delta, float) and 0 < delta < 1):
-        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
-    if type(num_steps) is not int or num_steps < 1:
-        raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
+    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population)
+    check_overhead(overhead)
     honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
     rate = 1.0 if population is None else clients / population
     noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
@@ -91,19 +88,3 @@ def calibrate(
             "ask for a larger ε or δ, fewer steps, or more clients"
         )
     return best
-
-
-def honest_clients(*, clients: int, honest_fraction: float) -> int:
-    """How many clients are counted on.
-
-    Raises:
-        ValueError: if an argument is out of range, or it is nobody.
-    """
-    if type(clients) is not int or clients < 2:
-        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
-    if not isinstance(honest_fraction, (int, float)) or not 0 < honest_fraction <= 1:
-        raise ValueError(f"honest_fraction must be in (0, 1], got {honest_fraction!r}")
-    honest = math.floor(honest_fraction * clients * (1 + 1e-12))
-    if honest < 1:
-        raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
-    return honest

@@ -18,6 +18,7 @@ from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.protocols.tag_plans import level_epsilons, tag_counts
 from shuffle_plugins.protocols.tally import Tally, label_bits, tally
+from shuffle_plugins.protocols.targets import check_honest_fraction, check_population
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -78,8 +79,7 @@ class TaggedSum(ABC):
     def __post_init__(self) -> None:
         if type(self.clients) is not int or self.clients < 2:
             raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
-        if not isinstance(self.honest_fraction, (int, float)) or not 0 < self.honest_fraction <= 1:
-            raise ValueError(f"honest_fraction must be in (0, 1], got {self.honest_fraction!r}")
+        check_honest_fraction(self.honest_fraction)
         number = isinstance(self.budget, (int, float)) and not isinstance(self.budget, bool)
         if not (number and 0 < self.budget < math.inf):
             raise ValueError(f"budget must be a positive finite number, got {self.budget!r}")
@@ -157,6 +157,7 @@ class TaggedSum(ABC):
         """
         reports = self.clients if cohort is None else cohort
         people = reports if population is None else population
+        check_population(people, clients=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
         single, several = tag_counts(self.plan, size=self.size)

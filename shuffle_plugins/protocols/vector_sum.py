@@ -10,6 +10,7 @@ from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.protocols.calibration import calibrate, coarsest
 from shuffle_plugins.protocols.coin_sum import CoinSum
 from shuffle_plugins.protocols.fixed_point import FixedPoint
+from shuffle_plugins.protocols.targets import check_overhead, honest_clients
 
 _DISTANCE = 1e-12  # of all coordinates' coins from their Gaussian
 
@@ -113,11 +114,8 @@ class VectorSum(CoinSum):
         number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
-        if type(clients) is not int or clients < 2:
-            raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
-        honest = math.floor(honest_fraction * clients * (1 + 1e-12))
-        if honest < 1:
-            raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+        check_overhead(overhead)
+        honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
         levels, coins = coarsest(
             noise_multiplier / 2,
             lattice=lambda levels: FixedPoint(dim=dim, radius=radius, levels=levels),

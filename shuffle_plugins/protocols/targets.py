@@ -1,0 +1,83 @@
+"""Checks on what all protocols are calibrated for."""
+
+from __future__ import annotations
+
+import math
+
+
+def check_targets(
+    *, epsilon: object, delta: object, num_steps: object, clients: object, population: object
+) -> None:
+    """Check the arguments that every ``calibrated`` has.
+
+    Raises:
+        ValueError: if one is out of range.
+    """
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
+    if not (isinstance(delta, float) and 0 < delta < 1):
+        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
+    if type(num_steps) is not int or num_steps < 1:
+        raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
+    if type(clients) is not int or clients < 2:
+        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    if population is not None:
+        check_population(population, clients=clients)
+
+
+def check_population(population: object, *, clients: int) -> None:
+    """Check of how many the clients of one sum are drawn.
+
+    Raises:
+        ValueError: if they are fewer.
+    """
+    if type(population) is not int or population < clients:
+        raise ValueError(
+            f"population must be a whole number, at least the {clients} clients of a sum, got {population!r}"
+        )
+
+
+def check_overhead(overhead: object) -> None:
+    """Check a share of variance.
+
+    Raises:
+        ValueError: unless it is in (0, 1].
+    """
+    if isinstance(overhead, bool) or not isinstance(overhead, (int, float)) or not 0 < overhead <= 1:
+        raise ValueError(f"overhead must be in (0, 1], got {overhead!r}")
+
+
+def check_categories(categories: object) -> None:
+    """Check a number of categories.
+
+    Raises:
+        ValueError: unless it is a whole number in [2, 2**53].
+    """
+    if type(categories) is not int or not 2 <= categories <= 1 << 53:
+        raise ValueError(f"categories must be a whole number, at least 2, got {categories!r}")
+
+
+def honest_clients(*, clients: int, honest_fraction: float) -> int:
+    """How many clients are counted on.
+
+    Raises:
+        ValueError: if an argument is out of range, or it is nobody.
+    """
+    if type(clients) is not int or clients < 2:
+        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    check_honest_fraction(honest_fraction)
+    honest = math.floor(honest_fraction * clients * (1 + 1e-12))
+    if honest < 1:
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+    return honest
+
+
+def check_honest_fraction(honest_fraction: object) -> None:
+    """Check a share of clients.
+
+    Raises:
+        ValueError: unless it is a number in (0, 1].
+    """
+    number = isinstance(honest_fraction, (int, float)) and not isinstance(honest_fraction, bool)
+    if not (number and 0 < honest_fraction <= 1):  # type: ignore[operator]
+        raise ValueError(f"honest_fraction must be in (0, 1], got {honest_fraction!r}")

@@ -1,0 +1,81 @@
+"""Arguments out of range: every protocol names what was passed, at once, and in the same words."""
+
+import pytest
+
+from shuffle_plugins.protocols import (
+    BallSum,
+    BinarySum,
+    CubeSum,
+    FrequencyEstimation,
+    HistogramSum,
+    OutOfReach,
+    ScalarSum,
+    SplitSum,
+    VectorSum,
+)
+
+KINDS = [
+    (ScalarSum, {}),
+    (SplitSum, {}),
+    (VectorSum, {"dim": 3}),
+    (BallSum, {"dim": 3}),
+    (CubeSum, {"dim": 3}),
+    (BinarySum, {"dim": 3}),
+    (HistogramSum, {"categories": 3}),
+    (FrequencyEstimation, {"categories": 3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "own"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epsilon": 0}, "^epsilon must be a positive finite number, got 0$"),
+        ({"epsilon": "1"}, "^epsilon must be a positive finite number, got '1'$"),
+        ({"delta": 0}, r"^delta must be a number in \(0, 1\), got 0$"),
+        ({"clients": 1}, "^clients must be a whole number, at least 2, got 1$"),
+        ({"num_steps": 0}, "^num_steps must be a whole number, at least 1, got 0$"),
+        (
+            {"population": 100},
+            "^population must be a whole number, at least the 200 clients of a sum",
+        ),
+        ({"honest_fraction": "0.5"}, r"^honest_fraction must be in \(0, 1\], got '0.5'$"),
+        ({"honest_fraction": 0}, r"^honest_fraction must be in \(0, 1\], got 0$"),
+        ({"overhead": 0}, r"^overhead must be in \(0, 1\], got 0$"),
+        ({"overhead": 1.5}, r"^overhead must be in \(0, 1\], got 1.5$"),
+        ({"categories": 0}, "^categories must be a whole number, at least 2, got 0$"),
+        ({"categories": 1}, "^categories must be a whole number, at least 2, got 1$"),
+    ],
+)
+def test_a_wrong_argument_is_named(kind, own, changes, said):
+    if "categories" in changes and "categories" not in own:
+        pytest.skip("takes no categories")
+    if "overhead" in changes and kind is FrequencyEstimation:
+        pytest.skip("has no overhead")
+    arguments = {"clients": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes
+    with pytest.raises(ValueError, match=said):
+        kind.calibrated(**arguments)
+
+
+@pytest.mark.parametrize("kind", [VectorSum, BallSum])
+@pytest.mark.parametrize("changes", [{"overhead": 0}, {"honest_fraction": "0.5"}, {"clients": 1}])
+def test_so_it_is_with_noise(kind, changes):
+    with pytest.raises(ValueError, match=f"^{next(iter(changes))} must be"):
+        kind.with_noise(**({"dim": 3, "clients": 200, "noise_multiplier": 1.0} | changes))
+
+
+@pytest.mark.parametrize(("kind", "own"), KINDS[:3])
+@pytest.mark.parametrize(("epsilon", "delta"), [(200.0, 1e-6), (30.0, 1e-14)])
+def test_a_target_with_no_room_for_coins_or_shares_is_out_of_reach(kind, own, epsilon, delta):
+    with pytest.raises(OutOfReach, match="larger δ"):
+        kind.calibrated(clients=200, epsilon=epsilon, delta=delta, **own)
+
+
+def test_rounds_name_the_population():
+    for protocol in (
+        ScalarSum(clients=20, levels=1, coins=40),
+        SplitSum(clients=20, levels=1, noise_epsilon=1.0, shares=4),
+        BinarySum(dim=2, clients=20, budget=4.0, samples=2),
+    ):
+        with pytest.raises(ValueError, match=r"population must be .* 20 clients"):
+            protocol.sum_round(population=10)
