@@ -18,6 +18,12 @@ def test_the_code_runs(capsys):
     assert printed.startswith("scalar-sum ε ∈ [")
     assert "split-sum ε ∈ [" in printed
     assert names["estimate"].shape == (5,)
+    assert f"{names['protocol'].messages_per_client / 1e6:.1f} million bits" in PAGE
+    assert f"{names['protocol'].bits_per_client / 8:.0f}\nbytes" in PAGE
+    assert "times the variance" in printed
+    assert "multi-message budget" in printed
+    with pytest.raises(ValueError, match="hand the shuffler counts"):
+        names["protocol"].messages(names["protocol"].encode(names["vectors"])[0])
 
 
 @pytest.mark.parametrize(("kind", "row"), [(ScalarSum, "ScalarSum"), (SplitSum, "SplitSum")])
