@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flwr_shuffle.randomizers import Randomizer, Spec
 from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.protocols.sum_reports import SumReports
 
 _CHECKSUM_BYTES = 4
 
@@ -49,14 +50,26 @@ def valid_sum(mechanism: Randomizer, reports: Reports) -> tuple[Tensor, int]:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
     A client can send well-formed bytes that no run of the mechanism makes. Such reports are found by halving,
-    so a few forgeries among many reports cost a few sums more.
+    so a few forgeries among many reports cost a few sums more. Parts of a multi-message sum are added up in
+    whole numbers and decoded once: floating point would tell of the parts.
     """
+    if isinstance(mechanism, SumReports):
+        total, count = _valid(mechanism.total, reports)
+        found = None if total is None else mechanism.decode(total, clients=count)
+    else:
+        found, count = _valid(mechanism.sum, reports)
+    return torch.zeros(mechanism.dim) if found is None else found, count
+
+
+def _valid(add: Callable[[Reports], Tensor], reports: Reports) -> tuple[Tensor | None, int]:
+    """The sum over what can be added, and how many those are; None if nothing can."""
     try:
-        return mechanism.sum(reports), len(reports)
+        return add(reports), len(reports)
     except ValueError:
         if len(reports) <= 1:
-            return torch.zeros(mechanism.dim), 0
+            return None, 0
     middle = len(reports) // 2
-    first, first_count = valid_sum(mechanism, reports.narrow(0, middle))
-    second, second_count = valid_sum(mechanism, reports.narrow(middle, len(reports)))
-    return first + second, first_count + second_count
+    first, first_count = _valid(add, reports.narrow(0, middle))
+    second, second_count = _valid(add, reports.narrow(middle, len(reports)))
+    both = [part for part in (first, second) if part is not None]
+    return sum(both[1:], start=both[0]) if both else None, first_count + second_count

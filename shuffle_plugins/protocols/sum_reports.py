@@ -77,8 +77,8 @@ class SumReports(ABC, Generic[P]):
         """The fields of each row's report."""
 
     @abstractmethod
-    def _estimate(self, fields: tuple[Field, ...], *, clients: int) -> Tensor:
-        """The estimate from reports; ValueError if one is none that a client can make."""
+    def _added(self, fields: tuple[Field, ...]) -> Tensor:
+        """The reports added up, int64; ValueError if one is none that a client can make."""
 
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
@@ -93,15 +93,29 @@ class SumReports(ABC, Generic[P]):
             raise ValueError("a sum always clips to its ball: leave clip as it is")
         return Reports(mechanism=self.name, dim=self.dim, fields=self._reported(x, randomness))
 
-    def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over those who reported, float64 (dim,).
+    def total(self, reports: Reports) -> Tensor:
+        """The reports added up, in whole numbers: all that may be seen of them. Totals of groups add up.
 
         Raises:
             ValueError: if the reports are not this protocol's, or one is none that a client can make.
         """
         if (reports.mechanism, reports.dim) != (self.name, self.dim):
             raise ValueError(f"not reports of {self!r}")
-        return self._estimate(reports.fields, clients=len(reports))
+        return self._added(reports.fields)
+
+    def decode(self, total: Tensor, *, clients: int) -> Tensor:
+        """Unbiased estimate of the sum over the clients whose reports are in a total, float64 (dim,)."""
+        return self._protocol.decode(total, clients=clients)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum over those who reported, float64 (dim,).
+
+        Estimates of groups must not be added up: in floating point that tells of the groups.
+
+        Raises:
+            ValueError: as :meth:`total`.
+        """
+        return self.decode(self.total(reports), clients=len(reports))
 
     def shuffle_round(
         self, *, population: int, cohort: int, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
@@ -132,9 +146,9 @@ class CountReports(SumReports[VectorSum]):
     def _reported(self, x: Tensor | Rows, randomness: Randomness | None) -> tuple[Field, ...]:
         return (Field(self._protocol.encode(x, randomness=randomness), self._bits),)
 
-    def _estimate(self, fields: tuple[Field, ...], *, clients: int) -> Tensor:
+    def _added(self, fields: tuple[Field, ...]) -> Tensor:
         (counts,) = self._wide(fields, (self._bits, self.dim))
-        return self._protocol.decode(self._protocol.total(counts), clients=clients)
+        return self._protocol.total(counts).ones
 
     @property
     def _bits(self) -> int:
@@ -156,7 +170,7 @@ class TaggedReports(SumReports[BallSum]):
             return (bits,)
         return Field(sent.places.flatten(1), self._index_bits), bits
 
-    def _estimate(self, fields: tuple[Field, ...], *, clients: int) -> Tensor:
+    def _added(self, fields: tuple[Field, ...]) -> Tensor:
         tags = self._protocol.tags
         if self._index_bits:
             places, bits = self._wide(fields, (self._index_bits, tags), (1, tags))
@@ -165,7 +179,7 @@ class TaggedReports(SumReports[BallSum]):
             places = torch.zeros_like(bits)
         shape = (-1, self._protocol.levels, self._protocol.samples)
         sent = TaggedBits(places=places.reshape(shape), bits=bits.reshape(shape))
-        return self._protocol.decode(self._protocol.signs(sent), clients=clients)
+        return self._protocol.signs(sent)
 
     @property
     def _index_bits(self) -> int:

@@ -28,6 +28,7 @@ from flwr_shuffle import (
     SummingStage,
 )
 from flwr_shuffle.messages import Instruction, instruction_of
+from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
@@ -402,3 +403,31 @@ def test_a_sum_for_another_model_is_refused_before_anything_is_sent() -> None:
 def test_malformed_specs_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"sum|clients|dim"):
         SumSpec.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        VectorSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.5, radius=0.3, overhead=0.3),
+        BallSum.with_noise(
+            dim=DIM, clients=16, noise_multiplier=2.0, radius=0.3, frame="rotation", samples=3
+        ),
+    ],
+)
+def test_a_forged_report_does_not_make_the_order_of_the_others_seen(protocol: VectorSum | BallSum) -> None:
+    """The estimate is one function of the whole-number total, wherever the forgery stood."""
+    mechanism = sum_reports(protocol)
+    honest = mechanism.randomize(torch.randn(16, DIM, dtype=torch.float64))
+    field = honest.fields[0]
+    most = torch.full_like(field.values[:1], (1 << field.bits) - 1)
+    forged = type(honest)(
+        honest.mechanism,
+        honest.dim,
+        (field._holding(most), *(other._holding(other.values[:1]) for other in honest.fields[1:])),
+    )
+    expected = mechanism.decode(mechanism.total(honest), clients=16)
+    for place in range(17):
+        mixed = type(honest).concat([honest.narrow(0, place), forged, honest.narrow(place, 16)])
+        found, count = valid_sum(mechanism, mixed)
+        assert count == 16
+        assert torch.equal(found, expected)
