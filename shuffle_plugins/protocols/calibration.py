@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.protocols.coins import DISTANCE
 from shuffle_plugins.protocols.fixed_point import MOST_LEVELS, Lattice
 from shuffle_plugins.protocols.reach import OutOfReach
-from shuffle_plugins.protocols.targets import check_overhead, check_targets, honest_clients
+from shuffle_plugins.protocols.targets import check_overhead, check_targets, hiding, honest_clients
 
 _LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
 _MOST_ATTEMPTS = 20
@@ -77,7 +77,8 @@ def calibrate(
         accountant.step(found.sum_round(population=population), num_steps=num_steps)
         return accountant.spent(delta)
 
-    rate = 1.0 if population is None else clients / population
+    people = hiding(population or clients, clients=clients, honest_fraction=honest_fraction)
+    rate = clients / people
     noise = least_noise_multiplier(epsilon, delta=room, sampling_rate=rate, num_steps=num_steps)
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.

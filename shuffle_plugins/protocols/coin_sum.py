@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
-from shuffle_plugins.protocols.targets import check_honest_fraction, check_population
+from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -89,6 +89,8 @@ class CoinSum(ABC):
         check_population(people, clients=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        if sampling is Sampling.WITHOUT_REPLACEMENT:
+            people = hiding(people, clients=reports, honest_fraction=self.honest_fraction)
         return SumRound(
             sensitivity=self.lattice.sensitivity,
             attained=self.lattice.attained,

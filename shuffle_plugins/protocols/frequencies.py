@@ -22,7 +22,12 @@ from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.supports import Support, built, frequency_oracles, summed, support_of
-from shuffle_plugins.protocols.targets import check_categories, check_honest_fraction, check_targets
+from shuffle_plugins.protocols.targets import (
+    check_categories,
+    check_honest_fraction,
+    check_targets,
+    hiding,
+)
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
@@ -341,15 +346,16 @@ def _honest(reports: int, honest_fraction: float) -> int:
 def _seen(reports: int, population: int | None, honest_fraction: float) -> tuple[int, int, Sampling]:
     """Honest reports, the honest population they are accounted to come from, and the scheme.
 
-    A client is drawn with probability reports/population, whoever is honest; the population is rounded down,
-    so that this is not understated.
+    Clients that are not honest may tell whether they were drawn, so an honest one is drawn with probability
+    reports over those of the population that are counted on; rounded so that this is not understated.
     """
     honest = _honest(reports, honest_fraction)
     if population is None or population == reports:
         return honest, honest, Sampling.FULL
     if type(population) is not int or population < reports:
         raise ValueError(f"population must be a whole number, at least {reports}, got {population!r}")
-    return honest, max(honest, population * honest // reports), Sampling.WITHOUT_REPLACEMENT
+    people = hiding(population, clients=reports, honest_fraction=honest_fraction)
+    return honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
 
 
 def _error(name: str, local_epsilon: float, categories: int) -> float:

@@ -23,6 +23,7 @@ from shuffle_plugins.protocols.targets import (
     check_overhead,
     check_population,
     check_targets,
+    hiding,
     honest_clients,
 )
 from shuffle_plugins.randomness import Randomness, secure
@@ -132,7 +133,11 @@ class SplitSum:
 
         def fits(noise_epsilon: float) -> bool:
             # The mixing of shares may take its part of δ, whatever their number.
-            people = clients if population is None else population
+            people = hiding(
+                clients if population is None else population,
+                clients=clients,
+                honest_fraction=honest_fraction,
+            )
             accountant = ShuffleAccountant()
             accountant.step(
                 LaplaceRound(
@@ -207,6 +212,7 @@ class SplitSum:
         """
         people = self.clients if population is None else population
         check_population(people, clients=self.clients)
+        people = hiding(people, clients=self.clients, honest_fraction=self.honest_fraction)
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,

@@ -12,7 +12,7 @@ from shuffle_plugins.protocols.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.reach import OutOfReach
 from shuffle_plugins.protocols.tag_plans import best_tag_plan, budget_of_noise
 from shuffle_plugins.protocols.tagged_sum import TaggedSum
-from shuffle_plugins.protocols.targets import check_overhead, check_targets, honest_clients
+from shuffle_plugins.protocols.targets import check_overhead, check_targets, hiding, honest_clients
 
 S = TypeVar("S", bound=TaggedSum)
 
@@ -45,7 +45,8 @@ def calibrate(
     check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population)
     check_overhead(overhead)
     honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
-    rate = 1.0 if population is None else clients / population
+    people = hiding(population or clients, clients=clients, honest_fraction=honest_fraction)
+    rate = clients / people
     noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
     plan = best_tag_plan(
         size=size, clients=honest, noise_multiplier=noise, overhead=overhead, levels=levels, samples=samples

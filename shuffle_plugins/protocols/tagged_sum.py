@@ -18,7 +18,7 @@ from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
 from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.protocols.tag_plans import level_epsilons, tag_counts
 from shuffle_plugins.protocols.tally import Tally, label_bits, tally
-from shuffle_plugins.protocols.targets import check_honest_fraction, check_population
+from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
@@ -160,6 +160,8 @@ class TaggedSum(ABC):
         check_population(people, clients=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        if sampling is Sampling.WITHOUT_REPLACEMENT:
+            people = hiding(people, clients=reports, honest_fraction=self.honest_fraction)
         single, several = tag_counts(self.plan, size=self.size)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
         honest = math.floor(self.honest_fraction * reports * (1 + 1e-12))

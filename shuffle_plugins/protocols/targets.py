@@ -37,6 +37,20 @@ def check_population(population: object, *, clients: int) -> None:
         )
 
 
+def hiding(population: int, *, clients: int, honest_fraction: float) -> int:
+    """Of how many the clients of a sum are accounted to be drawn: a fraction of the population.
+
+    Clients that are not honest may tell whether they were drawn. Should all of them not have been, the cohort
+    was drawn from the honest ones.
+
+    Args:
+        population: of whom ``clients`` are drawn.
+        clients: of one sum.
+        honest_fraction: share of the population, and of each cohort, that is counted on.
+    """
+    return max(clients, math.floor(honest_fraction * population))
+
+
 def check_overhead(overhead: object) -> None:
     """Check a share of variance.
 

@@ -119,3 +119,25 @@ def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
     accountant = ShuffleAccountant()
     accountant.step(found.sum_round(), num_steps=steps)
     assert accountant.spent(delta) <= epsilon
+
+
+def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -> None:
+    """Two of forty are drawn, half are honest; the others say so if drawn. Exactly, over both cohorts."""
+    population, cohort, honest, epsilon = 40, 2, 20, 0.01
+    protocol = ScalarSum(clients=cohort, levels=30, coins=1000, honest_fraction=0.5)
+    weights = {m: math.comb(honest, m) * math.comb(population - honest, cohort - m) for m in (1, 2)}
+    truth = 0.0
+    for m, weight in weights.items():
+        coins = binom(m * protocol.coins, 0.5)
+        ones = np.arange(-protocol.levels, m * protocol.coins + protocol.levels + 1)
+        without = coins.pmf(ones)
+        moved = np.stack([coins.pmf(ones - protocol.levels), without])
+        p, q = (m / honest * law + (1 - m / honest) * without for law in moved)
+        truth += weight / sum(weights.values()) * float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.sum_round(population=population))
+    assert truth > 0.036
+    assert truth <= accountant.delta(epsilon).upper
+    blind = ShuffleAccountant()
+    blind.step(ScalarSum(clients=2, levels=30, coins=500).sum_round(population=population))
+    assert blind.delta(epsilon).upper < truth
