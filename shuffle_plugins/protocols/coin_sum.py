@@ -13,7 +13,7 @@ from torch import Tensor
 from shuffle_plugins.accounting.rounds import Adversary, Sampling
 from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.protocols.coins import DISTANCE, MOST_TOSSED, heads
+from shuffle_plugins.protocols.coins import DISTANCE, MOST_COINS, MOST_TOSSED, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
 from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
@@ -56,6 +56,11 @@ class CoinSum(ABC):
         if type(self.coins) is not int or self.coins < 1:
             raise ValueError(f"coins must be a whole number, at least 1, got {self.coins!r}")
         check_honest_fraction(self.honest_fraction)
+        if self.clients * self.coins > MOST_COINS:
+            raise ValueError(
+                f"{self.coins:,} coins from each of {self.clients:,} clients are more than can be drawn, "
+                f"{MOST_COINS:,}: ask for less noise, a larger ε or δ, or a larger overhead"
+            )
         self.sum_round()
 
     @property
