@@ -67,7 +67,7 @@ class Summation(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSummation(Summation):
-    """Every row is randomised on its own; their sum, the same in any order but for rounding, is the shuffle."""
+    """Every row is randomised on its own; their sum, in any order the same but for rounding, shuffles."""
 
     mechanism: LocalRandomizer
     round: Round
