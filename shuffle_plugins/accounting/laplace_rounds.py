@@ -6,14 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from shuffle_plugins.accounting.rounds import MAX_POPULATION, Adversary, Sampling
+from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
+from shuffle_plugins.accounting.rounds import Adversary, Sampling
+
+_LARGEST_EPSILON = 500.0
 
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL)
-_LARGEST_EPSILON = 500.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaplaceRound:
+class LaplaceRound(KnownCohort):
     r"""One kind of round of a sum with discrete Laplace noise; hashable, so results are cached by it.
 
     What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k] ∝
@@ -53,36 +55,20 @@ class LaplaceRound:
     pair_name: ClassVar[str] = "discrete Laplace"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", Sampling(self.sampling))
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
-        if self.sampling not in _SCHEMES:
-            raise ValueError(
-                f"the noise of a sum is shared out among a cohort of known size, so {self.sampling} sampling "
-                "is not accounted; draw k of n, or let everybody take part"
-            )
+        self._check_cohort(*_SCHEMES, reason="the noise of a sum is shared out among")
         object.__setattr__(self, "noise_epsilon", _number("noise_epsilon", self.noise_epsilon))
         object.__setattr__(self, "distance", _number("distance", self.distance))
         if not 0 < self.noise_epsilon <= _LARGEST_EPSILON:
             raise ValueError(f"noise_epsilon must be in (0, {_LARGEST_EPSILON:g}], got {self.noise_epsilon}")
         if not 0 <= self.distance <= 1:
             raise ValueError(f"distance must be in [0, 1], got {self.distance}")
-        _whole("sensitivity", self.sensitivity, low=1)
-        _whole("attained", self.attained, low=0, high=self.sensitivity)
-        _whole("population", self.population, low=1, high=MAX_POPULATION)
-        _whole("cohort", self.cohort, low=1, high=self.population)
-        if self.sampling is Sampling.FULL and self.cohort != self.population:
-            raise ValueError("full participation needs cohort == population")
+        check_whole("sensitivity", self.sensitivity, low=1)
+        check_whole("attained", self.attained, low=0, high=self.sensitivity)
 
     @property
     def rate(self) -> float:
         """How fast the noise falls, in nats per step."""
         return self.noise_epsilon / self.sensitivity
-
-    @property
-    def sampling_rate(self) -> float:
-        """γ: what hides whether a client took part."""
-        observed = self.adversary is Adversary.MODEL_OBSERVER
-        return self.cohort / self.population if observed else 1.0
 
     @property
     def replacement_distance(self) -> float:
@@ -127,11 +113,6 @@ class LaplaceRound:
             population=population,
             cohort=cohort,
         )
-
-
-def _whole(name: str, value: object, *, low: int, high: float = math.inf) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number in [{low}, {high:g}], got {value!r}")
 
 
 def _number(name: str, value: object) -> float:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_cover
-from shuffle_plugins.accounting.rounds import MAX_POPULATION, Adversary, Sampling
+from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
+from shuffle_plugins.accounting.rounds import Adversary, Sampling
 
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SumRound:
+class SumRound(KnownCohort):
     """One kind of round of a multi-message sum; hashable, so results are cached by it.
 
     What is seen is Σ x_i + Bin(trials, ½) in every coordinate, x_i integer vectors. It is accounted through
@@ -56,20 +57,10 @@ class SumRound:
     pair_name: ClassVar[str] = "covering Gaussian"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", Sampling(self.sampling))
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
-        if self.sampling not in _SCHEMES:
-            raise ValueError(
-                f"the coins of a sum are shared out among a cohort of known size, so {self.sampling} "
-                "sampling is not accounted; draw k of n, or let everybody take part"
-            )
-        _whole("trials", self.trials, low=0)
-        _whole("dim", self.dim, low=1)
-        _whole("attained", self.attained, low=0)
-        _whole("population", self.population, low=1, high=MAX_POPULATION)
-        _whole("cohort", self.cohort, low=1, high=self.population)
-        if self.sampling is Sampling.FULL and self.cohort != self.population:
-            raise ValueError("full participation needs cohort == population")
+        self._check_cohort(*_SCHEMES, reason="the coins of a sum are shared out among")
+        check_whole("trials", self.trials, low=0)
+        check_whole("dim", self.dim, low=1)
+        check_whole("attained", self.attained, low=0)
         if isinstance(self.sensitivity, bool) or not isinstance(self.sensitivity, (int, float)):
             raise ValueError(f"sensitivity must be a number, got {self.sensitivity!r}")
         if not 0 < self.sensitivity < math.inf:
@@ -92,14 +83,6 @@ class SumRound:
     def noise_multiplier(self) -> float:
         """Deviation of the covering Gaussian over the sensitivity."""
         return self.cover().deviation / self.sensitivity
-
-    @property
-    def sampling_rate(self) -> float:
-        """γ: what hides whether a client took part."""
-        observed = self.adversary is Adversary.MODEL_OBSERVER
-        if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
-            return self.cohort / self.population
-        return 1.0
 
     @property
     def replacement_distance(self) -> float:
@@ -146,8 +129,3 @@ class SumRound:
             population=population,
             cohort=cohort,
         )
-
-
-def _whole(name: str, value: object, *, low: int, high: float = math.inf) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number in [{low}, {high:g}], got {value!r}")

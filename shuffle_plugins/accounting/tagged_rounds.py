@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.accounting.rounds import MAX_POPULATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
+from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
 
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
 
@@ -55,7 +56,7 @@ class Tag:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaggedRound:
+class TaggedRound(KnownCohort):
     """One kind of round of a multi-message protocol; hashable, so results are cached by it.
 
     Each client of the cohort sends one message under every tag, each randomised by itself, and messages of
@@ -93,22 +94,12 @@ class TaggedRound:
     pair_name: ClassVar[str] = "composed tags"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", Sampling(self.sampling))
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
+        self._check_cohort(*_SCHEMES, reason="tags are composed for")
         object.__setattr__(self, "tags", tuple(self.tags))
         if not self.tags or not all(isinstance(tag, Tag) for tag in self.tags):
             raise ValueError("a round needs tags, at least one")
-        if self.sampling not in _SCHEMES:
-            raise ValueError(
-                f"tags are composed for a cohort of known size, so {self.sampling} sampling is not "
-                "accounted; draw k of n, or let everybody take part"
-            )
-        _whole("population", self.population, high=MAX_POPULATION)
-        _whole("cohort", self.cohort, high=self.population)
-        if self.sampling is Sampling.FULL and self.cohort != self.population:
-            raise ValueError("full participation needs cohort == population")
         if self.honest is not None:
-            _whole("honest", self.honest, high=self.cohort)
+            check_whole("honest", self.honest, low=1, high=self.cohort)
         if type(self.opposite) is not bool:
             raise ValueError(f"opposite must be true or false, got {self.opposite!r}")
 
@@ -116,14 +107,6 @@ class TaggedRound:
     def local_epsilon(self) -> float:
         """ε0 of all messages of one client together."""
         return math.fsum(tag.count * tag.local_epsilon for tag in self.tags)
-
-    @property
-    def sampling_rate(self) -> float:
-        """γ: what hides whether a client took part."""
-        observed = self.adversary is Adversary.MODEL_OBSERVER
-        if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
-            return self.cohort / self.population
-        return 1.0
 
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
@@ -166,8 +149,3 @@ class TaggedRound:
             sampling=Sampling(sampling),
             adversary=Adversary(adversary),
         )
-
-
-def _whole(name: str, value: object, *, high: int) -> None:
-    if type(value) is not int or not 1 <= value <= high:
-        raise ValueError(f"{name} must be a whole number in [1, {high:g}], got {value!r}")
