@@ -11,12 +11,13 @@ import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning import Edge, Plan, PlanRow, plan
+from shuffle_plugins.planning import Edge, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import errors as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
 from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.plotting import plot_plan
+from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
 N, DELTA, DIM = 400, 1e-5, 20
@@ -424,3 +425,89 @@ def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# -- expected noise -----------------------------------------------------------------------------------------
+
+
+def aligned(norm: str, *, rows: int, dim: int, radius: float) -> torch.Tensor:
+    """Equal rows, as long in l2 as a ball of this norm allows."""
+    entry = radius if norm == "linf" else radius / math.sqrt(dim)
+    return torch.full((rows, dim), entry, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["privunit", "linf-coordinate", "l2-block"])
+def test_expected_noise_of_a_local_randomizer_is_that_of_simulated_rounds(name: str) -> None:
+    dim, cohort, rounds = 24, 30, 400
+    mechanism = registry.get(name, local_epsilon=2.0, dim=dim, radius=0.5)
+    found = expected_noise(mechanism, cohort=cohort)
+    rows = aligned(mechanism.domain, rows=cohort, dim=dim, radius=0.5)
+    coins = SeededRandomness(1)
+    for vectors, signal in ((rows, found.largest_signal), (0 * rows, 0.0)):
+        mean = vectors.mean(dim=0)
+        assert float(mean.norm()) == pytest.approx(signal)
+        errors = [
+            float((mechanism.randomize_sum(vectors, randomness=coins) / cohort - mean).square().sum())
+            for _ in range(rounds)
+        ]
+        assert math.sqrt(np.mean(errors)) <= found.noise * 1.1
+    assert math.sqrt(np.mean(errors)) == pytest.approx(found.noise, rel=0.1)  # at zero, where it is worst
+    assert found.signal_to_noise_ratio == pytest.approx(found.largest_signal / found.noise)
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        lambda: VectorSum.with_noise(dim=24, clients=40, radius=0.5, noise_multiplier=3.0),
+        lambda: BallSum.with_noise(dim=24, clients=40, radius=0.5, noise_multiplier=3.0),
+    ],
+    ids=["vector-sum", "multi-message"],
+)
+def test_expected_noise_of_a_sum_is_at_least_that_of_simulated_rounds(built) -> None:
+    protocol = built()
+    found = expected_noise(protocol, cohort=40)
+    coins = SeededRandomness(2)
+    rows = aligned("l2", rows=40, dim=24, radius=0.5)
+    errors = [
+        float((protocol.randomize_sum(rows, randomness=coins) / 40 - rows.mean(dim=0)).square().sum())
+        for _ in range(400)
+    ]
+    simulated = math.sqrt(np.mean(errors))
+    assert simulated <= found.noise * 1.1
+    assert found.noise <= 2.5 * simulated
+    assert found.largest_signal == 0.5
+    assert found.local_epsilon is None
+
+
+def test_noise_of_a_vector_sum_is_the_gaussians_of_its_multiplier() -> None:
+    protocol = VectorSum.with_noise(dim=100, clients=50, radius=2.0, noise_multiplier=4.0)
+    found = expected_noise(protocol, cohort=50)
+    assert found.noise == pytest.approx(4.0 * 2.0 * math.sqrt(100) / 50, rel=0.05)
+
+
+def test_more_reports_and_rounds_raise_the_ratio_as_square_roots() -> None:
+    mechanism = registry.get("privunit", local_epsilon=2.0, dim=50)
+    few, many = (expected_noise(mechanism, cohort=k) for k in (100, 400))
+    assert many.signal_to_noise_ratio == pytest.approx(2 * few.signal_to_noise_ratio)
+    assert few.signal_to_noise_ratio_over(9) == pytest.approx(3 * few.signal_to_noise_ratio)
+    assert any("vector-sum" in each for each in few.remedies())
+
+
+def test_the_ratio_does_not_depend_on_the_clipping_radius() -> None:
+    small, large = (
+        expected_noise(registry.get("privunit", local_epsilon=2.0, dim=50, radius=r), cohort=100)
+        for r in (0.1, 10.0)
+    )
+    assert small.signal_to_noise_ratio == pytest.approx(large.signal_to_noise_ratio)
+    assert large.noise == pytest.approx(100 * small.noise)
+
+
+@pytest.mark.parametrize("cohort", [0, -3, math.nan, math.inf, True])
+def test_a_cohort_of_nobody_is_refused(cohort: float) -> None:
+    with pytest.raises(ValueError, match="cohort"):
+        expected_noise(registry.get("privunit", local_epsilon=2.0, dim=5), cohort=cohort)
+
+
+def test_categories_have_no_signal_in_a_ball() -> None:
+    with pytest.raises(ValueError, match=r"categories|sum of vectors"):
+        expected_noise(registry.get("k-rr", local_epsilon=2.0, dim=5), cohort=10)

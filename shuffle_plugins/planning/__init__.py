@@ -2,9 +2,11 @@
 
 :func:`plan` searches, a :class:`Plan` is the answer. The error model is in
 :mod:`shuffle_plugins.planning.errors` and, with what follows from it, in ``docs/planning.md``.
+:func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 
 from shuffle_plugins.planning.errors import NormName
+from shuffle_plugins.planning.noise import ExpectedNoise, expected_noise
 from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
 from shuffle_plugins.planning.search import BEST, MOST_SEARCHED_STEPS, plan
 
@@ -14,8 +16,10 @@ __all__ = [
     "Baseline",
     "Dismissed",
     "Edge",
+    "ExpectedNoise",
     "NormName",
     "Plan",
     "PlanRow",
+    "expected_noise",
     "plan",
 ]

@@ -1,0 +1,136 @@
+"""The noise in the mean of a round's reports, and the largest signal beside it: known before training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from shuffle_plugins.planning.errors import check_norm, enclosing_radius
+
+
+class ClippedVectors(Protocol):
+    """What a local randomizer of vectors and a multi-message sum of vectors have in common."""
+
+    @property
+    def dim(self) -> int:
+        """Length of a client's vector."""
+
+    @property
+    def radius(self) -> float:
+        """Radius of the ball that vectors are clipped to."""
+
+    @property
+    def worst_variance(self) -> float:
+        """Of a local randomizer E‖R(x) - x‖², at most; of a sum that of the whole sum."""
+
+
+@runtime_checkable
+class _Sum(Protocol):
+    @property
+    def clients(self) -> int: ...
+
+
+@runtime_checkable
+class _Local(Protocol):
+    @property
+    def local_epsilon(self) -> float: ...
+
+    @property
+    def domain(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedNoise:
+    """How the mean of one round's reports compares with its noise. Lengths are ℓ2, in units of the data.
+
+    Attributes:
+        noise: root mean square length of the noise in the mean, at most: √E‖mean of reports - mean of
+            clipped vectors‖².
+        largest_signal: length of the mean if all clipped vectors were as long as clipping allows and pointed
+            the same way. The gradients of real training are less aligned, and less so the better the model
+            fits: the real signal is smaller, by how much nobody knows beforehand.
+        dim: d, length of a vector.
+        cohort: k, reports in the mean.
+        local_epsilon: ε0 of one report; None for a multi-message sum.
+    """
+
+    noise: float
+    largest_signal: float
+    dim: int
+    cohort: float
+    local_epsilon: float | None
+
+    @property
+    def signal_to_noise_ratio(self) -> float:
+        """``largest_signal`` over ``noise``, of one round. No real round has more."""
+        return self.largest_signal / self.noise
+
+    def signal_to_noise_ratio_over(self, num_steps: int) -> float:
+        """The same for the sum of ``num_steps`` rounds' means, √num_steps times as much: signals add up, and
+        the squares of independent noises.
+
+        Raises:
+            ValueError: unless ``num_steps`` is a whole number, at least 1.
+        """
+        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
+            raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
+        return math.sqrt(num_steps) * self.signal_to_noise_ratio
+
+    def remedies(self) -> tuple[str, ...]:
+        """What would raise the ratio, one thing each, with how much it helps."""
+        parameters = f"train fewer parameters than {self.dim:,} (the noise grows as the square root)"
+        if self.local_epsilon is None:
+            return (
+                f"a larger cohort than {self.cohort:,.0f} (a sum's noise is divided by the cohort)",
+                parameters,
+                "a smaller noise multiplier, which costs epsilon",
+            )
+        return (
+            f"a larger cohort than {self.cohort:,.0f} (the noise falls as its square root)",
+            parameters,
+            f"a larger local epsilon than {self.local_epsilon:.3g}, which costs epsilon",
+            "a multi-message sum such as vector-sum, whose noise is smaller by about the square root of the "
+            "cohort",
+        )
+
+
+def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise:
+    r"""The noise in the mean of ``cohort`` reports of this mechanism, before any is made.
+
+    With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
+    reports has noise :math:`\sqrt{V/k}` (root mean square ℓ2 length; first term of the error in
+    :mod:`shuffle_plugins.planning.errors`). For a local randomizer V is its ``worst_variance``; for a
+    multi-message sum its ``worst_variance`` over its ``clients``.
+
+    Assumes unbiased reports that are averaged with equal weights, all of them from the same mechanism, and
+    made by clients who follow it. Clipping and sampling errors are not in it, nor is anything that the server
+    does with the mean. A sum's coins are counted from all clients, also where ``honest_fraction`` says that
+    privacy counts on fewer.
+
+    Args:
+        mechanism: built for the dimension and the clipping radius: a ``LocalRandomizer`` (from
+            :func:`shuffle_plugins.mechanisms.registry.get` or ``MechanismSpec.build``), or a sum of vectors
+            in an ℓ2 ball, ``VectorSum`` or ``BallSum``. No torch is used beyond what built it.
+        cohort: k, reports in the mean; where clients join on their own, the expected number.
+
+    Raises:
+        ValueError: if ``cohort`` is not positive, or the mechanism takes no vectors in a norm ball.
+    """
+    if isinstance(cohort, bool) or not (math.isfinite(cohort) and cohort > 0):
+        raise ValueError(f"cohort must be a positive number, got {cohort!r}")
+    if isinstance(mechanism, _Sum):
+        variance, norm, local_epsilon = mechanism.worst_variance / mechanism.clients, check_norm("l2"), None
+    elif isinstance(mechanism, _Local):
+        variance, norm = mechanism.worst_variance, check_norm(mechanism.domain)
+        local_epsilon = mechanism.local_epsilon
+    else:
+        raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
+    signal = enclosing_radius(radius=mechanism.radius, norm=norm, within="l2", dim=mechanism.dim)
+    return ExpectedNoise(
+        noise=math.sqrt(variance / cohort),
+        largest_signal=signal,
+        dim=mechanism.dim,
+        cohort=cohort,
+        local_epsilon=local_epsilon,
+    )
