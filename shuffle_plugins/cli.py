@@ -366,7 +366,7 @@ def plan_command(
             "-t",
             metavar="T,…",
             help="Rounds, one number or several to choose from; searched unless given. Under single-pass "
-            "sampling and check-in, passes.",
+            "sampling and check-in, passes; under epoch, epochs.",
         ),
     ] = None,
     cohort: Annotated[

@@ -69,8 +69,8 @@ def _method(text: str) -> str:
 
 
 ROUNDS_HELP = (
-    "Rounds; under single-pass sampling and check-in, passes; against a server, only the rounds that one "
-    "client takes part in."
+    "Rounds; under single-pass sampling and check-in, passes; under epoch, epochs; against a server, only "
+    "the rounds that one client takes part in."
 )
 
 PopulationOption = Annotated[
@@ -84,7 +84,8 @@ CohortOption = Annotated[
         parser=number,
         metavar="K",
         help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
-        "smallest batch under single-pass. Required except under full, where it defaults to N.",
+        "smallest batch under single-pass, the batch under epoch. Required except under full, where it "
+        "defaults to N.",
     ),
 ]
 SolvableCohortOption = Annotated[
@@ -95,8 +96,8 @@ SolvableCohortOption = Annotated[
         parser=number,
         metavar="K",
         help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
-        "smallest batch under single-pass. Required unless solved for, and except under full, where it "
-        "defaults to N.",
+        "smallest batch under single-pass, the batch under epoch. Required unless solved for, and except "
+        "under full, where it defaults to N.",
     ),
 ]
 LocalEpsilonOption = Annotated[
@@ -117,8 +118,9 @@ SamplingOption = Annotated[
         parser=_sampling,
         metavar="SCHEME",
         help="How the cohort is chosen: without-replacement, poisson, full (everybody in it; sampling "
-        "earns nothing), single-pass (batches of one pass over everybody) or check-in (each client picks its "
-        "round of a pass in secret).",
+        "earns nothing), single-pass (batches of one pass over everybody), check-in (each client picks its "
+        "round of a pass in secret) or epoch (batches of a fresh, secret shuffle of everybody, as "
+        "DataLoader(shuffle=True) has them).",
     ),
 ]
 AdversaryOption = Annotated[

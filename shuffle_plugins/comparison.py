@@ -15,6 +15,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 
+_FIXED = "stated for inputs fixed before the round; those of an epoch's batch follow from earlier batches"
 _PUBLISHED_NAMES = frozenset(bound.name for bound in PUBLISHED_BOUNDS)
 
 
@@ -83,6 +84,13 @@ def compare(
         if not published.valid:
             out_of_range.append(OutOfRange(name=published.name, reason=published.note))
             continue
+        if (
+            shuffle_round.sampling is Sampling.EPOCH
+            and shuffle_round.spans_batches
+            and not published.adaptive
+        ):
+            out_of_range.append(OutOfRange(name=published.name, reason=_FIXED))
+            continue
         try:
             population, cohort = _fixed_cohort(shuffle_round)
             value = published.epsilon(
@@ -117,6 +125,8 @@ def _fixed_cohort(shuffle_round: ShuffleRound) -> tuple[int, int]:
         raise ValueError("stated for a cohort of fixed size, not for check-ins")
     if shuffle_round.local_delta > 0 or shuffle_round.effective_blanket().tail > 0:
         raise ValueError("stated for ε0-LDP reports; these are (ε0, δ0)-LDP")
+    if shuffle_round.spans_batches:
+        return shuffle_round.population, shuffle_round.population
     cohort = int(shuffle_round.cohort)
     amplifies = (
         shuffle_round.sampling is Sampling.WITHOUT_REPLACEMENT

@@ -144,7 +144,7 @@ def test_chunks_do_not_show():
     assert max(sizes) * 40 * 3000 <= 1 << 20
 
 
-@pytest.mark.parametrize("sampling", ["single-pass", "check-in"])
+@pytest.mark.parametrize("sampling", ["single-pass", "check-in", "epoch"])
 def test_passes_are_refused(sampling):
     with pytest.raises(ValueError, match="full participation"):
         simulate(get("binary-rr", local_epsilon=1.0, dim=1), CLEAR, population=9, cohort=3, sampling=sampling)

@@ -123,6 +123,25 @@ def test_sampling_schemes(run: Run) -> None:
     assert full["upper"] > 3 * without["upper"]
 
 
+def test_an_epoch_costs_what_a_full_round_costs_at_any_batch_size(run: Run) -> None:
+    asked = ["-n", "2000", "-e", "1", "-t", "20", "-d", "1e-5"]
+    full = answer(run, "epsilon", *asked, "--sampling", "full")
+    for batch in ("200", "40"):
+        epoch = answer(run, "epsilon", *asked, "--sampling", "epoch", "--cohort", batch)
+        assert (epoch["upper"], epoch["lower"]) == (full["upper"], full["lower"])
+    compared = answer(run, "compare", *asked, "--sampling", "epoch", "--cohort", "200")[0]
+    assert compared["upper"] == full["upper"]
+    target = ["-n", "2000", "-t", "20", "-d", "1e-5", "--target-epsilon", "0.5"]
+    solved = [
+        answer(run, "calibrate", "--solve", "local-epsilon", *target, *scheme)
+        for scheme in (["--sampling", "full"], ["--sampling", "epoch", "--cohort", "40"])
+    ]
+    assert solved[0]["local_epsilon"] == solved[1]["local_epsilon"]
+    code, _, err = run("epsilon", *asked, "--sampling", "epoch")
+    assert code != 0
+    assert "--cohort is needed under epoch" in " ".join(err.replace("│", " ").split())
+
+
 def test_under_full_participation_a_cohort_is_a_population_of_its_own(run: Run) -> None:
     asked = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5", "--sampling", "full"]
     accountant = ShuffleAccountant()
@@ -493,6 +512,7 @@ def test_help_says_what_an_option_means_under_each_scheme(run: Run, command: str
         "except under full",
         "expected number under poisson",
         "smallest batch under single-pass",
+        "the batch under epoch",
         "only the rounds that one client takes part in",
         "depends on it",
     ):

@@ -117,6 +117,24 @@ def test_rounds_that_the_theorems_do_not_treat_get_no_published_bound(
     assert not {bound.name for bound in found.bounds} & valid
 
 
+def test_an_epoch_gets_the_bounds_that_allow_inputs_to_follow_earlier_reports() -> None:
+    common = {"local_epsilon": 0.4, "population": 2_000}
+    epoch = ShuffleRound(**common, cohort=100, sampling="epoch")
+    everybody = compare(
+        shuffle_round=ShuffleRound(**common, cohort=2_000, sampling="full"), num_steps=7, delta=1e-5
+    )
+    found = compare(shuffle_round=epoch, num_steps=7, delta=1e-5)
+    assert found.interval == everybody.interval
+    theirs = {bound.name: bound.epsilon for bound in everybody.bounds}
+    adaptive = {bound.name for bound in PUBLISHED_BOUNDS if bound.adaptive}
+    listed = {bound.name: bound.epsilon for bound in found.bounds if bound.name in adaptive}
+    assert {CLONES, "clones, numerical", "amplification by shuffling"} <= set(listed)
+    assert all(listed[name] == theirs[name] >= found.interval.upper for name in listed)
+    reasons = {each.name: each.reason for each in found.out_of_range}
+    assert "inputs fixed before the round" in reasons[GIRGIS]
+    assert "privacy blanket, Bennett" in reasons
+
+
 def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to plot"):
         plot_comparisons(comparisons=[], path=tmp_path / "empty.png")

@@ -210,6 +210,15 @@ def test_random_check_in_hears_everybody_too() -> None:
     assert found.thrifty == found.best
 
 
+def test_an_epoch_hears_everybody_and_may_have_any_batches() -> None:
+    found = planned(sampling="epoch", num_steps=2, cohorts=(20, N))
+    few, all_at_once = found.rows
+    whole = planned(sampling="full", num_steps=2).best
+    assert few.num_reports == all_at_once.num_reports == 2 * N
+    assert few.local_epsilon == pytest.approx(whole.local_epsilon, rel=3 * PRECISION)
+    assert few.average_mse == pytest.approx(whole.average_mse, rel=10 * PRECISION)
+
+
 def test_the_server_gives_no_amplification_by_sampling() -> None:
     server = planned(adversary="server", num_steps=2, cohorts=(100,))
     alone = planned(population=100, sampling="full", num_steps=2)

@@ -517,10 +517,11 @@ class ShuffleAccountant:
         (only,) = distinct
         if not isinstance(only, ShuffleRound):
             return
-        adaptive = only.blanket is not None and only.blanket.form is Form.CLONES
-        if adaptive or only.sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL):
+        cloned = only.blanket is not None and only.blanket.form is Form.CLONES
+        known = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH)
+        if cloned or only.own_delta or only.sampling not in known:
             return
-        cohort = int(only.cohort)
+        cohort = only.population if only.spans_batches else int(only.cohort)
         observed = only.adversary is Adversary.MODEL_OBSERVER
         with suppress(ValueError):  # louder than the theorem's range
             yield (

@@ -119,7 +119,9 @@ def _guess(
     if not (0 < delta < 1 and population >= 1 and cohort >= 1 and num_steps >= 1):
         return 1.0  # left to those who check
     hidden, rate = float(cohort), 1.0
-    if sampling is Sampling.CHECK_IN:
+    if sampling is Sampling.CHECK_IN or (
+        sampling is Sampling.EPOCH and adversary is Adversary.MODEL_OBSERVER
+    ):
         hidden = float(population)
     elif sampling is not Sampling.SINGLE_PASS and adversary is Adversary.MODEL_OBSERVER:
         rate = cohort / population
@@ -175,6 +177,8 @@ def calibrate_cohort(
     scheme = Sampling(sampling)
     if scheme is Sampling.FULL:
         raise ValueError("under full participation the cohort is the population; nothing is left to choose")
+    if scheme is Sampling.EPOCH and Adversary(adversary) is Adversary.MODEL_OBSERVER:
+        raise ValueError("an epoch costs the same at every batch size; choose the batch that trains best")
 
     def fits(cohort: int) -> bool:
         shuffle_round = ShuffleRound(

@@ -29,6 +29,12 @@ class KnownCohort:
         """
         object.__setattr__(self, "sampling", Sampling(self.sampling))
         object.__setattr__(self, "adversary", Adversary(self.adversary))
+        if self.sampling is Sampling.EPOCH:
+            raise ValueError(
+                "the batches of an epoch release sums, each with its own noise, and hidden among the other "
+                "batches only reports are accounted: use k of n without replacement, which costs less than "
+                "batches known to the observer, or a single pass, in which a client hides in its batch alone"
+            )
         if self.sampling not in schemes:
             raise ValueError(
                 f"{reason} a cohort of known size, so {self.sampling} sampling is not accounted; draw k of "

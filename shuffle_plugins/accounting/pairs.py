@@ -282,7 +282,7 @@ def upper_mixtures(shuffle_round: ShuffleRound) -> tuple[PairMixture, ...]:
         return upper_mixture(shuffle_round), _by_scheme(shuffle_round, build, upper=True)
     counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
     counted = counted and shuffle_round.cohort <= _MOST_COUNTED_REPORTS
-    if counted and shuffle_round.sampling is not Sampling.CHECK_IN:
+    if counted and not shuffle_round.spans_batches:
         return upper_mixture(shuffle_round), _bit_mixture(shuffle_round)
     return (upper_mixture(shuffle_round),)
 
@@ -296,6 +296,9 @@ def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
     """
     if shuffle_round.sampling is Sampling.SINGLE_PASS:
         return {}
+    if shuffle_round.sampling is Sampling.EPOCH:
+        # An instance of one input per record for the whole epoch, so that the order tells nothing.
+        shuffle_round = _instance_of_an_epoch(shuffle_round)
     blanket = shuffle_round.effective_blanket()
     local_epsilon = shuffle_round.local_epsilon
     generic = shuffle_round.mechanism == "generic"
@@ -326,13 +329,20 @@ def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
     return found
 
 
+def _instance_of_an_epoch(shuffle_round: ShuffleRound) -> ShuffleRound:
+    """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
+    cohort, sees_cohort = int(shuffle_round.cohort), shuffle_round.adversary is Adversary.SERVER
+    heard = cohort if sees_cohort else shuffle_round.population // cohort * cohort
+    return replace(shuffle_round, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=heard)
+
+
 def _by_scheme(
     shuffle_round: ShuffleRound, build: Callable[[int, int, float], Pair], *, upper: bool
 ) -> PairMixture:
     """Place a pair in a sampling scheme, before an adversary.
 
     Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
-    round of a pass hides among the whole population.
+    round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
     """
     population, sampling = shuffle_round.population, shuffle_round.sampling
     sees_cohort = shuffle_round.adversary is Adversary.SERVER
@@ -340,10 +350,10 @@ def _by_scheme(
         if sees_cohort:
             return _random_cohorts(shuffle_round, build, upper=upper)
         return PairMixture.single(build(population, population, shuffle_round.sampling_rate))
-    if sampling is Sampling.CHECK_IN:
+    if shuffle_round.spans_batches:
         return PairMixture.single(build(population, population, 1.0))
     cohort = int(shuffle_round.cohort)
-    if sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS):
+    if sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
         population = cohort
     return PairMixture.single(build(population, cohort, 1.0))
 

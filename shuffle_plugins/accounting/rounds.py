@@ -24,6 +24,9 @@ class Sampling(StrEnum):
     number of reports is public. This is also client self-sampling. ``FULL``: everybody.
     ``SINGLE_PASS``: the population is cut into disjoint batches by anybody, and each is a round.
     ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in which it reports.
+    ``EPOCH``: the population is put into a fresh order, uniformly and in secret, and cut into batches, as
+    ``DataLoader(shuffle=True)`` does; inputs and randomizers of a batch may follow from what earlier batches
+    released.
     """
 
     WITHOUT_REPLACEMENT = "without-replacement"
@@ -31,6 +34,7 @@ class Sampling(StrEnum):
     FULL = "full"
     SINGLE_PASS = "single-pass"
     CHECK_IN = "check-in"
+    EPOCH = "epoch"
 
 
 class Adversary(StrEnum):
@@ -57,7 +61,9 @@ class ShuffleRound:
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
             it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
             check-in it is the expected number of reports in a round, population over rounds, and one step is
-            one whole pass.
+            one whole pass. In an epoch it is the batch size, and one step is one whole epoch, whose cost to
+            an observer of the model is that of full participation at any batch size; records that fill no
+            last batch may be left out. Against the server it is the size of the smallest batch.
         sampling: how the cohort is chosen.
         adversary: against whom the round is measured.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
@@ -146,7 +152,17 @@ class ShuffleRound:
     @property
     def pair_name(self) -> str:
         """What the dominating pair of such a round is called."""
-        return _PAIR_NAMES[self.effective_blanket().form]
+        form = self.effective_blanket().form
+        return _PAIR_NAMES[Form.CORNERS if form is Form.BIT and self.spans_batches else form]
+
+    @property
+    def spans_batches(self) -> bool:
+        """Whether a report hides among those of other batches, whose inputs may follow from it.
+
+        Such reports are never merely counted: the batches are seen one by one.
+        """
+        hidden = self.adversary is Adversary.MODEL_OBSERVER
+        return self.sampling is Sampling.CHECK_IN or (self.sampling is Sampling.EPOCH and hidden)
 
     @property
     def replacement_distance(self) -> float:
@@ -154,7 +170,7 @@ class ShuffleRound:
 
         (1 + e^-ε0/2)·δ0 for every client that reports: Feldman, McMillan, Talwar 2021, Theorem 3.8.
         """
-        if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN):
+        if self.sampling in (Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH):
             reports = float(self.population)
         elif self.sampling is Sampling.POISSON and self.adversary is Adversary.SERVER:
             reports = 1 + (self.population - 1) * self.sampling_rate  # the client is known to take part
@@ -177,6 +193,8 @@ class ShuffleRound:
         """
         if self.sampling is Sampling.CHECK_IN:
             raise ValueError("a check-in pass is charged as a whole, whatever the counts of its rounds")
+        if self.sampling is Sampling.EPOCH:
+            raise ValueError("an epoch is charged as a whole, whatever the sizes of its batches")
         if self.sampling is not Sampling.POISSON:
             raise ValueError(f"the cohort of a round under {self.sampling} sampling is known beforehand")
         if type(count) is not int or not 1 <= count <= self.population:

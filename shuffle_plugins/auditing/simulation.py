@@ -74,7 +74,7 @@ class RoundSimulator:
         randomness: source of all random bits.
 
     Raises:
-        ValueError: for single passes, and if an argument is out of range.
+        ValueError: for single passes, check-ins and epochs, and if an argument is out of range.
     """
 
     def __init__(
@@ -95,6 +95,11 @@ class RoundSimulator:
             raise ValueError(
                 "a check-in pass is not one round: audit a round with full participation, which is what a "
                 "whole pass is certified as before an observer"
+            )
+        if shuffle_round.sampling is Sampling.EPOCH:
+            raise ValueError(
+                "an epoch is not one round: audit a round with full participation, which is what an epoch is "
+                "certified as: of the population before an observer, of one batch before a server"
             )
         if rounds_per_call is not None and (type(rounds_per_call) is not int or rounds_per_call < 1):
             raise ValueError(f"rounds_per_call must be None or an int of at least 1, got {rounds_per_call!r}")

@@ -32,7 +32,7 @@ NormName = Literal["l1", "l2", "linf"]
 INDEPENDENT = frozenset({"poisson", "check-in"})
 """Schemes in which clients join on their own, so that the size of a cohort is random."""
 
-PASSES = frozenset({"single-pass", "check-in"})
+PASSES = frozenset({"single-pass", "check-in", "epoch"})
 """Schemes in which T counts passes, each of which hears every client once."""
 
 _ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}

@@ -285,7 +285,12 @@ class _Search:
         )
 
     def _size(self, cohort: int, num_steps: int) -> float:
-        """log of what ε0 depends on for the most part: kT where sampling amplifies, T/k where it does not."""
+        """log of what ε0 depends on for the most part.
+
+        kT where sampling amplifies, T/k where it does not, T where the batches of an epoch hide one another.
+        """
+        if self.sampling is Sampling.EPOCH and self.adversary is Adversary.MODEL_OBSERVER:
+            return round(math.log(num_steps), 6)
         amplifies = self.adversary is Adversary.MODEL_OBSERVER and self.sampling in (
             Sampling.WITHOUT_REPLACEMENT,
             Sampling.POISSON,

@@ -14,7 +14,7 @@ from shuffle_plugins.mechanisms import registry
 
 NUMERICAL = 2e-3  # numerical intervals are narrower
 LAWS = ("generic", "clones", "bit", "k-rr", "hadamard-response", "rappor", "oue", "laplace", "privunit")
-SCHEMES = ("without-replacement", "poisson", "full", "single-pass", "check-in")
+SCHEMES = ("without-replacement", "poisson", "full", "single-pass", "check-in", "epoch")
 
 
 def blanket_of(law: str, local_epsilon: float) -> Blanket | None:

@@ -38,6 +38,8 @@ class PublishedBound:
         source: paper and theorem, and what composes it.
         epsilon: the bound.
         valid: whether it is an upper bound for the question asked.
+        adaptive: whether it also covers a round of everybody in random order in which inputs and randomizers
+            follow from earlier reports: an epoch.
         note: what carries it, or why it is not valid.
     """
 
@@ -45,13 +47,15 @@ class PublishedBound:
     source: str
     epsilon: RoundsBound
     valid: bool = True
+    adaptive: bool = False
     note: str = ""
 
 
 _POINTS = "sampling (Ullman), strong composition (KOV 2015)"
 _RENYI = "sampling by Wang et al. 2019, RDP"
 _CLAIM_2 = (
-    "the paper's erratum withdraws it for adaptive randomizers; here Claim 2 of docs/accounting.md carries it"
+    "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of docs/accounting.md "
+    "carry it"
 )
 _DISCRETE = "stated for randomizers with discrete outputs"
 
@@ -85,33 +89,39 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         name="clones, closed form",
         source="Feldman et al. 2021, Thm 3.1, composed",
         epsilon=clones.epsilon,
+        adaptive=True,
     ),
     PublishedBound(
         name="clones, numerical",
         source=f"Feldman et al. 2021, Thm 3.2 and App. F, {_POINTS}",
         epsilon=clones.numerical_epsilon,
+        adaptive=True,
     ),
     PublishedBound(
         name="clones, RDP",
         source=f"Feldman et al. 2021, Sec. 6.1, {_RENYI}",
         epsilon=clones.rdp_epsilon,
+        adaptive=True,
     ),
     PublishedBound(
         name="stronger clones, closed form",
         source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
         epsilon=stronger_clones.epsilon,
+        adaptive=True,
         note=f"{_CLAIM_2}, because it lies above that pair",
     ),
     PublishedBound(
         name="stronger clones, numerical",
         source=f"Feldman et al. 2022, binary pair, {_POINTS}",
         epsilon=stronger_clones.numerical_epsilon,
+        adaptive=True,
         note=_CLAIM_2,
     ),
     PublishedBound(
         name="stronger clones, RDP",
         source=f"Feldman et al. 2022, binary pair, {_RENYI}",
         epsilon=stronger_clones.rdp_epsilon,
+        adaptive=True,
         note=_CLAIM_2,
     ),
     PublishedBound(
@@ -128,15 +138,18 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         name="random check-ins, shuffling",
         source=f"Balle et al. 2020, Thm 5.1, {_POINTS}",
         epsilon=check_ins.epsilon,
+        adaptive=True,
     ),
     PublishedBound(
         name="amplification by shuffling",
         source=f"Erlingsson et al. 2019, Thm 7, {_POINTS}",
         epsilon=efm19.epsilon,
+        adaptive=True,
     ),
     PublishedBound(
         name="amplification by shuffling, RDP",
         source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
         epsilon=efm19.rdp_epsilon,
+        adaptive=True,
     ),
 )

@@ -6,8 +6,8 @@ randomizers: the proof of Lemma 3.5 is wrong, and the bounds are claimed for a r
 **What carries them here.** Claim 2 of ``docs/accounting.md`` proves that the pair of the paper's numerical
 bound, clones with probability 2/(e^ε0 + 1), dominates one shuffle of *any* ε0-LDP randomizer that is the same
 for all clients of the round: the setting of this package. The closed form holds there because it lies above
-that pair, which the tests check on a grid of settings. For randomizers chosen adaptively within a round use
-:mod:`clones <shuffle_plugins.accounting.published.clones>`.
+that pair, which the tests check on a grid of settings. Claim 6 proves the same for randomizers that follow
+from earlier reports of the round, by an argument of its own: the paper's lemma stays wrong.
 """
 
 from __future__ import annotations
