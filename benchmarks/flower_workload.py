@@ -12,7 +12,7 @@ from flwr_shuffle import ClientLimits, ShuffleMod
 from torch import Tensor, nn
 
 BATCH, LEARNING_RATE = 10, 0.05
-_randomised = ShuffleMod(limits=ClientLimits(max_local_epsilon=4.0))
+_randomised = ShuffleMod(limits=ClientLimits(max_local_epsilon=4.0, max_rounds=1000))
 
 
 def network() -> nn.Sequential:

@@ -29,9 +29,17 @@ MAX_TOTAL_LOCAL_EPSILON = "shuffle-max-total-local-epsilon"
 LEDGER_FILE = "shuffle-ledger-file"
 MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
 SIGNING_KEY_FILE = "shuffle-signing-key-file"
+OPEN_TYPES = {
+    "evaluate": "shuffle-allow-evaluate",
+    "query": "shuffle-allow-query",
+    "get_parameters": "shuffle-allow-get-parameters",
+    "get_properties": "shuffle-allow-get-properties",
+}
+"""Types of messages that an app may answer without protection, by the key that allows it."""
 
 KEYS = frozenset(
     {
+        *OPEN_TYPES.values(),
         MAX_LOCAL_EPSILON,
         MAX_LOCAL_DELTA,
         MAX_ROUNDS,
@@ -43,6 +51,8 @@ KEYS = frozenset(
 )
 """Every ``shuffle-`` key that a client's ``node_config`` may have."""
 
+_COUNTED = frozenset({MAX_LOCAL_EPSILON, MAX_ROUNDS, MAX_TOTAL_LOCAL_EPSILON})
+
 
 class ClientRefusal(StrEnum):
     """Why a client answers with an error: constants, which depend on configuration and request alone."""
@@ -53,14 +63,41 @@ class ClientRefusal(StrEnum):
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
     SEALED_SUM = "shuffle: a share of a sum protects nobody in an envelope; sums need a stage that adds up"
     BAD_SETTINGS = "shuffle: the client's node_config is not valid"
+    NO_EVALUATE = (
+        "shuffle: this client does not send evaluation results without protection; its operator allows it "
+        "by shuffle-allow-evaluate=true in node_config, a simulation by ShuffleMod(allow=['evaluate'])"
+    )
+    NO_QUERY = (
+        "shuffle: this client does not answer queries; its operator allows it by shuffle-allow-query=true "
+        "in node_config, a simulation by ShuffleMod(allow=['query'])"
+    )
+    NO_GET_PARAMETERS = (
+        "shuffle: this client does not send its model without protection; its operator allows it by "
+        "shuffle-allow-get-parameters=true in node_config"
+    )
+    NO_GET_PROPERTIES = (
+        "shuffle: this client does not tell its properties; its operator allows it by "
+        "shuffle-allow-get-properties=true in node_config"
+    )
+    UNKNOWN_TYPE = "shuffle: this client does not answer messages of this type"
     NO_LIMITS = (
         "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
-        "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=...))"
+        "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+    )
+    NO_TOTAL = (
+        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
+        "shuffle-max-total-local-epsilon in its node_config, or, in a simulation, "
+        "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+    )
+    NO_LEDGER = (
+        "shuffle: the limits in the client's node_config hold over all runs, so it must also have a "
+        "shuffle-ledger-file to count in"
     )
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
     NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
+    BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
     LEDGER = "shuffle: the client's ledger cannot be used"
     MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
     NO_SUMS = (
@@ -71,7 +108,16 @@ class ClientRefusal(StrEnum):
     MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
     TOKEN_SPENT = "shuffle: the client has answered this round before"
     TRAINING_FAILED = "shuffle: training failed on the client"
-    INTERNAL = "shuffle: the client failed before it trained"
+    INTERNAL = "shuffle: the client failed; its own log says why"
+
+
+CLOSED = {
+    "evaluate": ClientRefusal.NO_EVALUATE,
+    "query": ClientRefusal.NO_QUERY,
+    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
+    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
+}
+"""How a message of a type that is not allowed is refused."""
 
 
 class ClientRefused(Exception):
@@ -117,9 +163,10 @@ class ClientSettings:
 
         Raises:
             ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (a mistyped limit must not be without
-                effect) or a value of another type or out of range; NO_LIMITS if nobody limits ε0.
+                effect) or a value of another type or out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
+                if nobody limits all rounds together; NO_LEDGER if the node's limits have no file to count in.
         """
-        own = {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
+        own = _own(node_config)
         try:
             return cls._of(own, limits, max_local_delta)
         except (ValueError, ShuffleError) as error:
@@ -132,9 +179,7 @@ class ClientSettings:
         limits: ClientLimits | None,
         max_local_delta: float | None,
     ) -> Self:
-        unknown = sorted(own.keys() - KEYS)
-        if unknown:
-            raise ValueError(f"unknown keys in node_config: {', '.join(unknown)}; known: {sorted(KEYS)}")
+        _check_keys(own)
         rounds = own.get(MAX_ROUNDS)
         if rounds is not None and type(rounds) is not int:
             raise ValueError(f"{MAX_ROUNDS} is a whole number, got {rounds!r}")
@@ -146,19 +191,50 @@ class ClientSettings:
         both = stricter(limits, configured) if limits is not None else configured
         if both.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
+        if not both.limits_all_rounds:
+            raise ClientRefused(ClientRefusal.NO_TOTAL)
         delta = _number(own, MAX_LOCAL_DELTA)
         if delta is not None:
             check_max_local_delta(delta)
         mixer_key, signing_key = own.get(MIXER_PUBLIC_KEY), _path(own, SIGNING_KEY_FILE)
         if (mixer_key is None) != (signing_key is None):
             raise ValueError(f"{MIXER_PUBLIC_KEY} and {SIGNING_KEY_FILE} go together")
-        return cls(
+        settings = cls(
             limits=both,
             max_local_delta=_least(max_local_delta, delta) or 0.0,
             ledger_file=_path(own, LEDGER_FILE),
             mixer_key=None if mixer_key is None else parse_public_key(mixer_key),
             signing_key_file=signing_key,
         )
+        if own.keys() & _COUNTED and settings.ledger_file is None:
+            raise ClientRefused(ClientRefusal.NO_LEDGER)
+        return settings
+
+
+def open_types(
+    node_config: Mapping[str, UserConfigValue], *, by_app: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Types of messages that a node's operator lets the app answer without protection.
+
+    Args:
+        node_config: of the node.
+        by_app: what the app's code allows. It counts where nobody has configured the node, as in a
+            simulation: with any ``shuffle-`` key in ``node_config`` the operator alone decides.
+
+    Raises:
+        ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown, or one of these not true or false.
+    """
+    own = _own(node_config)
+    if not own:
+        return by_app
+    try:
+        _check_keys(own)
+        for key in OPEN_TYPES.values():
+            if type(own.get(key, False)) is not bool:
+                raise ValueError(f"{key} is true or false, without quotes; got {own[key]!r}")
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
+    return frozenset(kind for kind, key in OPEN_TYPES.items() if own.get(key, False))
 
 
 def check_max_local_delta(limit: float) -> float:
@@ -179,6 +255,16 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
         max_rounds=_least(first.max_rounds, second.max_rounds),
         max_total_local_epsilon=_least(first.max_total_local_epsilon, second.max_total_local_epsilon),
     )
+
+
+def _own(node_config: Mapping[str, UserConfigValue]) -> dict[str, UserConfigValue]:
+    return {key: value for key, value in node_config.items() if key.startswith(PREFIX)}
+
+
+def _check_keys(own: Mapping[str, UserConfigValue]) -> None:
+    unknown = sorted(own.keys() - KEYS)
+    if unknown:
+        raise ValueError(f"unknown keys in node_config: {', '.join(unknown)}; known: {sorted(KEYS)}")
 
 
 def _least(first: Number | None, second: Number | None) -> Number | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -14,7 +14,15 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from flwr_shuffle.client_ledger import charge
-from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings, check_max_local_delta
+from flwr_shuffle.limits import (
+    CLOSED,
+    OPEN_TYPES,
+    ClientRefusal,
+    ClientRefused,
+    ClientSettings,
+    check_max_local_delta,
+    open_types,
+)
 from flwr_shuffle.messages import Instruction, context_of, instruction_of, plain_payload, refusal, reply
 from flwr_shuffle.randomizers import Randomizer
 from flwr_shuffle.updates import Layout
@@ -22,7 +30,7 @@ from shuffle_plugins.ledger import ClientLimits
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler.envelopes import seal
-from shuffle_plugins.shuffler.errors import ShuffleError
+from shuffle_plugins.shuffler.errors import Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import read_signing_key
 
 OnFailure = Literal["zero", "error"]
@@ -46,17 +54,22 @@ class ShuffleMod:
        report or a dummy goes out, if the server asked for self-sampling;
     5. packs either in a payload of the same length, sealed where the client has pinned a mixer's key.
 
-    A train message without an instruction is refused. Messages of other types pass as they are, both ways: an
-    ``evaluate`` reply is not protected.
+    A train message without an instruction is refused, and so are messages of every other type: what an app
+    answers to ``evaluate``, ``query``, and, made with ``client_fn``, to ``get_parameters`` and
+    ``get_properties``, would leave the client without protection. The operator of a node can allow each by
+    ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
+    ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
 
     The client's limits come from the constructor and from its ``node_config``, where it states
 
     - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
       ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
-    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger;
+    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger. One of
+      them is needed, unless the constructor has it;
     - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
-    - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts. Without it the count is kept in
-      the run's context: right for simulations, but a new run starts from zero;
+    - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts; needed beside any limit above.
+      Where the constructor alone has limits, as in a simulation, the count is kept in the run's context
+      without it, and a new run starts from zero;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused.
 
@@ -70,6 +83,9 @@ class ShuffleMod:
             NaN. ``"zero"`` reports an update of zeros: that a client failed depends on its data, and a
             missing report would be a bit without protection. ``"error"`` answers with a constant error
             instead, which says that this client failed.
+        allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: on a node whose ``node_config``
+            has any ``shuffle-`` key it counts for nothing.
 
     Raises:
         ValueError: if an argument is neither.
@@ -81,11 +97,16 @@ class ShuffleMod:
         limits: ClientLimits | None = None,
         max_local_delta: float | None = None,
         on_failure: OnFailure = "zero",
+        allow: Iterable[str] = (),
     ) -> None:
         if limits is not None and not isinstance(limits, ClientLimits):
             raise ValueError(f"limits must be ClientLimits, got {limits!r}")
         if on_failure not in ("zero", "error"):
             raise ValueError(f'on_failure must be "zero" or "error", got {on_failure!r}')
+        allowed = frozenset([allow] if isinstance(allow, str) else allow)
+        if not allowed <= OPEN_TYPES.keys():
+            raise ValueError(f"allow names types of messages, of {sorted(OPEN_TYPES)}; got {sorted(allowed)}")
+        self._allow = allowed
         self._limits = limits
         self._max_local_delta = None if max_local_delta is None else check_max_local_delta(max_local_delta)
         self._on_failure = on_failure
@@ -93,13 +114,13 @@ class ShuffleMod:
     def __repr__(self) -> str:
         return (
             f"ShuffleMod(limits={self._limits!r}, max_local_delta={self._max_local_delta!r}, "
-            f"on_failure={self._on_failure!r})"
+            f"on_failure={self._on_failure!r}, allow={sorted(self._allow)!r})"
         )
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
-            return call_next(message, context)
+            return self._unprotected(message, context, call_next)
         try:
             task = self._agreed(message, context)
             report = self._report(task, message, context, call_next)
@@ -110,6 +131,21 @@ class ShuffleMod:
         except Exception:
             _log.exception("The shuffle mod failed; the server is told no more than that.")
             return refusal(str(ClientRefusal.INTERNAL), to=message)
+
+    def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The app's own answer where the operator allows that, or the mix node's; otherwise a refusal."""
+        kind = message.metadata.message_type.partition(".")[0]
+        try:
+            if kind == MessageType.QUERY and (answer := _mix_node(message, context, call_next)) is not None:
+                return answer
+            if kind in open_types(context.node_config, by_app=self._allow):
+                return call_next(message, context)
+        except ClientRefused as refused:
+            _log.warning("%s (%s)", refused, refused.__cause__)
+            return refusal(str(refused.code), to=message)
+        code = CLOSED.get(kind, ClientRefusal.UNKNOWN_TYPE)
+        _log.warning("%s", code)
+        return refusal(str(code), to=message)
 
     def _agreed(self, message: Message, context: Context) -> _Task:
         """What to do, once it is checked and paid for. Nothing here depends on the client's data."""
@@ -133,6 +169,10 @@ class ShuffleMod:
         if mechanism.local_delta > settings.max_local_delta:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         pack = _packing(settings, instruction, dim=layout.dim, size=size)
+        try:
+            pack(None)  # whether anything can be sealed is known before it is paid for
+        except ShuffleError as error:
+            raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
         charge(context, settings, instruction, mechanism)
         return _Task(key, layout, before, mechanism, instruction.participation, pack)
 
@@ -185,6 +225,18 @@ def _instruction(message: Message) -> Instruction:
     if instruction is None:
         raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
     return instruction
+
+
+def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
+    """The answer to a query for the mix node, from it or from any other node; None to other queries."""
+    from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_content
+    from flwr_shuffle.mix_node import MIXER, ROLE
+
+    if context.node_config.get(ROLE) == MIXER:
+        return call_next(message, context)
+    if message.metadata.message_type in (ROLE_QUERY, MIX_QUERY):
+        return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)
+    return None
 
 
 def _model(message: Message) -> tuple[str, dict[str, Array]]:

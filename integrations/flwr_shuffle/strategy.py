@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -105,6 +105,9 @@ class ShuffleStrategy(Strategy):
         delta: δ of every ε, in (0, 1); at most 1 / population is usual.
         max_epsilon: ε that must not be exceeded; None sets no budget.
         budget_against: whose ε that is.
+        evaluation: what clients are asked about a model. None, the default, asks nothing, whatever the inner
+            strategy would. ``"raw"`` sends what the inner strategy sends: the replies are NOT private, and
+            come from clients whose operators allow them (``shuffle-allow-evaluate=true``).
         connect_timeout: seconds to wait for ``population`` clients at the start of a round.
         poll_interval: seconds between two looks for them.
 
@@ -139,6 +142,7 @@ class ShuffleStrategy(Strategy):
         delta: float,
         max_epsilon: float | None = None,
         budget_against: Against = Against.OBSERVER,
+        evaluation: Literal["raw"] | None = None,
         connect_timeout: float = 600.0,
         poll_interval: float = 1.0,
     ) -> None:
@@ -161,6 +165,9 @@ class ShuffleStrategy(Strategy):
         )
         if ledger is not None and not isinstance(ledger, BudgetLedger):
             ledger = BudgetLedger(ledger, model=model)
+        if evaluation not in (None, "raw"):
+            raise ValueError(f'evaluation is None or "raw", got {evaluation!r}')
+        self._evaluation = evaluation
         self._books = Books(accountant or FederatedAccountant(), ledger=ledger)
         self._round: _Round | None = None
         self._arrays: ArrayRecord | None = None
@@ -396,11 +403,15 @@ class ShuffleStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """The inner strategy's. Evaluation is not private: what clients answer leaves them as it is."""
+        """What clients are asked about the model, by ``evaluation``; called by Flower."""
+        if self._evaluation is None:
+            return []
         return list(self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The inner strategy's."""
+        """What clients answered, put together; called by Flower."""
+        if self._evaluation is None:
+            return None
         return self.strategy.aggregate_evaluate(server_round + self._done, replies)
 
     def summary(self) -> None:
@@ -421,8 +432,10 @@ class ShuffleStrategy(Strategy):
             lines.append(f"Spent: {self._spent_line()} ({self.accountant.num_rounds} rounds)")
         if settings.delta > 1 / settings.population:
             lines.append("δ is above 1/population: it allows that one client's data is shown as it is")
-        if getattr(self.strategy, "fraction_evaluate", 0.0):
+        if self._evaluation == "raw":
             lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
+        else:
+            lines.append("Evaluation: clients are asked nothing (evaluation=None)")
         if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
             lines.append("Participation is open to this process: only a mix node hides it from the server")
         _log.info("\t├──> Shuffle-model differential privacy:")

@@ -74,6 +74,12 @@ class ClientLimits:
         if self.max_rounds is not None and (type(self.max_rounds) is not int or self.max_rounds < 0):
             raise ValueError(f"max_rounds must be an int of at least 0, got {self.max_rounds!r}")
 
+    @property
+    def limits_all_rounds(self) -> bool:
+        """Whether the limits end the client's reports some day, whatever it is asked."""
+        total = self.max_total_local_epsilon
+        return self.max_rounds is not None or (total is not None and total < math.inf)
+
     def check(self, *, local_epsilon: float, spent: ClientSpending) -> None:
         """Return if one more report is within the limits. Sums may exceed theirs by rounding.
 

@@ -77,6 +77,7 @@ class Parties:
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
             limits.MAX_LOCAL_EPSILON: 8.0,
+            limits.MAX_ROUNDS: 1000,
             limits.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
             limits.MIXER_PUBLIC_KEY: self.mixer_public_key,
             limits.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),

@@ -179,6 +179,7 @@ def train(folder: Path) -> None:
             }
         return {
             limits.MAX_LOCAL_EPSILON: 1.0,
+            limits.MAX_ROUNDS: 1000,
             limits.LEDGER_FILE: str(folder / f"client-{position}.db"),
             limits.MIXER_PUBLIC_KEY: mixer_key,
             limits.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),

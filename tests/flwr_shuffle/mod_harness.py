@@ -25,7 +25,7 @@ from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 Arrays = Mapping[str, NDArray[Any]]
-GENEROUS = ClientLimits(max_local_epsilon=500.0)
+GENEROUS = ClientLimits(max_local_epsilon=500.0, max_rounds=10_000)
 
 
 def record(arrays: Arrays) -> ArrayRecord:

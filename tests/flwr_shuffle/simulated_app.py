@@ -16,7 +16,11 @@ from flwr_shuffle import ClientLimits, FixedSize, ShuffleMod, ShuffleStrategy
 CLIENTS, COHORT, ROUNDS, DELTA = 10, 8, 3, 1e-3
 RANDOMIZER, LOCAL_EPSILON, CLIP, DIM = "privunit", 6.0, 1.0, 40
 
-app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=LOCAL_EPSILON))])
+app = ClientApp(
+    mods=[
+        ShuffleMod(limits=ClientLimits(max_local_epsilon=LOCAL_EPSILON, max_rounds=100), allow=["evaluate"])
+    ]
+)
 
 
 @app.train()
@@ -40,6 +44,7 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     strategy = ShuffleStrategy(
         FedAvg(min_evaluate_nodes=CLIENTS),
+        evaluation="raw",
         randomizer=RANDOMIZER,
         local_epsilon=LOCAL_EPSILON,
         clipping_norm=CLIP,

@@ -179,7 +179,7 @@ def test_a_wrapper_of_flowers_can_be_inside():
 
 
 def test_the_mod_and_the_strategy_together():
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=400.0))])
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=400.0, max_rounds=100))])
     app.train()(train)
     grid = InProcessGrid(app, num_nodes=CLIENTS)
     result = shuffled().start(grid, record(MODEL), num_rounds=2)
@@ -563,7 +563,19 @@ def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
 # -- the rest of Flower's loop ------------------------------------------------------------------------------
 
 
-def test_evaluation_is_left_alone():
+def test_nothing_is_asked_for_evaluation_unless_the_user_says_so(caplog):
+    """Flower's strategies ask everybody by default."""
+    asked = []
+    app = client_app()
+    app.evaluate()(lambda message, context: asked.append(1))
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        result = shuffled(FedAvg()).start(InProcessGrid(app, num_nodes=CLIENTS), record(MODEL), num_rounds=2)
+    assert not asked
+    assert result.evaluate_metrics_clientapp == {}
+    assert "clients are asked nothing" in caplog.text
+
+
+def test_raw_evaluation_is_left_alone():
     app = client_app()
 
     @app.evaluate()
@@ -573,7 +585,7 @@ def test_evaluation_is_left_alone():
         )
 
     rounds = []
-    result = shuffled(FedAvg()).start(
+    result = shuffled(FedAvg(), evaluation="raw").start(
         InProcessGrid(app, num_nodes=CLIENTS),
         record(MODEL),
         num_rounds=2,
@@ -636,6 +648,7 @@ def test_a_round_that_came_to_no_end_is_charged():
         ({"local_epsilon": None}, "local_epsilon and clipping_norm"),
         ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
         ({"poll_interval": 0}, "poll_interval"),
+        ({"evaluation": "all"}, "evaluation"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, match):

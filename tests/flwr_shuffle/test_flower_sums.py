@@ -57,7 +57,7 @@ def strategy_of(**options: Any) -> ShuffleStrategy:
 
 
 def agreed_app(limits: ClientLimits | None = None) -> ClientApp:
-    mod = ShuffleMod(limits=limits or ClientLimits(max_local_epsilon=math.inf))
+    mod = ShuffleMod(limits=limits or ClientLimits(max_local_epsilon=math.inf, max_rounds=100))
     app = ClientApp(mods=[mod])
     app.train()(train)
     return app
@@ -93,7 +93,7 @@ def test_what_is_released_has_the_protocols_law() -> None:
         )
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
 
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf))])
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
     app.train()(wide_train)
     path = [ArrayRecord({"w": Array(np.zeros(dim))})]
     strategy_of(randomizer=wide).start(
@@ -130,7 +130,9 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
         moved = message.content["arrays"]["w"].numpy() + truth.numpy()
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
 
-    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=ball.budget * 1.001))])
+    app = ClientApp(
+        mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=ball.budget * 1.001, max_rounds=100))]
+    )
     app.train()(same_train)
     path = [ArrayRecord({"w": Array(np.zeros(dim))})]
     strategy = strategy_of(randomizer=ball, sampling=FixedSize(16), population=16)
@@ -217,7 +219,7 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        ClientLimits(max_local_epsilon=400.0),
+        ClientLimits(max_local_epsilon=400.0, max_rounds=100),
         ClientLimits(max_local_epsilon=math.inf, max_total_local_epsilon=1000.0),
         ClientLimits(max_local_epsilon=math.inf, max_rounds=0),
     ],

@@ -90,6 +90,8 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
             "shuffle-mixer-public-key": public_hex(mixer),
             "shuffle-signing-key-file": str(tmp_path / f"client{position}"),
             "shuffle-max-local-epsilon": 100.0,
+            "shuffle-max-rounds": 1000,
+            "shuffle-ledger-file": str(tmp_path / f"client{position}.db"),
         }
 
     app = ClientApp(mods=[ShuffleMod()])

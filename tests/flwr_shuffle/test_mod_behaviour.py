@@ -18,7 +18,6 @@ from flwr_shuffle.mod import ShuffleMod
 from mod_harness import (
     GENEROUS,
     adding,
-    app,
     ask,
     counts,
     grid_of,
@@ -78,34 +77,6 @@ def test_the_first_mod_is_the_outermost() -> None:
     _assert_one_report_and_nothing_else(ask(InProcessGrid(client_app, num_nodes=1), MODEL, instruction(SPEC)))
     assert all("arrays" in names for names in seen)
     assert len(seen) == 2
-
-
-@pytest.mark.parametrize("kind", ["evaluate", "query", "evaluate.more", "query.mix"])
-def test_other_messages_pass_as_they_are(kind: str) -> None:
-    mod = ShuffleMod()  # without any limits
-    InProcessGrid(app(_chatty), num_nodes=1)
-    message = question(MODEL, None, node=2, kind=kind)
-    content = RecordDict({"metrics": MetricRecord({"accuracy": 0.75, "num-examples": 4})})
-    given: list[Message] = []
-
-    def evaluate(asked: Message, context: Context) -> Message:
-        given.append(asked)
-        return Message(content, reply_to=asked)
-
-    answer = mod(message, Context(1, 2, {}, RecordDict(), {}), evaluate)
-    assert given == [message]
-    assert answer.content is content
-
-
-def test_an_exception_in_evaluate_is_the_apps_own_affair() -> None:
-    def evaluate(message: Message, context: Context) -> Message:
-        raise KeyError(SECRET)
-
-    InProcessGrid(app(_chatty), num_nodes=1)
-    with pytest.raises(KeyError):
-        ShuffleMod()(
-            question(MODEL, None, node=2, kind="evaluate"), Context(1, 2, {}, RecordDict(), {}), evaluate
-        )
 
 
 @pytest.mark.parametrize("kind", ["train", "train.default", "train.other"])

@@ -35,6 +35,15 @@ def _spec(local_epsilon: float, **options: Any) -> MechanismSpec:
     return MechanismSpec(name="linf-block", local_epsilon=local_epsilon, **options)
 
 
+ROUNDS = {"shuffle-max-rounds": 1000}
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> dict[str, Any]:
+    """A total limit, and where the node counts."""
+    return ROUNDS | {"shuffle-ledger-file": str(tmp_path / "counted.db")}
+
+
 def _answer(mod: ShuffleMod, node_config: dict[str, Any], asked: Any) -> ClientRefusal | None:
     answer = ask(grid_of(TRAIN, mod=mod, node_config=node_config), MODEL, asked)
     return ClientRefusal(answer.error.reason or "") if answer.has_error() else None
@@ -51,10 +60,10 @@ def test_no_limit_from_anywhere_is_no_consent() -> None:
     [(2.0, None, 2.0), (None, 2.0, 2.0), (2.0, 3.0, 2.0), (3.0, 2.0, 2.0), (None, 2, 2.0)],
 )
 def test_the_stricter_limit_holds(
-    constructor: float | None, configured: float | None, allowed: float
+    constructor: float | None, configured: float | None, allowed: float, counted: dict[str, Any]
 ) -> None:
     mod = ShuffleMod(limits=None if constructor is None else ClientLimits(max_local_epsilon=constructor))
-    config = {} if configured is None else {"shuffle-max-local-epsilon": configured}
+    config = counted | ({} if configured is None else {"shuffle-max-local-epsilon": configured})
     assert _answer(mod, config, instruction(_spec(allowed))) is None
     above = instruction(_spec(float(np.nextafter(allowed, 9))))
     assert _answer(mod, config, above) == ClientRefusal.MAX_LOCAL_EPSILON
@@ -69,11 +78,13 @@ def test_each_limit_is_the_least_of_both() -> None:
 
 @pytest.mark.parametrize("keeps_file", [True, False])
 def test_rounds_and_total_are_counted(keeps_file: bool, tmp_path: Path) -> None:
-    config: dict[str, Any] = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 3}
-    config["shuffle-max-total-local-epsilon"] = 4.5
+    limits: dict[str, Any] = {"max_local_epsilon": 2.0, "max_rounds": 3, "max_total_local_epsilon": 4.5}
+    config: dict[str, Any] = {}
     if keeps_file:
+        config = {f"shuffle-{name.replace('_', '-')}": limit for name, limit in limits.items()}
         config["shuffle-ledger-file"] = str(tmp_path / "ledger.db")
-    grid = grid_of(TRAIN, mod=ShuffleMod(), node_config=config)
+    mod = ShuffleMod(limits=None if keeps_file else ClientLimits(**limits))
+    grid = grid_of(TRAIN, mod=mod, node_config=config)
 
     def refused(local_epsilon: float) -> str | None:
         answer = ask(grid, MODEL, instruction(_spec(local_epsilon)))
@@ -97,6 +108,26 @@ def test_a_token_is_answered_once(keeps_file: bool, tmp_path: Path) -> None:
     assert ask(grid, MODEL, renamed).error.reason == ClientRefusal.TOKEN_SPENT
 
 
+@pytest.mark.parametrize(
+    ("limits", "config", "refusal"),
+    [
+        ({"max_local_epsilon": 4.0}, {}, ClientRefusal.NO_TOTAL),
+        ({}, {"shuffle-max-local-epsilon": 4.0}, ClientRefusal.NO_TOTAL),
+        ({"max_local_epsilon": 4.0, "max_total_local_epsilon": math.inf}, {}, ClientRefusal.NO_TOTAL),
+        ({"max_local_epsilon": 4.0}, {"shuffle-max-rounds": 9}, ClientRefusal.NO_LEDGER),
+        ({"max_rounds": 9}, {"shuffle-max-local-epsilon": 4.0}, ClientRefusal.NO_LEDGER),
+        ({"max_local_epsilon": 4.0, "max_total_local_epsilon": 40.0}, {}, None),
+        ({"max_local_epsilon": 4.0, "max_rounds": 9}, {}, None),
+    ],
+)
+def test_consent_to_rounds_without_end_is_none(
+    limits: dict[str, Any], config: dict[str, Any], refusal: ClientRefusal | None
+) -> None:
+    """One round costs what its limit says; a thousand of them give the data away."""
+    mod = ShuffleMod(limits=ClientLimits(**limits) if limits else None)
+    assert _answer(mod, config, instruction(_spec(0.5))) == refusal
+
+
 def test_the_file_outlasts_run_and_process(tmp_path: Path) -> None:
     config = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 2}
     config["shuffle-ledger-file"] = str(tmp_path / "ledger.db")
@@ -110,16 +141,24 @@ def test_the_file_outlasts_run_and_process(tmp_path: Path) -> None:
 def test_nodes_have_ledgers_of_their_own(tmp_path: Path) -> None:
     """One mod, built before any configuration existed, serves nodes with different limits."""
     mod = ShuffleMod()
-    grid = grid_of(
-        TRAIN,
-        mod=mod,
-        num_nodes=3,
-        node_config=lambda position: {"shuffle-max-local-epsilon": 1.0 + position},
-    )
+
+    def config(position: int) -> dict[str, Any]:
+        file = {"shuffle-ledger-file": str(tmp_path / f"{position}.db")}
+        return ROUNDS | file | {"shuffle-max-local-epsilon": 1.0 + position}
+
+    grid = grid_of(TRAIN, mod=mod, num_nodes=3, node_config=config)
     answers = [ask(grid, MODEL, instruction(_spec(2.0)), node=node) for node in grid.get_node_ids()]
     assert [answer.has_error() for answer in answers] == [True, False, False]
-    states = [grid.context(node).state for node in grid.get_node_ids()]
-    assert [STATE_KEY in state for state in states] == [False, True, True]
+    for position, reports in enumerate([0, 1, 1]):
+        with ClientLedger(tmp_path / f"{position}.db") as ledger:
+            assert ledger.spent().reports == reports
+
+
+def test_nodes_without_a_file_have_counts_of_their_own() -> None:
+    grid = grid_of(TRAIN, num_nodes=2)
+    first, second = grid.get_node_ids()
+    ask(grid, MODEL, instruction(_spec(2.0)), node=second)
+    assert [STATE_KEY in grid.context(node).state for node in (first, second)] == [False, True]
 
 
 def test_the_report_is_paid_for_before_training(tmp_path: Path) -> None:
@@ -147,7 +186,8 @@ def test_refusals_cost_nothing_and_train_nothing(tmp_path: Path) -> None:
         trained.append(1)
         return TRAIN(message, context)
 
-    grid = grid_of(train, node_config={"shuffle-ledger-file": str(path), "shuffle-max-local-epsilon": 1.0})
+    file = {"shuffle-ledger-file": str(path)}
+    grid = grid_of(train, node_config=ROUNDS | file | {"shuffle-max-local-epsilon": 1.0})
     for asked in (
         instruction(_spec(1.5)),
         instruction(MechanismSpec(name="no-such", local_epsilon=0.5)),
@@ -163,8 +203,8 @@ def test_refusals_cost_nothing_and_train_nothing(tmp_path: Path) -> None:
 
 def test_dummies_are_charged_too() -> None:
     """Else the round in which the budget ends would say how often a client reported."""
-    config = {"shuffle-max-local-epsilon": 1.0, "shuffle-max-rounds": 2}
-    grid = grid_of(TRAIN, mod=ShuffleMod(), node_config=config)
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=1.0, max_rounds=2))
+    grid = grid_of(TRAIN, mod=mod)
     answers = [ask(grid, MODEL, instruction(_spec(1.0), participation=1e-18)) for _ in range(3)]
     assert [answer.has_error() for answer in answers] == [False, False, True]
 
@@ -222,9 +262,9 @@ def test_a_node_config_that_makes_no_sense_is_refused(config: dict[str, Any]) ->
     assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.BAD_SETTINGS
 
 
-def test_other_keys_are_somebody_elses() -> None:
-    settings = ClientSettings.of({"partition-id": 3, "data": "x", "shuffle-max-local-epsilon": 1})
-    assert settings == ClientSettings(limits=ClientLimits(max_local_epsilon=1.0))
+def test_other_keys_are_somebody_elses(counted: dict[str, Any]) -> None:
+    settings = ClientSettings.of({"partition-id": 3, "data": "x", "shuffle-max-local-epsilon": 1} | counted)
+    assert settings.limits == ClientLimits(max_local_epsilon=1.0, max_rounds=1000)
     with pytest.raises(ClientRefused):
         ClientSettings.of({"partition-id": 3})
 
@@ -311,11 +351,22 @@ def test_a_signing_key_that_cannot_be_used(fault: str, sealed: _Sealed, tmp_path
     assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_SIGNING_KEY
 
 
-def test_an_analyzer_key_that_is_no_point_releases_nothing(sealed: _Sealed) -> None:
-    asked = instruction(_spec(1.0), analyzer_key=bytes(32))
-    answer = ask(grid_of(TRAIN, node_config=sealed.config), MODEL, asked)
-    assert answer.has_error()
-    assert answer.error.reason in set(ClientRefusal)
+def test_an_analyzer_key_that_is_no_point_is_refused_before_it_costs_anything(
+    sealed: _Sealed, tmp_path: Path
+) -> None:
+    trained: list[int] = []
+
+    def train(message: Message, context: Context) -> Message:
+        trained.append(1)
+        return TRAIN(message, context)
+
+    path = tmp_path / "ledger.db"
+    grid = grid_of(train, node_config=sealed.config | {"shuffle-ledger-file": str(path)})
+    answer = ask(grid, MODEL, instruction(_spec(1.0), analyzer_key=bytes(32)))
+    assert answer.error.reason == ClientRefusal.BAD_ANALYZER_KEY
+    assert not trained
+    with ClientLedger(path) as ledger:
+        assert ledger.spent().reports == 0
 
 
 def test_the_context_of_flower_is_not_written_when_a_file_is(tmp_path: Path) -> None:

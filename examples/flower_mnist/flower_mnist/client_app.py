@@ -10,7 +10,7 @@ from flower_mnist import task
 from shuffle_plugins.ledger import ClientLimits
 
 # What a client agrees to, whatever the server asks; its node_config can only be stricter.
-app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0))])
+app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=200))])
 register_mix_node(app)
 
 

@@ -1,0 +1,202 @@
+"""What a client does not answer: everything that would leave it without protection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr_shuffle import InProcessGrid, register_mix_node
+from flwr_shuffle.limits import ClientRefusal
+from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_in
+from flwr_shuffle.mod import ShuffleMod
+from mod_harness import GENEROUS, adding, app, instruction, question, record
+
+from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.shuffler.errors import Refusal
+
+SPEC = MechanismSpec(name="linf-block", local_epsilon=4.0)
+SECRET = np.linspace(-1, 1, 793).astype(np.float32)
+RAW = {
+    "evaluate": ClientRefusal.NO_EVALUATE,
+    "evaluate.more": ClientRefusal.NO_EVALUATE,
+    "query": ClientRefusal.NO_QUERY,
+    "query.more": ClientRefusal.NO_QUERY,
+    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
+    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
+    "reconnect": ClientRefusal.UNKNOWN_TYPE,
+}
+
+
+def _context(config: dict[str, Any] | None = None) -> Context:
+    return Context(1, 2, config or {}, RecordDict(), {})
+
+
+def _dot(message: Message, context: Context) -> Message:
+    """Evaluation of a linear model: its loss is the model's product with the client's data."""
+    weight = message.content["arrays"]["w"].numpy()  # type: ignore[union-attr]
+    told = MetricRecord({"loss": float(weight @ SECRET)})
+    return Message(RecordDict({"metrics": told}), reply_to=message)
+
+
+def _evaluating(mod: ShuffleMod, **options: Any) -> InProcessGrid:
+    client_app = ClientApp(mods=[mod])
+    client_app.train()(adding({"w": np.ones(793)}))
+    client_app.evaluate()(_dot)
+    client_app.query()(_dot)
+    return InProcessGrid(client_app, num_nodes=1, **options)
+
+
+def _read_out(grid: InProcessGrid, kind: str) -> np.ndarray:
+    """A hostile server's: one model for each number it wants to know. 0 where nothing is answered."""
+    node = grid.get_node_ids()[0]
+    found = np.zeros(len(SECRET))
+    for place in range(len(SECRET)):
+        probe = np.zeros(len(SECRET), np.float32)
+        probe[place] = 1
+        [answer] = grid.send_and_receive([question({"w": probe}, None, node=node, kind=kind)])
+        if not answer.has_error():
+            found[place] = answer.content["metrics"]["loss"]  # type: ignore[index, call-overload]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query"])
+def test_a_server_cannot_read_a_client_out_by_evaluation(kind: str) -> None:
+    closed = _evaluating(ShuffleMod(limits=GENEROUS))
+    assert not _read_out(closed, kind).any()
+    opened = _evaluating(ShuffleMod(limits=GENEROUS, allow=[kind]))
+    np.testing.assert_allclose(_read_out(opened, kind), SECRET, atol=1e-6)  # it would give all of it
+
+
+def test_a_client_refuses_the_rest_of_endless_rounds() -> None:
+    grid = _evaluating(ShuffleMod(limits=ClientLimits(max_local_epsilon=4.0, max_rounds=7)))
+    node = grid.get_node_ids()[0]
+    model = {"w": np.zeros(793, np.float32)}
+    reasons = []
+    for _ in range(100):
+        [answer] = grid.send_and_receive([question(model, instruction(SPEC), node=node)])
+        reasons.append(answer.error.reason if answer.has_error() else None)
+    assert reasons == [None] * 7 + [ClientRefusal.MAX_ROUNDS] * 93
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_what_is_not_allowed_is_not_even_computed(kind: str) -> None:
+    _evaluating(ShuffleMod())
+    asked: list[str] = []
+
+    def answering(message: Message, context: Context) -> Message:
+        asked.append(kind)
+        return _dot(message, context)
+
+    message = question({"w": SECRET}, None, node=2, kind=kind)
+    answer = ShuffleMod(limits=GENEROUS)(message, _context(), answering)
+    assert answer.error.reason == RAW[kind]
+    assert not asked
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "evaluate.more", "get_parameters", "get_properties"])
+def test_what_the_operator_allows_passes_as_it_is(kind: str) -> None:
+    InProcessGrid(app(_dot), num_nodes=1)
+    content = RecordDict({"metrics": MetricRecord({"accuracy": 0.75})})
+    message = question({"w": SECRET}, None, node=2, kind=kind)
+    key = f"shuffle-allow-{kind.partition('.')[0].replace('_', '-')}"
+
+    def answering(asked: Message, context: Context) -> Message:
+        return Message(content, reply_to=asked)
+
+    allowed = ShuffleMod()(message, _context({key: True, "partition-id": 1}), answering)
+    assert allowed.content is content
+    for config in ({key: False}, {"shuffle-max-rounds": 3}):
+        assert ShuffleMod()(message, _context(config), answering).has_error()
+
+
+def test_the_app_cannot_open_what_an_operator_left_closed() -> None:
+    """The app's code comes with the run, so it may be the server's."""
+    InProcessGrid(app(_dot), num_nodes=1)
+    mod = ShuffleMod(allow="evaluate")
+    message = question({"w": SECRET}, None, node=2, kind="evaluate")
+    assert not mod(message, _context({"partition-id": 1}), _dot).has_error()
+    answer = mod(message, _context({"shuffle-max-local-epsilon": 4.0}), _dot)
+    assert answer.error.reason == ClientRefusal.NO_EVALUATE
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"shuffle-allow-evaluate": "true"}, {"shuffle-allow-evaluate": 1}, {"shuffle-alow-evaluate": True}],
+)
+def test_a_mistyped_permission_is_none(config: dict[str, Any]) -> None:
+    InProcessGrid(app(_dot), num_nodes=1)
+    message = question({"w": SECRET}, None, node=2, kind="evaluate")
+    assert ShuffleMod()(message, _context(config), _dot).error.reason == ClientRefusal.BAD_SETTINGS
+
+
+class _Legacy(NumPyClient):
+    def get_parameters(self, config: Any) -> list[np.ndarray]:
+        return [SECRET]
+
+    def get_properties(self, config: Any) -> dict[str, Any]:
+        return {"examples": 4711}
+
+
+@pytest.mark.parametrize("kind", ["get_parameters", "get_properties"])
+def test_a_legacy_client_does_not_hand_out_its_weights(kind: str) -> None:
+    from flwr.common import GetParametersIns, GetPropertiesIns
+    from flwr.compat.common import recorddict_compat as compat
+
+    if kind == "get_parameters":
+        content = compat.getparametersins_to_recorddict(GetParametersIns(config={}))
+    else:
+        content = compat.getpropertiesins_to_recorddict(GetPropertiesIns(config={}))
+
+    def answer(mod: ShuffleMod) -> Message:
+        client_app = ClientApp(client_fn=lambda context: _Legacy().to_client(), mods=[mod])
+        grid = InProcessGrid(client_app, num_nodes=1)
+        [found] = grid.send_and_receive([Message(content, grid.get_node_ids()[0], kind)])
+        return found
+
+    assert answer(ShuffleMod(limits=GENEROUS)).error.reason == RAW[kind]
+    assert not answer(ShuffleMod(allow=[kind])).has_error()
+
+
+@pytest.mark.parametrize("query", [ROLE_QUERY, MIX_QUERY])
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registered: bool) -> None:
+    client_app = ClientApp(mods=[ShuffleMod(limits=GENEROUS)])
+    if registered:
+        register_mix_node(client_app)
+    else:
+        client_app.query(query.partition(".")[2])(_dot)
+    grid = InProcessGrid(client_app, num_nodes=1)
+    asked = Message(RecordDict({"arrays": record({"w": SECRET})}), grid.get_node_ids()[0], query)
+    [answer] = grid.send_and_receive([asked])
+    assert refusal_in(answer.content) is Refusal.NOT_A_MIXER
+
+
+def test_an_exception_in_an_open_evaluation_is_the_apps_own_affair() -> None:
+    def evaluate(message: Message, context: Context) -> Message:
+        raise KeyError
+
+    InProcessGrid(app(_dot), num_nodes=1)
+    with pytest.raises(KeyError):
+        ShuffleMod(allow=["evaluate"])(
+            question({"w": SECRET}, None, node=2, kind="evaluate"), _context(), evaluate
+        )
+
+
+def test_permissions_are_of_known_types() -> None:
+    with pytest.raises(ValueError, match="allow names types"):
+        ShuffleMod(allow=["train"])
+
+
+def test_every_refusal_is_documented_where_it_sends_people() -> None:
+    """The keys that refusals name are in the guide."""
+    guide = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    for code in ClientRefusal:
+        for word in code.replace("=", " ").replace(",", " ").replace(";", " ").split():
+            if word.startswith("shuffle-"):
+                assert word in guide, word
