@@ -43,7 +43,14 @@ class ClientSampling(ABC):
 
     @abstractmethod
     def accounted(
-        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        answered: int,
+        reports: int,
+        honest_fraction: float = 1.0,
     ) -> FederatedRound:
         """What a round cost.
 
@@ -53,20 +60,41 @@ class ClientSampling(ABC):
             invited: clients asked.
             answered: clients that sent a report or a dummy.
             reports: reports shuffled together.
+            honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
         """
 
     @abstractmethod
-    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
+    def worst(
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        minimum: int,
+        honest_fraction: float = 1.0,
+    ) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most."""
 
     def planned(
-        self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        minimum: int,
+        honest_fraction: float = 1.0,
     ) -> FederatedRound:
         """What a round costs at most but for rare chance: asked of a budget before anything is sent.
 
         A round that came out dearer is asked about again, before it is released.
         """
-        return self.worst(mechanism, candidates=candidates, invited=invited, minimum=minimum)
+        return self.worst(
+            mechanism,
+            candidates=candidates,
+            invited=invited,
+            minimum=minimum,
+            honest_fraction=honest_fraction,
+        )
 
     def fewest_answers(self, *, invited: int, minimum: int) -> int:
         """Fewest clients that must answer for a round to cost no more than :meth:`planned`."""
@@ -81,15 +109,42 @@ class _ServerDraws(ClientSampling):
     """Sampling in which the server sees who takes part: it amplifies for an observer of the model alone."""
 
     def accounted(
-        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        answered: int,
+        reports: int,
+        honest_fraction: float = 1.0,
     ) -> FederatedRound:
         """What a round cost; see :meth:`ClientSampling.accounted`."""
         del answered
-        return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=reports)
+        return FederatedRound.drawn(
+            mechanism,
+            candidates=candidates,
+            invited=invited,
+            reports=reports,
+            honest_fraction=honest_fraction,
+        )
 
-    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
+    def worst(
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        minimum: int,
+        honest_fraction: float = 1.0,
+    ) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most."""
-        return FederatedRound.drawn(mechanism, candidates=candidates, invited=invited, reports=minimum)
+        return FederatedRound.drawn(
+            mechanism,
+            candidates=candidates,
+            invited=invited,
+            reports=minimum,
+            honest_fraction=honest_fraction,
+        )
 
 
 @dataclass(frozen=True)
@@ -175,19 +230,48 @@ class SelfSampling(ClientSampling):
         return self.rate * population
 
     def accounted(
-        self, mechanism: Randomizer, *, candidates: int, invited: int, answered: int, reports: int
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        answered: int,
+        reports: int,
+        honest_fraction: float = 1.0,
     ) -> FederatedRound:
-        """What a round cost: ``reports`` of those who answered, and nobody knows whose."""
-        del candidates, invited
-        return FederatedRound.secret(mechanism, answered=answered, reports=reports)
+        """What a round cost: ``reports`` of those who answered, and nobody knows whose.
 
-    def worst(self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int) -> FederatedRound:
+        Of those who answered no more are counted than ``reports / rate``: clients that always send dummies
+        make no round cheaper.
+        """
+        del candidates, invited
+        return FederatedRound.secret(
+            mechanism, answered=answered, reports=reports, rate=self.rate, honest_fraction=honest_fraction
+        )
+
+    def worst(
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        minimum: int,
+        honest_fraction: float = 1.0,
+    ) -> FederatedRound:
         """What a round of at least ``minimum`` reports can cost at most: when nobody else answers."""
         del candidates, invited
-        return FederatedRound.secret(mechanism, answered=minimum, reports=minimum)
+        return FederatedRound.secret(
+            mechanism, answered=minimum, reports=minimum, honest_fraction=honest_fraction
+        )
 
     def planned(
-        self, mechanism: Randomizer, *, candidates: int, invited: int, minimum: int
+        self,
+        mechanism: Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        minimum: int,
+        honest_fraction: float = 1.0,
     ) -> FederatedRound:
         """The round when a fifth does not answer, and of the rest as many report as hardly ever do.
 
@@ -198,7 +282,11 @@ class SelfSampling(ClientSampling):
         expected = self.expected_reports(answered)
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
         return FederatedRound.secret(
-            mechanism, answered=answered, reports=min(max(reports, minimum), answered)
+            mechanism,
+            answered=answered,
+            reports=min(max(reports, minimum), answered),
+            rate=self.rate,
+            honest_fraction=honest_fraction,
         )
 
     def fewest_answers(self, *, invited: int, minimum: int) -> int:

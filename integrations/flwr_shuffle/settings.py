@@ -33,6 +33,7 @@ class Settings:
     sampling: ClientSampling
     population: int
     minimum_reports: int | None
+    honest_fraction: float
     stage: ShuffleStage
     delta: float
     max_epsilon: float | None
@@ -64,7 +65,15 @@ class Settings:
             raise ValueError(
                 f"minimum_reports is a whole number from {_FEWEST} to {most}, got {self.minimum_reports!r}"
             )
+        share = self.honest_fraction
+        if type(share) not in (int, float) or not 0 < share <= 1:
+            raise ValueError(f"honest_fraction is a share in (0, 1], got {share!r}")
         if isinstance(self.mechanism, SumSpec):
+            if share != 1:
+                raise ValueError(
+                    "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
+                    f"out here and build the sum with honest_fraction={share:g}"
+                )
             self._check_sum(self.mechanism.protocol.clients)
         elif self.stage.adds_up:
             raise ValueError(

@@ -99,6 +99,10 @@ class ShuffleStrategy(Strategy):
             default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The budget is
             checked before anything is sent, as if the round had so few (where clients sample themselves: as
             if a fifth dropped out), and again, before release, if it came out dearer.
+        honest_fraction: share of the clients that follow the protocol and do not work with whom ε is against;
+            1 by default. The others may send what they like: every ε is that of the honest ones among
+            themselves. Where clients sample themselves, dummies beyond what ``rate`` explains count for
+            nothing whatever is set here. A sum has its own ``honest_fraction``.
         accountant: a fresh one by default. With a ledger it must be fresh.
         ledger: a budget ledger, or a path to keep one at; None keeps no books beyond this process.
         model: name of the model whose budget it is, if ``ledger`` is a path.
@@ -136,6 +140,7 @@ class ShuffleStrategy(Strategy):
         population: int,
         shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
+        honest_fraction: float = 1.0,
         accountant: FederatedAccountant | None = None,
         ledger: BudgetLedger | str | os.PathLike[str] | None = None,
         model: str = "model",
@@ -156,6 +161,7 @@ class ShuffleStrategy(Strategy):
             sampling=sampling,
             population=population,
             minimum_reports=minimum_reports,
+            honest_fraction=honest_fraction,
             stage=stage_of(shuffler, mechanism=mechanism),
             delta=delta,
             max_epsilon=max_epsilon,
@@ -325,8 +331,9 @@ class ShuffleStrategy(Strategy):
         layout = Layout.of(sent)
         mechanism = settings.mechanism.build(dim=layout.dim)
         drawn = {"candidates": len(candidates), "invited": len(cohort), "minimum": minimum}
-        worst = settings.sampling.worst(mechanism, **drawn)
-        checked = settings.sampling.planned(mechanism, **drawn)
+        share = settings.honest_fraction
+        worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
+        checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
         self._check_budget(checked)
         settings.stage.require(self._needed(len(cohort)))
         instruction = Instruction(
@@ -390,6 +397,7 @@ class ShuffleStrategy(Strategy):
             invited=current.invited,
             answered=anonymous.answered - (anonymous.count - count),
             reports=self._settings.charged_reports(count),
+            honest_fraction=self._settings.honest_fraction,
         )
         if count < self.minimum_reports:
             self._books.refuse(actual=actual, participants=anonymous.participants)
@@ -425,6 +433,7 @@ class ShuffleStrategy(Strategy):
             f"Clipping norm: {settings.mechanism.radius:g}",
             f"Sampling: {settings.sampling} of at least {settings.population} clients",
             f"Fewest reports: {self.minimum_reports}",
+            f"Assumed honest: {settings.honest_fraction:.0%} of the clients",
             f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
             f"Books: {'a ledger' if self._books.durable else 'in memory only'}",
         ]

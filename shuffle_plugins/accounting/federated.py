@@ -118,7 +118,15 @@ class FederatedRound:
             raise ValueError("who adds up a sum sees who takes part: no client can sample itself in secret")
 
     @classmethod
-    def drawn(cls, mechanism: _Randomizer, *, candidates: int, invited: int, reports: int) -> Self:
+    def drawn(
+        cls,
+        mechanism: _Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        reports: int,
+        honest_fraction: float = 1.0,
+    ) -> Self:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
         Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
@@ -132,12 +140,17 @@ class FederatedRound:
             invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
                 out.
             reports: reports that were shuffled together, at least 1.
+            honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
+                do not work with whom ε is against. The others hide nobody: an honest client is charged for a
+                cohort of honest ones alone.
 
         Raises:
-            ValueError: unless 1 ≤ reports ≤ invited ≤ candidates, or if the mechanism cannot be shuffled.
+            ValueError: unless 1 ≤ reports ≤ invited ≤ candidates and 0 < honest_fraction ≤ 1, or if the
+                mechanism cannot be shuffled.
         """
         _check_counts(reports=reports, invited=invited, candidates=candidates)
-        hiding = max(reports, reports * candidates // invited)
+        reports = _honest(reports, honest_fraction)
+        hiding = max(reports, reports * _honest(candidates, honest_fraction) // invited)
         return cls(
             observer=_round(mechanism, population=hiding, cohort=reports),
             server=_round(mechanism, population=reports, cohort=reports),
@@ -146,7 +159,15 @@ class FederatedRound:
         )
 
     @classmethod
-    def secret(cls, mechanism: _Randomizer, *, answered: int, reports: int) -> Self:
+    def secret(
+        cls,
+        mechanism: _Randomizer,
+        *,
+        answered: int,
+        reports: int,
+        rate: float | None = None,
+        honest_fraction: float = 1.0,
+    ) -> Self:
         """A round in which clients sampled themselves in secret and the others sent dummies.
 
         Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
@@ -157,12 +178,23 @@ class FederatedRound:
             mechanism: the clients' randomizer.
             answered: envelopes shuffled, dummies included.
             reports: real reports among them, at least 1.
+            rate: probability with which a client was asked to report, if it is known. No more than
+                ``reports / rate`` clients are then taken to have tossed a coin: dummies beyond those hide
+                nobody, whoever sent them.
+            honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
+                is against, whether the others send reports or dummies.
 
         Raises:
-            ValueError: unless 1 ≤ reports ≤ answered, or if the mechanism cannot be shuffled.
+            ValueError: unless 1 ≤ reports ≤ answered, ``rate`` and ``honest_fraction`` are in (0, 1], or if
+                the mechanism cannot be shuffled.
         """
         _check_counts(reports=reports, answered=answered)
-        both = _round(mechanism, population=answered, cohort=reports)
+        hiding = _honest(answered, honest_fraction)
+        if rate is not None:
+            if not 0 < rate <= 1:
+                raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")
+            hiding = min(hiding, max(1, math.floor(reports / rate)))
+        both = _round(mechanism, population=hiding, cohort=min(reports, hiding))
         return cls(
             observer=both,
             server=both,
@@ -741,6 +773,13 @@ def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
 def _check_round(federated_round: object) -> None:
     if not isinstance(federated_round, FederatedRound):
         raise TypeError(f"expected a FederatedRound, got {type(federated_round).__name__}")
+
+
+def _honest(count: int, fraction: float) -> int:
+    """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
+    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
+        raise ValueError(f"honest_fraction is a share in (0, 1], got {fraction!r}")
+    return max(1, math.floor(fraction * count))
 
 
 def _check_counts(**counts: int) -> None:

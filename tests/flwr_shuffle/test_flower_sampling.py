@@ -3,10 +3,12 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from flwr_shuffle.sampling import FixedSize, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
+from shuffle_plugins.accounting.federated import FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 NODES = list(range(100, 106))
@@ -60,6 +62,54 @@ def test_what_a_round_costs():
     assert planned.server.population == 800
     assert binom.sf(planned.server.cohort, 800, 0.1) < 1e-4
     assert planned.server.sampling_rate < 0.2
+
+
+@pytest.mark.parametrize("liars", [0, 200, 600])
+def test_dummies_beyond_what_the_rate_explains_earn_nothing(liars):
+    """200 honest clients at rate 1/2 and ε0 = 4, ten rounds: with 600 liars it was 1.16 and not 5.6."""
+    mechanism = MechanismSpec(name="linf-block", local_epsilon=4.0).build(dim=8)
+    everybody = 200 + liars
+    drawn = np.random.default_rng(1).binomial(200, 0.5, size=10)
+    accountants = {}
+    for name, answered in (("certified", everybody), ("honest", 200)):
+        accountants[name] = FederatedAccountant()
+        for reports in map(int, drawn):
+            counts = {"candidates": everybody, "invited": everybody, "reports": reports}
+            one = (
+                SelfSampling(0.5).accounted(mechanism, answered=answered, **counts)
+                if name == "certified"
+                else FederatedRound.secret(mechanism, answered=200, reports=reports)
+            )
+            accountants[name].step(one, participants=None)
+    certified, honest = (accountants[name].spent(1e-6) for name in ("certified", "honest"))
+    assert 0.97 * honest < certified < 1.15 * honest
+
+
+def test_dishonest_clients_hide_nobody_whatever_they_send():
+    """The charge covers the round of the honest alone, if so many are, for every way of lying."""
+    answered, share, reports, rate = 30, 0.6, 12, 0.5
+    charged = FederatedRound.secret(
+        MECHANISM, answered=answered, reports=reports, rate=rate, honest_fraction=share
+    )
+    assert (charged.server.population, charged.reports) == (18, 12)
+
+    def spent(federated_round):
+        accountant = FederatedAccountant()
+        accountant.step(federated_round, participants=None)
+        return accountant.spending(1e-6).server.upper
+
+    most = spent(charged)
+    for honest in (18, 24, 30):
+        for own in range(max(1, reports - (answered - honest)), min(reports, honest) + 1, 3):
+            assert spent(FederatedRound.secret(MECHANISM, answered=honest, reports=own)) <= most * (1 + 1e-9)
+    drawn = FederatedRound.drawn(MECHANISM, candidates=1000, invited=100, reports=90, honest_fraction=0.5)
+    assert (drawn.observer.population, drawn.observer.cohort, drawn.server.population) == (225, 45, 45)
+    few = FederatedRound.drawn(MECHANISM, candidates=100, invited=100, reports=90, honest_fraction=0.1)
+    assert (few.observer.population, few.observer.cohort) == (9, 9)
+    with pytest.raises(ValueError, match="honest_fraction"):
+        FederatedRound.secret(MECHANISM, answered=9, reports=3, honest_fraction=0)
+    with pytest.raises(ValueError, match="rate"):
+        FederatedRound.secret(MECHANISM, answered=9, reports=3, rate=0)
 
 
 def test_default_minimums_are_met_but_by_poor_draws():

@@ -554,10 +554,52 @@ def test_clients_that_sample_themselves_hide_from_the_server_too(tmp_path):
         entries = ledger.rounds()
     assert {entry.participants for entry in entries} == {CLIENTS}
     assert all(entry.charged.server == entry.charged.observer for entry in entries)
-    assert {entry.charged.server.population for entry in entries} == {CLIENTS}
+    for entry in entries:
+        reports = entry.charged.reports
+        assert entry.charged.server.population == min(CLIENTS, 2 * reports)
     assert len({entry.charged.reports for entry in entries}) > 1
     told = result.train_metrics_clientapp[4]
     assert told["epsilon-server"] == pytest.approx(told["epsilon-observer"], rel=0.02)
+
+
+@pytest.mark.parametrize("liars", [0, 20, 60])
+def test_clients_that_only_ever_send_dummies_lower_no_epsilon(liars, tmp_path):
+    def payload(message, context):  # ten of the honest report in every round, so that all runs are alike
+        message.content["shuffle"]["participation"] = 1.0
+        made = honest_payload(message, context)
+        place = context.node_config["partition-id"]
+        return made if place < CLIENTS and place % 2 == 0 else bytes(len(made))
+
+    everybody = CLIENTS + liars
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        strategy = shuffled(
+            sampling=SelfSampling(0.5),
+            population=everybody,
+            minimum_reports=2,
+            ledger=ledger,
+            local_epsilon=2.0,
+            randomizer="linf-block",
+        )
+        strategy.start(grid_of(payload, clients=everybody), record(MODEL), num_rounds=2)
+        charged = {(each.charged.server.population, each.charged.reports) for each in ledger.rounds()}
+    assert charged == {(CLIENTS, CLIENTS // 2)}
+
+
+def test_dishonest_clients_hide_nobody():
+    told = {}
+    for share in (1.0, 0.5):
+        for sampling in (FixedSize(10), SelfSampling(0.5)):
+            strategy = shuffled(
+                sampling=sampling,
+                minimum_reports=2,
+                local_epsilon=2.0,
+                randomizer="linf-block",
+                honest_fraction=share,
+            )
+            strategy.start(grid_of(), record(MODEL), num_rounds=1)
+            told[share, type(sampling)] = strategy.get_epsilon(1e-6)
+    assert told[0.5, FixedSize] > 1.3 * told[1.0, FixedSize]
+    assert told[0.5, SelfSampling] > 1.3 * told[1.0, SelfSampling]
 
 
 # -- the rest of Flower's loop ------------------------------------------------------------------------------
@@ -649,6 +691,8 @@ def test_a_round_that_came_to_no_end_is_charged():
         ({"randomizer": MechanismSpec(name="laplace", local_epsilon=1.0)}, "leave out both"),
         ({"poll_interval": 0}, "poll_interval"),
         ({"evaluation": "all"}, "evaluation"),
+        ({"honest_fraction": 0.0}, "honest_fraction"),
+        ({"honest_fraction": 1.1}, "honest_fraction"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, match):
