@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from shuffle_plugins.accounting.fair_coins import masses, upper_half
-from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness, secure
+from shuffle_plugins.randomness import Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between a drawn number of heads and Bin(coins, ½)."""
 MOST_COINS = 1 << 40
 
-MOST_TOSSED = 1 << 20
-"""Up to so many coins are tossed one by one, and the law is exact."""
+MOST_FINE = 1 << 20
+"""Up to so many coins that bound is 2**-100, so that the draws of any number of clients add up to nothing."""
 
-_WORDS_AT_ONCE = 1 << 20
-_ROWS_AT_ONCE = 1 << 12
+_MOST_TOSSED = 256
+_MOST_LISTED = 1 << 36  # the table of as many is 130 MB long; more are drawn in parts
+_WORDS_AT_ONCE = 1 << 16
+_FINE_BITS, _COARSE_BITS = 128, 58
+_GUARD_BITS = 160
+_HALF = np.uint64(32)
 
 
 def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
     """Draw ``size`` numbers of heads among ``coins`` fair coins, int64, on the CPU.
 
-    Up to 2**20 coins every coin is a random bit and the law is exact. More are drawn by inversion of the law
-    in two steps of 62 bits each, which is within 2**-52 of it in total variation.
+    Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
+    Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
+    outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
+    within 2**-100 of the binomial in total variation up to 2**20 coins, and within 2**-52 beyond
+    (``docs/accounting-sums.md``). A table is made once for each number of coins and kept.
 
     Args:
         coins: in [0, 2**40].
@@ -45,7 +54,15 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     source = secure(randomness)
     if coins == 0:
         return torch.zeros(size, dtype=torch.int64)
-    return _tossed(coins, size, source) if coins <= MOST_TOSSED else _inverted(coins, size, source)
+    if coins <= _MOST_TOSSED:
+        return _tossed(coins, size, source)
+    many, rest = divmod(coins, _MOST_LISTED)
+    if many == 0:
+        return _looked_up(coins, size, source)
+    drawn = heads(rest, size, randomness=source)
+    for _ in range(many):
+        drawn += _looked_up(_MOST_LISTED, size, source)
+    return drawn
 
 
 def _tossed(coins: int, size: int, randomness: Randomness) -> Tensor:
@@ -61,50 +78,155 @@ def _tossed(coins: int, size: int, randomness: Randomness) -> Tensor:
     return torch.from_numpy(drawn)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Outcomes in buckets: thresholds out of 2**62 for the bucket, and within each bucket."""
+def _looked_up(coins: int, size: int, randomness: Randomness) -> Tensor:
+    table = alias_table(coins)
+    columns = np.int64((1 << table.bits) - 1)
+    drawn = np.empty(size, dtype=np.int64)
+    for start in range(0, size, _WORDS_AT_ONCE):
+        words = randomness.words(min(_WORDS_AT_ONCE, size - start)).numpy()
+        column = words & columns
+        packed = table.packed.take(column)
+        threshold, fraction = packed >> _HALF, words.view(np.uint64) >> _HALF
+        own = fraction < threshold
+        undecided = np.flatnonzero(fraction == threshold)
+        if undecided.size:
+            own[undecided] = _own(table, words[undecided], column[undecided], randomness)
+        np.copyto(column, packed.astype(np.uint32), where=~own)
+        np.add(column, table.first, out=drawn[start : start + len(words)])
+    return torch.from_numpy(drawn)
+
+
+def _own(
+    table: AliasTable, words: NDArray[np.int64], column: NDArray[np.int64], randomness: Randomness
+) -> NDArray[np.bool_]:
+    """Whether a column's own outcome is drawn, by all the digits of its threshold."""
+    fraction, threshold = words.view(np.uint64) >> np.uint64(table.bits), table.high[column]
+    own = fraction < threshold
+    ties = np.flatnonzero(fraction == threshold)
+    own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < table.low[column[ties]]
+    return own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AliasTable:
+    """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
+
+    Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
+    outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
+    ``other``.
+    """
 
     first: int
-    buckets: Tensor
-    within: Tensor
+    bits: int
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    other: NDArray[np.int64]
+    packed: NDArray[np.uint64]
+
+    @classmethod
+    def of(
+        cls,
+        first: int,
+        bits: int,
+        high: NDArray[np.uint64],
+        low: NDArray[np.uint64],
+        other: NDArray[np.int64],
+    ) -> AliasTable:
+        """With ``packed`` made from the others."""
+        digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
+        return cls(first, bits, high, low, other, (digits << _HALF) | other.astype(np.uint64))
 
 
-@lru_cache(maxsize=32)
-def _table(coins: int) -> _Table:
+@lru_cache(maxsize=8)
+def alias_table(coins: int) -> AliasTable:
+    """The table that numbers of heads are drawn from."""
+    first, law = _fine_law(coins) if coins <= MOST_FINE else _coarse_law(coins)
+    bits = (len(law) - 1).bit_length()
+    if isinstance(law, list):
+        column_bits = _FINE_BITS - bits
+        thresholds = [0] * (1 << bits)
+        other = [0] * (1 << bits)
+        _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << column_bits, thresholds, other)
+        high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
+        low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
+        return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64))
+    padded = np.zeros(1 << bits, dtype=np.int64)
+    padded[: len(law)] = law
+    found, others = np.zeros_like(padded), np.zeros_like(padded)
+    _compiled_fill()(padded, 1 << _COARSE_BITS, found, others)
+    spare = np.uint64(_COARSE_BITS - (64 - bits))
+    whole = found.view(np.uint64)
+    return AliasTable.of(first, bits, whole >> spare, whole << (np.uint64(64) - spare), others)
+
+
+def _fine_law(coins: int) -> tuple[int, list[int]]:
+    """First outcome and masses out of 2**128, by the ratios of neighbours in whole numbers."""
+    middle = (coins + 1) // 2
+    reach = math.ceil(math.sqrt(coins * 106 * math.log(2) / 2))
+    upper = [1 << _GUARD_BITS]
+    for count in range(middle, min(coins, middle + reach)):
+        upper.append(upper[-1] * (coins - count) // (count + 1))
+    law = (upper[::-1] if coins % 2 else upper[:0:-1]) + upper
+    total = sum(law)
+    law = [(mass << _FINE_BITS) // total for mass in law]
+    law[len(law) // 2] += (1 << _FINE_BITS) - sum(law)
+    return middle + len(upper) - len(law), law
+
+
+def _coarse_law(coins: int) -> tuple[int, NDArray[np.int64]]:
+    """First outcome and masses in units of a column's over 2**58, from their logarithms."""
     upper = upper_half(coins)
     half = masses(upper, coins)
-    lower = coins - upper[::-1]
-    if lower[-1] == upper[0]:
-        lower = lower[:-1]
-    mass = np.concatenate([half[::-1][: len(lower)], half])
-    width = math.isqrt(len(mass)) + 1
-    padded = np.concatenate([mass, np.zeros(-len(mass) % width, dtype=np.longdouble)]).reshape(-1, width)
-    total = padded.sum(axis=1)
-    inner = np.cumsum(padded, axis=1) / np.where(total > 0, total, 1)[:, None]
-    outer = np.cumsum(total) / total.sum()
-    scale = np.longdouble(2.0**PROBABILITY_BITS)
-    within = np.floor(inner * scale).astype(np.int64)
-    buckets = np.floor(outer * scale).astype(np.int64)
-    # What a threshold leaves to the top goes to the last outcome that has mass.
-    for row, share in zip(within, padded, strict=True):
-        row[np.flatnonzero(share)[-1] if share.any() else 0 :] = 1 << PROBABILITY_BITS
-    buckets[-1] = 1 << PROBABILITY_BITS
-    return _Table(
-        first=int(lower[0]) if len(lower) else int(upper[0]),
-        buckets=torch.from_numpy(buckets),
-        within=torch.from_numpy(within),
-    )
+    lower = half[:0:-1] if coins % 2 == 0 else half[::-1]
+    mass = np.concatenate([lower, half])
+    bits = (len(mass) - 1).bit_length()
+    scaled = np.rint(mass / mass.sum() * np.ldexp(np.longdouble(1), bits + _COARSE_BITS)).astype(np.int64)
+    total = (int((scaled >> 32).sum()) << 32) + int((scaled & 0xFFFFFFFF).sum())
+    scaled[len(scaled) // 2] += (1 << (bits + _COARSE_BITS)) - total
+    return int(upper[0]) - len(lower), scaled
 
 
-def _inverted(coins: int, size: int, randomness: Randomness) -> Tensor:
-    table = _table(coins)
-    width = table.within.shape[1]
-    drawn = torch.empty(size, dtype=torch.int64)
-    for start in range(0, size, _ROWS_AT_ONCE):
-        rows = min(_ROWS_AT_ONCE, size - start)
-        words = randomness.words(2 * rows) & ((1 << PROBABILITY_BITS) - 1)
-        bucket = torch.searchsorted(table.buckets, words[:rows], right=True)
-        place = torch.searchsorted(table.within[bucket], words[rows:, None], right=True).squeeze(1)
-        drawn[start : start + rows] = table.first + bucket * width + place
-    return drawn
+def _fill_columns(
+    law: Sequence[int], full: int, threshold: MutableSequence[int], other: MutableSequence[int]
+) -> None:
+    """Vose's construction in whole numbers: the law's masses, which add up to ``full`` times their number.
+
+    Columns below ``full`` are filled up from the first heavy one until that is below ``full`` itself, which
+    is then filled up from the next. As masses add up, the last heavy column is left with ``full``.
+    """
+    size = len(law)
+    heavy = 0
+    while law[heavy] < full:
+        heavy += 1
+    rest = law[heavy]
+    for i in range(size):
+        if law[i] >= full:
+            continue
+        threshold[i] = law[i]
+        other[i] = heavy
+        rest -= full - law[i]
+        while rest < full:
+            threshold[heavy] = rest
+            following = heavy + 1
+            while law[following] < full:
+                following += 1
+            other[heavy] = following
+            rest = law[following] - (full - rest)
+            heavy = following
+    for i in range(heavy, size):
+        if law[i] >= full:
+            threshold[i] = full
+            other[i] = i
+
+
+@cache
+def _compiled_fill() -> Callable[..., None]:
+    """:func:`_fill_columns` compiled, where numba runs; the same, slower, elsewhere."""
+    try:
+        import numba
+    except ImportError:
+        return _fill_columns
+    try:
+        return numba.njit(nogil=True, cache=True)(_fill_columns)  # type: ignore[no-any-return]
+    except RuntimeError:  # nowhere to keep a cache
+        return numba.njit(nogil=True)(_fill_columns)  # type: ignore[no-any-return]

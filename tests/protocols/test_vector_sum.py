@@ -12,9 +12,9 @@ from scipy.stats import binom, chisquare, norm
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols import Tally, VectorSum, published
-from shuffle_plugins.protocols.coins import DISTANCE, _table, heads
+from shuffle_plugins.protocols.coins import DISTANCE, alias_table, heads
 from shuffle_plugins.protocols.fixed_point import FixedPoint
-from shuffle_plugins.randomness import PROBABILITY_BITS, SeededRandomness
+from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 
@@ -42,8 +42,8 @@ def analytic_gaussian_variance(epsilon, delta):
 # -- coins -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coins", [1, 5, 64, 65, 1000])
-def test_tossed_coins_have_the_binomial_law(coins):
+@pytest.mark.parametrize("coins", [1, 5, 64, 65, 256, 257, 1000])
+def test_coins_have_the_binomial_law(coins):
     draws = heads(coins, 40_000, randomness=SeededRandomness(1)).numpy()
     expected = binom.pmf(np.arange(coins + 1), coins, 0.5) * len(draws)
     kept = expected > 10
@@ -55,25 +55,26 @@ def test_tossed_coins_have_the_binomial_law(coins):
     assert chisquare(groups, wanted * groups.sum() / wanted.sum()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("coins", [(1 << 20) + 1, (1 << 20) + 2, 5_000_000])
-def test_the_inverted_law_is_the_binomial_written_out_from_its_thresholds(coins):
-    table = _table(coins)
-    scale = 2.0**-PROBABILITY_BITS
-    buckets = np.diff(np.append(0, table.buckets.numpy())).astype(np.longdouble) * scale
-    inner = np.diff(table.within.numpy(), axis=1, prepend=0).astype(np.longdouble) * scale
-    law = np.asarray((buckets[:, None] * inner).ravel(), dtype=np.float64)
+@pytest.mark.parametrize("coins", [300, (1 << 20) + 1, (1 << 20) + 2, 5_000_000])
+def test_the_tables_law_is_the_binomial_written_out_from_its_columns(coins):
+    table = alias_table(coins)
+    full = 2.0 ** (64 - table.bits)
+    own = (table.high.astype(np.longdouble) + table.low.astype(np.longdouble) * 2.0**-64) / full
+    law = own + np.bincount(table.other, weights=np.asarray(1 - own, dtype=float), minlength=len(own))
+    law = np.asarray(law / len(law), dtype=np.float64)
     counts = table.first + np.arange(len(law))
     assert law.sum() == pytest.approx(1, abs=1e-14)
     # Ratios of neighbours, exact to a rounding, instead of another library's logarithms.
     middle = coins // 2
-    ahead = np.arange(middle, int(counts[-1]))
+    listed = min(2000, math.floor(2.5 * math.sqrt(coins)))
+    ahead = np.arange(middle, middle + listed)
     ratios = (coins - ahead) / (ahead + 1)
     above = law[counts >= middle]
-    assert np.allclose(above[1:2000] / above[:1999], ratios[:1999], rtol=1e-9)
-    assert np.allclose(law[counts <= coins - middle][::-1][:2000], above[:2000], rtol=1e-12)
+    assert np.allclose(above[1 : listed + 1] / above[:listed], ratios, rtol=1e-9)
+    assert np.allclose(law[counts <= coins - middle][::-1][:listed], above[:listed], rtol=1e-12)
 
 
-def test_inverted_coins_have_the_right_mean_and_variance():
+def test_many_coins_have_the_right_mean_and_variance():
     coins = 3_000_000
     draws = heads(coins, 20_000, randomness=SeededRandomness(2)).double()
     assert abs(float(draws.mean()) - coins / 2) < 5 * math.sqrt(coins / 4 / 20_000)
