@@ -26,7 +26,7 @@ class Form(StrEnum):
 
     ``CORNERS``: both weights of every report are 1 or e^ε0, but for those listed as edges.
     ``CLONES``: weights relative to the even mixture of the two records, one of 1/(e^ε0 + 1) and one of
-    e^ε0/(e^ε0 + 1) of 2·e^ε0. It covers randomizers chosen adaptively within a round.
+    e^ε0/(e^ε0 + 1) of 2·e^ε0. (ε0, δ0) reports are accounted by it.
     ``BIT``: a report is one randomised bit and nothing else, so that its shuffle is a count; it is counted
     exactly, which is tighter than any blanket.
     """
@@ -44,6 +44,11 @@ class Blanket:
     differing client's record and :math:`r_1 = R_{x_1'}(y)/ω(y)` for its replacement. Both lie in
     :math:`[1, e^{ε_0}]` and have mean one under ω. What matters for accounting is how often the pair is
     where; the rest of a report's mass is outside the blanket and carries no weight.
+
+    The law is that of the worst pair of records: for every other pair, equal records among them, and every
+    E ≥ 0, the law of :math:`r_0 - E r_1` must spread, at equal mean, to the one given (convex order). Epochs
+    and check-ins, in which records' meanings change from batch to batch, rest on this (Claim 6 of
+    ``docs/accounting.md``, which proves it for all laws of corners that some pair attains).
 
     Attributes:
         local_epsilon: ε0 of the randomizer, in nats.
@@ -116,6 +121,8 @@ class Blanket:
     def generic(cls, local_epsilon: float, *, exact: bool = True) -> Self:
         """Binary randomized response: the worst case over every ε0-LDP randomizer (Claim 2 of the proofs).
 
+        Also for randomizers that are chosen by what earlier clients of the round reported (Claim 6).
+
         Args:
             local_epsilon: ε0 in nats.
             exact: leave it true for the worst case itself and for a mechanism that attains it; a mechanism
@@ -129,10 +136,10 @@ class Blanket:
 
     @classmethod
     def clones(cls, local_epsilon: float) -> Self:
-        """Every ε0-LDP randomizer, also those chosen by what earlier clients of the round reported.
+        """A blanket of clones: what (ε0, δ0) reports still have once their δ0 is charged (Theorem 3.8).
 
         Feldman, McMillan, Talwar 2021: a report is a clone of the differing client's with probability e^-ε0.
-        Wider than :meth:`generic`, which needs one randomizer for the whole round.
+        Of ε0-LDP reports it holds too, and is wider than :meth:`generic`.
 
         Raises:
             ValueError: if ε0 is out of range.

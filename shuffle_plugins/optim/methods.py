@@ -511,7 +511,7 @@ def _sampled(
 class PermutationSGD(Method):
     """Noisy SGD, a client a step, in a secret random order (Feldman, McMillan, Talwar 2021, Section 5.2).
 
-    Every step answers to the ones before, so it is accounted as one adaptive shuffle by clones. For models of
+    Every step answers to the ones before; the pass is accounted as one epoch of batches of one. For models of
     one-message reports; ``Reports(mechanism="gaussian")`` is the paper's own.
 
     Attributes:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.blanket import Blanket
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
 from shuffle_plugins.accounting.search import largest_within
@@ -320,8 +319,9 @@ class Reports(GradientModel):
     """One report per client and step, by a local randomizer, amplified by the shuffler.
 
     ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
-    for. Reports of a permutation answer to what earlier ones said, so they are accounted by clones (Feldman,
-    McMillan, Talwar 2021, Theorem 3.2), whatever the randomizer.
+    for. Clients that take part once come in a secret uniform order, in batches or one by one: an epoch. A
+    report hides among all reports of the pass, although later steps follow from earlier ones (Claim 6 of
+    ``docs/accounting.md``).
 
     Attributes:
         mechanism: name in the registry; takes vectors in an ℓ2 ball.
@@ -400,22 +400,15 @@ def _within_reach(
 
 def _round(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
     if participation.scheme is not Scheme.PERMUTATION:
+        # Batches are cut from a secret uniform order, so reports of other batches hide a client too.
+        batches = participation.scheme is Scheme.BATCHES
         return mechanism.shuffle_round(
             population=participation.clients,
             cohort=participation.cohort,
-            sampling=_SAMPLING[participation.scheme],
+            sampling=Sampling.EPOCH if batches else _SAMPLING[participation.scheme],
         )
     # A step is one report, on the mean of its clients: as many elements as steps are permuted.
-    pure = mechanism.local_delta == 0
-    return ShuffleRound(
-        local_epsilon=mechanism.local_epsilon,
-        local_delta=mechanism.local_delta,
-        population=participation.num_steps,
-        cohort=participation.num_steps,
-        sampling=Sampling.FULL,
-        mechanism=f"{mechanism.name}, chosen within the round" if pure else "generic",
-        blanket=Blanket.clones(mechanism.local_epsilon) if pure else None,
-    )
+    return mechanism.shuffle_round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
 
 
 class _Reported(GradientOracle):

@@ -136,13 +136,16 @@ def sequential_law(
 
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("local_epsilon", [0.5, 1.5])
-def test_clones_cover_randomizers_chosen_within_the_round(clients: int, local_epsilon: float) -> None:
+@pytest.mark.parametrize("blanket", [Blanket.clones, Blanket.generic])
+def test_inputs_may_follow_from_earlier_reports_of_the_round(
+    clients: int, local_epsilon: float, blanket: Callable[[float], Blanket]
+) -> None:
     adaptive = ShuffleRound(
         local_epsilon=local_epsilon,
         population=clients,
         cohort=clients,
         mechanism="sequential",
-        blanket=Blanket.clones(local_epsilon),
+        blanket=blanket(local_epsilon),
     )
     accountant = accountant_of((adaptive, 1))
     rng = np.random.default_rng(clients)
