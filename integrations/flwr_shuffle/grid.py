@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
@@ -18,7 +19,6 @@ from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.stages import Anonymous, ShuffleStage
 from flwr_shuffle.updates import Layout
-from shuffle_plugins.shuffler.errors import Refusal
 
 _log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
@@ -145,10 +145,10 @@ class ShuffleGrid(Grid):
             raise ValueError("a node is asked twice in one round; each client may report once")
         if invited & self._stage.excluded_nodes:
             raise ValueError("the mix node is no client: leave it out of the cohort")
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        _log_errors(replies)
-        anonymous = _checked(replies, invited) or self._stage.collect(
-            replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
+        received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
+        received.log()
+        anonymous = self._stage.collect(
+            received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
         )
         return [AnonymousReply(anonymous, token=instruction.token)]
 
@@ -178,25 +178,76 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     return instructions.pop(), layouts.pop().dim
 
 
-def _checked(replies: Sequence[Message], invited: set[int]) -> Anonymous | None:
-    """A refusal, if a node answered that was not asked, or one answered twice."""
-    senders = Counter(reply.metadata.src_node_id for reply in replies)
-    if senders.keys() <= invited and not any(count > 1 for count in senders.values()):
-        return None
-    return Anonymous(
-        reports=None,
-        answered=0,
-        participants=tuple(str(node) for node in sorted(senders.keys() & invited)),
-        refusal=Refusal.DUPLICATE if senders.keys() <= invited else Refusal.WRONG_ROUND,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Received:
+    """What came back from a round's clients, sorted by who can have sent it.
+
+    Whoever does not answer has dropped out, whether Flower says so or nobody says anything. A SuperLink
+    answers in a client's place, with an error under its own node id, if the client stopped sending
+    heartbeats or its answer expired; only the message that the error answers tells which client it was.
+    What no invited client can have sent is left out: whoever could void a round with it could stop a run.
+
+    Attributes:
+        replies: at most one from each invited node: what it answered, or its error.
+        lost: clients in whose place the SuperLink answered with an error.
+        silent: clients of which nothing came in time.
+        ignored: messages left out, because no invited node sent them or the node had answered already.
+    """
+
+    replies: list[Message]
+    lost: int
+    silent: int
+    ignored: int
+
+    @classmethod
+    def of(cls, replies: Iterable[Message], *, sent: Sequence[Message]) -> _Received:
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+        if len(asked) < len(sent):  # a grid that sends copies leaves our messages without ids of their own
+            asked = {}
+        invited = {message.metadata.dst_node_id for message in sent}
+        answers: dict[int, Message] = {}
+        lost: set[int] = set()
+        ignored = 0
+        for reply in replies:
+            sender = reply.metadata.src_node_id
+            node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
+            first = node not in answers or (answers[node].has_error() and not reply.has_error())
+            if node in invited and sender == node and first:
+                answers[node] = reply
+            elif node in invited and sender == SUPERLINK_NODE_ID and reply.has_error():
+                lost.add(node)
+            else:
+                ignored += 1
+        gone = lost - answers.keys()
+        return cls(
+            replies=list(answers.values()),
+            lost=len(gone),
+            silent=len(invited - answers.keys() - gone),
+            ignored=ignored,
+        )
+
+    def log(self) -> None:
+        """Say how many clients dropped out, and how."""
+        invited = len(self.replies) + self.lost + self.silent
+        if self.lost or self.silent:
+            _log.warning(
+                "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
+                self.lost + self.silent,
+                invited,
+                self.lost,
+                self.silent,
+            )
+        if self.ignored:
+            _log.warning("%d messages were ignored: no invited client sent them", self.ignored)
+        _log_errors(self.replies, invited=invited)
 
 
-def _log_errors(replies: Sequence[Message]) -> None:
+def _log_errors(replies: Sequence[Message], *, invited: int) -> None:
     """How many clients failed, and why where that is a constant: other texts may hold data."""
     errors = [reply.error for reply in replies if reply.has_error()]
     if not errors:
         return
-    _log.warning("%d of %d clients answered with an error", len(errors), len(replies))
+    _log.warning("%d of %d clients answered with an error", len(errors), invited)
     refusals = Counter(
         error.reason
         for error in errors

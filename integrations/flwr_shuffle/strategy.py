@@ -380,11 +380,12 @@ class ShuffleStrategy(Strategy):
             return None, None
         anonymous = _anonymous(received, current)
         self._invited += current.invited
-        self._answered += len(anonymous.participants)
+        self._answered += anonymous.answered  # and not participants: who sends nonsense hides nobody
         if anonymous.count == 0 or anonymous.refusal is not None:
             self._refuse(anonymous, current)
             return None, None
         total, count = _summed(anonymous, current.mechanism)
+        self._answered -= anonymous.count - count
         dropped = anonymous.unreadable + anonymous.count - count
         if dropped:
             _log.warning("aggregate_train: %d replies dropped: no reports of this round", dropped)
@@ -538,15 +539,17 @@ class ShuffleStrategy(Strategy):
         """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way.
 
         Raises:
-            ValueError: if there were replies, and none of them was a report.
+            ValueError: if enough clients for a round answered, and no answer was a report: that is an app
+                without the mod. Fewer are drop-outs, lest a few nodes could stop a run.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._books.refuse(actual=current.worst if lost else None, participants=None)
         reason = anonymous.refusal or "no report in it"
         _log.warning("aggregate_train: the batch was refused (%s); nothing is released", reason)
-        if anonymous.participants and anonymous.unreadable == len(anonymous.participants):
+        answered = len(anonymous.participants)
+        if answered >= self.minimum_reports and anonymous.unreadable == answered:
             raise ValueError(
-                f"none of {len(anonymous.participants)} replies holds a report of the round: is a ShuffleMod "
+                f"none of {answered} replies holds a report of the round: is a ShuffleMod "
                 "the first of the client app's mods? What came instead was not randomised, and is with this "
                 "server now"
             )

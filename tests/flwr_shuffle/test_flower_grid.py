@@ -147,37 +147,6 @@ def test_batches_under_the_minimum_are_refused():
     assert anonymous.refusal is Refusal.UNDER_MINIMUM
 
 
-class _Meddling(InProcessGrid):
-    """Adds replies that no node was asked for."""
-
-    def __init__(self, *args, meddle, **options):
-        super().__init__(*args, **options)
-        self._meddle = meddle
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return self._meddle(super().send_and_receive(messages, timeout=timeout))
-
-
-@pytest.mark.parametrize(
-    ("meddle", "refusal"),
-    [
-        (lambda replies: [*replies, replies[0]], Refusal.DUPLICATE),
-        (lambda replies: replies, Refusal.WRONG_ROUND),
-    ],
-    ids=["twice", "not invited"],
-)
-def test_replies_of_nodes_that_were_not_asked_refuse_the_round(meddle, refusal):
-    inner = _Meddling(grid_of(clients=5)._client_app, num_nodes=5, meddle=meddle)
-    grid = ShuffleGrid(inner, stage=stage())
-    if refusal is Refusal.WRONG_ROUND:
-        stranger = grid_of(clients=9)
-        extra = stranger.send_and_receive([question(stranger.get_node_ids()[-1], instruction())])
-        inner._meddle = lambda replies: [*replies, *extra]
-    anonymous = ask(grid).anonymous
-    assert anonymous.reports is None
-    assert anonymous.refusal is refusal
-
-
 def test_rounds_that_are_not_one_round_are_refused():
     grid = ShuffleGrid(grid_of(clients=3), stage=stage())
     first, second, third = grid.get_node_ids()

@@ -214,7 +214,7 @@ def states(path: Path) -> list[tuple[int, str]]:
 
 
 def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:
-    """Client, mixer, server twice, and the SuperLink with everything that hangs on it."""
+    """Client, SuperNode, mixer, server twice, and the SuperLink with everything that hangs on it."""
     ledger = tmp_path / "budget.db"
     killer = Killer(parties)
     owed = np.zeros(len(Against))
@@ -233,7 +233,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
         )
 
     # A client dies while it trains: three reports are enough.
-    for place in ("train-1-2", "replied-3", "shuffled-5"):
+    for place in ("train-1-2", "replied-3", "train-2-4", "shuffled-5"):
         killer.stop_at(place)
     run = start("first", 6)
     killer.kill_at("train-1-2")
@@ -249,6 +249,14 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
     assert lost.charged is not None, "the batch was mixed, and may be somewhere"
     no_less_is_owed(server_lives=True)
+
+    # A whole SuperNode dies: the SuperLink says so in its place, and three reports are enough again.
+    killer.reached("train-2-4")
+    parties.clients[2].kill()
+    killer.kill_at("train-2-4")
+    wait_for(lambda: (4, "complete") in states(ledger), seconds=180, what="round 4 without one SuperNode")
+    no_less_is_owed(server_lives=True)
+    parties.clients[2] = parties.start_client(2)
 
     # The server dies with shuffled reports in its memory, before they are in the books.
     killer.kill_at("shuffled-5")
