@@ -131,7 +131,7 @@ def with_vector_sum(train: TensorDataset, test: tuple[Tensor, Tensor], options: 
             "rounds": len(engine.accountant),
             "epsilon_certified": interval.upper,
             "epsilon_leaked_at_least": interval.lower,
-            "noise_multiplier": optimizer.sum_noise_multiplier,
+            "noise_multiplier": optimizer.noise_multiplier,
             "noise_deviation_over_radius": math.sqrt(protocol.noise_variance) / protocol.radius,
             "parameters": protocol.dim,
             "levels": protocol.levels,

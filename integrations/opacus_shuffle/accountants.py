@@ -55,7 +55,13 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @history.setter
     def history(self, value: object) -> NoReturn:
-        raise ShufflePrivacyError(f"history cannot be assigned: {_NEEDS_ROUND}")
+        raise ShufflePrivacyError(
+            "history cannot be assigned. Opacus's get_noise_multiplier does so to try noise multipliers out, "
+            "but they and a sample rate do not determine the cost of a shuffled round. To meet a target use "
+            "PrivacyEngine.make_private_with_epsilon, or "
+            "shuffle_plugins.accounting.calibrate_local_epsilon; to restore a history use load_state_dict; "
+            "to add rounds use record(round, num_steps=...)"
+        )
 
     def record(self, shuffle_round: Round, num_steps: int = 1) -> None:
         """Record rounds that are about to be released.
@@ -305,10 +311,11 @@ class _RecordRound(AccountingHook):
                 "after every batch, or use BatchMemoryManager"
             )
         shuffle_round = optimizer.shuffle_round
-        if not math.isclose(self.sample_rate, shuffle_round.sampling_rate, rel_tol=1e-12):
+        # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
+        if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):
             raise ShufflePrivacyError(
                 f"the hook was made for sample_rate={self.sample_rate!r}, the optimizer draws k/n = "
-                f"{shuffle_round.sampling_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
+                f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
         if self.budget is not None:
             self.budget.check(self.accountant, shuffle_round)

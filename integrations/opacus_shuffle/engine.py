@@ -35,12 +35,14 @@ from opacus_shuffle.summation import (
     SumSetting,
     build_randomizer,
     is_sum,
+    positive,
     randomizer_factory,
     sum_factory,
+    whole,
 )
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.accounting.accountant import check_delta, check_target
-from shuffle_plugins.accounting.calibrate import MIN_LOCAL_EPSILON
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.accounting.search import largest_within
 from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
@@ -48,7 +50,7 @@ from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 logger = logging.getLogger(__name__)
 
-GradSampleMode = Literal["hooks", "functorch", "ew"]
+GradSampleMode = Literal["hooks", "functorch", "ew", "no_op"]
 SamplingName = Literal["without-replacement", "poisson"]
 PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
 
@@ -56,15 +58,12 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     Sampling.WITHOUT_REPLACEMENT: FixedSizeSampler,
     Sampling.POISSON: PoissonSampler,
 }
-_GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew")
+_GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
 _OPACUS_KEYWORDS = {
     "noise_multiplier": "the noise that meets the target is found",
-    "poisson_sampling": "use sampling='poisson' or sampling='without-replacement'",
-    "clipping": "every gradient is clipped to one ball of radius max_grad_norm; leave it out",
-    "noise_generator": "use randomness=, a cryptographic generator by default",
-    "rand_on_empty": "an empty Poisson round releases nothing; leave it out",
 }
 _BISECTIONS = 30
+_WELL_USED = 0.97  # share of a target beyond which nobody need be told of the rest
 _LEAST_NOISE, _MOST_NOISE, _NOISE_PRECISION = 0.25, 2.0**14, 1e-3
 
 
@@ -150,13 +149,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         noise_multiplier: float | None = None,
         max_grad_norm: float,
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
-        sampling: SamplingName = "without-replacement",
+        sampling: SamplingName | None = None,
+        poisson_sampling: bool | None = None,
+        clipping: str = "flat",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
         randomness: Randomness | None = None,
+        noise_generator: None = None,
+        rand_on_empty: bool = False,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
         **unknown: object,
@@ -172,7 +175,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 torch's DDP) first to train over several processes.
             optimizer: any torch optimizer over (some of) the module's parameters.
             data_loader: map-style data set, ``batch_size=k``, plain or shuffled order; the whole data set and
-                the same one in every process.
+                the same one in every process. Of an Opacus ``DPDataLoader`` k is ``sample_rate`` times n,
+                rounded; ``sampling`` says how batches are drawn here too.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
                 For local randomizers.
             noise_multiplier: for ``"vector-sum"`` and ``"multi-message"``, the deviation of the Gaussian that
@@ -185,15 +189,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 factory; or a sum of many messages per client: ``"vector-sum"``, ``"multi-message"``, or a
                 ``functools.partial`` of ``VectorSum.with_noise`` or ``BallSum.with_noise`` with further
                 options.
-            sampling: law of the batches.
+            sampling: law of the batches: ``"without-replacement"`` (the default) or ``"poisson"``.
+            poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
+                False is ``"without-replacement"``. Left out, ``sampling`` decides.
+            clipping: ``"flat"``, one ball for a sample's whole gradient.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
-            grad_sample_mode: how Opacus computes per-sample gradients. Ghost modes never materialise them and
-                are refused.
+            grad_sample_mode: how Opacus computes per-sample gradients; under ``"no_op"`` your code sets every
+                parameter's ``grad_sample``. Ghost modes never materialise them and are refused.
             wrap_model: as in Opacus; False attaches hooks to ``module`` and returns them.
             randomness: coins of sampler and randomizer. ``SeededRandomness`` makes a run repeatable and voids
                 its privacy.
+            noise_generator: must stay None; ``randomness`` takes its place.
+            rand_on_empty: must stay False; an empty Poisson round is of no records, not of invented ones.
             target_epsilon: optional budget; the step that would exceed it raises ``PrivacyBudgetExceeded``.
             target_delta: δ of the budget.
 
@@ -207,12 +216,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ValueError: for numbers outside their range.
         """
         _refuse_keywords("make_private", unknown)
+        _refuse_other_meanings(
+            clipping=clipping, noise_generator=noise_generator, rand_on_empty=rand_on_empty
+        )
+        sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
         accountant = self._require_accountant()
         population, cohort = self._check(
             module=module,
             optimizer=optimizer,
             data_loader=data_loader,
-            sampling=sampling,
             grad_sample_mode=grad_sample_mode,
             randomness=randomness,
         )
@@ -251,6 +263,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         sampler.attach(private_optimizer)
         private_loader = with_sampler(data_loader, sampler, batch_first=batch_first)
+        private_loader.sample_rate = sampler.sample_rate
         private_module = self._prepare_model(
             module,
             batch_first=batch_first,
@@ -259,6 +272,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             wrap_model=wrap_model,
         )
         private_module.forbid_grad_accumulation()
+        private_optimizer.watch(private_module)
         self._remember(data_loader)
         self._in_use = True
         self._optimizer = private_optimizer
@@ -276,20 +290,24 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         epochs: int | None = None,
         num_steps: int | None = None,
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
-        sampling: SamplingName = "without-replacement",
+        sampling: SamplingName | None = None,
+        poisson_sampling: bool | None = None,
+        clipping: str = "flat",
         criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
         grad_sample_mode: GradSampleMode = "hooks",
         wrap_model: bool = True,
         randomness: Randomness | None = None,
+        noise_generator: None = None,
+        rand_on_empty: bool = False,
         **unknown: object,
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
         For ``"vector-sum"`` and ``"multi-message"`` with the least noise instead. Either is solved for the
         exact n, k, number of steps, randomizer and accountant, on top of what the accountant has recorded
-        already. Read it from ``optimizer.local_epsilon`` or ``optimizer.sum_noise_multiplier``. The step that
+        already. Read it from ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. The step that
         would exceed the budget raises ``PrivacyBudgetExceeded``.
 
         Args:
@@ -303,12 +321,16 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             num_steps: number of optimizer steps.
             randomizer: see :meth:`make_private`.
             sampling: see :meth:`make_private`.
+            poisson_sampling: see :meth:`make_private`.
+            clipping: see :meth:`make_private`.
             criterion: see :meth:`make_private`.
             batch_first: see :meth:`make_private`.
             loss_reduction: see :meth:`make_private`.
             grad_sample_mode: see :meth:`make_private`.
             wrap_model: see :meth:`make_private`.
             randomness: see :meth:`make_private`.
+            noise_generator: see :meth:`make_private`.
+            rand_on_empty: see :meth:`make_private`.
 
         Returns:
             (module, optimizer, data_loader).
@@ -319,24 +341,30 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ValueError: if no ε0 meets the target.
         """
         _refuse_keywords("make_private_with_epsilon", unknown)
+        _refuse_other_meanings(
+            clipping=clipping, noise_generator=noise_generator, rand_on_empty=rand_on_empty
+        )
+        sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
         population, cohort = self._check(
             module=module,
             optimizer=optimizer,
             data_loader=data_loader,
-            sampling=sampling,
             grad_sample_mode=grad_sample_mode,
             randomness=randomness,
         )
         if (epochs is None) == (num_steps is None):
             raise ShufflePrivacyError("give exactly one of epochs and num_steps")
-        for name, value in (("epochs", epochs), ("num_steps", num_steps)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ShufflePrivacyError(f"{name} must be a positive integer, got {value!r}")
-        steps = num_steps if num_steps is not None else (epochs or 0) * (population // cohort)
+        steps = (
+            whole("num_steps", num_steps)
+            if epochs is None
+            else whole("epochs", epochs) * (population // cohort)
+        )
+        target_epsilon = positive("target_epsilon", target_epsilon)
+        target_delta = positive("target_delta", target_delta)
         dim = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         run = _Run(
             dim=dim,
-            radius=float(max_grad_norm),
+            radius=positive("max_grad_norm", max_grad_norm),
             population=population,
             cohort=cohort,
             sampling=Sampling(sampling),
@@ -451,18 +479,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         module: nn.Module,
         optimizer: Optimizer,
         data_loader: DataLoader[Any],
-        sampling: str,
         grad_sample_mode: str,
         randomness: Randomness | None,
     ) -> tuple[int, int]:
         if grad_sample_mode not in _GRAD_SAMPLE_MODES:
             raise ShufflePrivacyError(
                 f"grad_sample_mode {grad_sample_mode!r} does not give every sample's whole gradient, which "
-                f"local randomisation needs: use one of {_GRAD_SAMPLE_MODES}"
-            )
-        if sampling not in [s.value for s in _SAMPLERS]:
-            raise ShufflePrivacyError(
-                f"sampling must be one of {[s.value for s in _SAMPLERS]}, got {sampling!r}"
+                f"the randomizer needs: use one of {_GRAD_SAMPLE_MODES}, and BatchMemoryManager to save "
+                "memory"
             )
         if isinstance(module, (FSDPModule, FullyShardedDataParallel)):
             raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
@@ -545,6 +569,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 f"no noise keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise the "
                 "target, or take fewer steps"
             )
+        _warn_of_rest(spent(found), run, limit=f"noise_multiplier={1 / found:.3g}, the least that is tried")
         return 1 / found
 
     def _largest_epsilon(self, factory: RandomizerFactory, run: _Run) -> float:
@@ -576,6 +601,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             method=accountant.method,
         )
         if not len(accountant):
+            self._warn_of_cap(round_at(float(alone)), run)
             return float(alone)
         self._warn_of_history(run)
         low, high = MIN_LOCAL_EPSILON, float(alone)
@@ -587,7 +613,33 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             low, high = (low, middle) if exceeds(middle) else (middle, high)
+        self._warn_of_cap(round_at(low), run)
         return low
+
+    def _warn_of_cap(self, new_round: ShuffleRound, run: _Run) -> None:
+        if new_round.local_epsilon < MAX_LOCAL_EPSILON * (1 - 1e-3):
+            return
+        spent = self._require_accountant().spent_with(
+            new_round, num_steps=run.num_steps, target_delta=run.target_delta
+        )
+        _warn_of_rest(spent, run, limit=f"local_epsilon={MAX_LOCAL_EPSILON:g}, the largest that is tried")
+
+
+def _warn_of_rest(spent: float, run: _Run, *, limit: str) -> None:
+    """Say so if a calibrated run leaves a part of its target unused.
+
+    Args:
+        spent: certified ε at the end of the run.
+        run: what was asked for.
+        limit: what the search stopped at, in words.
+    """
+    if spent < _WELL_USED * run.target_epsilon:
+        warnings.warn(
+            f"target_epsilon={run.target_epsilon:g} is not used up: with {limit}, all "
+            f"{run.num_steps} steps together spend ε={spent:.4g} at δ={run.target_delta:g}. Take more steps "
+            "or a larger batch_size to use more of it, or a smaller target",
+            stacklevel=4,
+        )
 
 
 def _require_own_parameters(module: nn.Module, optimizer: Optimizer) -> None:
@@ -595,6 +647,49 @@ def _require_own_parameters(module: nn.Module, optimizer: Optimizer) -> None:
     held: Iterable[nn.Parameter] = (p for group in optimizer.param_groups for p in group["params"])
     if any(p not in own for p in held):
         raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
+
+
+def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> SamplingName:
+    """The law of the batches, said in our words, in Opacus's, or in both alike.
+
+    Raises:
+        ShufflePrivacyError: if the two contradict each other, or are nothing that we know.
+    """
+    if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
+        raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
+    said = {None: None, True: "poisson", False: "without-replacement"}[poisson_sampling]
+    if sampling is not None and said is not None and sampling != said:
+        raise ShufflePrivacyError(
+            f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
+            "give one of them"
+        )
+    law = sampling or said or "without-replacement"
+    if law not in [s.value for s in _SAMPLERS]:
+        raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in _SAMPLERS]}, got {sampling!r}")
+    return law  # type: ignore[return-value]
+
+
+def _refuse_other_meanings(*, clipping: object, noise_generator: object, rand_on_empty: object) -> None:
+    """Take Opacus's arguments where they change nothing, and refuse what would not be done.
+
+    Raises:
+        ShufflePrivacyError: it says what to do instead.
+    """
+    if clipping != "flat":
+        raise ShufflePrivacyError(
+            f"clipping={clipping!r} is not done here: a sample's whole gradient is clipped to one ball of "
+            "radius max_grad_norm (clipping='flat')"
+        )
+    if noise_generator is not None:
+        raise ShufflePrivacyError(
+            "noise_generator is not used, since coins come from a cryptographic generator: leave it out, or "
+            "repeat a run with randomness=SeededRandomness(seed) of shuffle_plugins.randomness"
+        )
+    if rand_on_empty is not False:
+        raise ShufflePrivacyError(
+            "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's records "
+            "must be the data set's: leave it out. An empty round releases noise alone"
+        )
 
 
 def _refuse_keywords(method: str, unknown: dict[str, object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any
 
-from opacus.data_loader import wrap_collate_with_empty
+from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from opacus_shuffle.errors import ShufflePrivacyError
@@ -30,6 +30,8 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
         raise ShufflePrivacyError("the data set is empty")
     if isinstance(data_loader.batch_sampler, CohortSampler):
         return data_loader.batch_sampler.population, data_loader.batch_sampler.cohort
+    if isinstance(data_loader, DPDataLoader):
+        return len(dataset), _rounded_cohort(data_loader.sample_rate, population=len(dataset))
     if data_loader.batch_size is None:
         raise ShufflePrivacyError(
             "the loader has no batch_size (it was built with a batch_sampler, or without batching): build it "
@@ -50,6 +52,17 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
             f"batch_size {data_loader.batch_size} is larger than the data set ({len(dataset)} records)"
         )
     return len(dataset), data_loader.batch_size
+
+
+def _rounded_cohort(sample_rate: float, *, population: int) -> int:
+    """The whole number of records nearest to what a Poisson loader of Opacus's draws on average."""
+    cohort = round(sample_rate * population)
+    if not 1 <= cohort <= population:
+        raise ShufflePrivacyError(
+            f"the DPDataLoader's sample_rate {sample_rate!r} of {population} records is a batch of {cohort}: "
+            "it must be at least one record and at most all of them"
+        )
+    return cohort
 
 
 def with_sampler(

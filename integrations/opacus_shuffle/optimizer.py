@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
+from opacus.accountants import IAccountant
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
-from opacus_shuffle.summation import RandomizerFactory, Setting, SumFactory, SumSetting, setting
+from opacus_shuffle.summation import (
+    NO_NOISE_MULTIPLIER,
+    RandomizerFactory,
+    Setting,
+    SumFactory,
+    SumSetting,
+    setting,
+    whole,
+)
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows
@@ -104,8 +116,7 @@ class ShuffleMixin:
                 f"sampling must be 'without-replacement' or 'poisson', got {str(sampling)!r}"
             )
         sampling = Sampling(sampling)
-        if isinstance(cohort, bool) or not isinstance(cohort, int):
-            raise ShufflePrivacyError(f"cohort must be a positive integer, got {cohort!r}")
+        population, cohort = whole("population", population), whole("cohort", cohort)
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
         self.original_optimizer = optimizer
@@ -116,6 +127,7 @@ class ShuffleMixin:
         self._cohort = cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
+        self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
         self._total: Tensor | None = None
@@ -162,27 +174,13 @@ class ShuffleMixin:
         mechanism = self.mechanism
         if not isinstance(mechanism, LocalRandomizer):
             raise AttributeError(
-                "a sum of many messages per client has no local_epsilon; see sum_noise_multiplier"
+                "a sum of many messages per client has no local_epsilon; see noise_multiplier"
             )
         return float(mechanism.local_epsilon)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
         self._build(self._setting.changed(local_epsilon=value))
-
-    @property
-    def sum_noise_multiplier(self) -> float:
-        """Noise multiplier of a sum of many messages per client; assign to change it from the next round.
-
-        Absent (AttributeError) from local randomizers.
-        """
-        if not isinstance(self._setting, SumSetting):
-            raise AttributeError("a local randomizer has no noise multiplier; see local_epsilon")
-        return float(self._setting.noise_multiplier)
-
-    @sum_noise_multiplier.setter
-    def sum_noise_multiplier(self, value: float) -> None:
-        self._build(self._setting.changed(noise_multiplier=value))
 
     @property
     def max_grad_norm(self) -> float:
@@ -196,19 +194,39 @@ class ShuffleMixin:
 
     @property
     def noise_multiplier(self) -> float:
-        """Absent, so that nothing made for Opacus's noise and neighbours accounts for these rounds."""
-        raise AttributeError(
-            "a shuffle optimizer has no noise_multiplier: its cost is known only to a subsampled_shuffle "
-            "accountant. Privacy is set by local_epsilon, or by sum_noise_multiplier for a multi-message sum"
-        )
+        """Noise multiplier of a sum of many messages per client; assign to change it from the next round on.
+
+        Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
+
+        Raises:
+            ShufflePrivacyError: for local randomizers, which have none. They are not simply without the
+                attribute, because Opacus's schedulers would then blame the optimizer's type.
+        """
+        if not isinstance(self._setting, SumSetting):
+            raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
+        return float(self._setting.noise_multiplier)
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float | None) -> None:
-        if value is not None:
-            raise AttributeError(
-                "a shuffle optimizer has no noise_multiplier: assign local_epsilon, or sum_noise_multiplier "
-                "for a multi-message sum, instead"
-            )
+        if value is not None:  # Opacus's constructor assigns None
+            self._build(self._setting.changed(noise_multiplier=value))
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Deviation of the released sum's error per coordinate over ``max_grad_norm``, to log and compare.
+
+        The root mean square over coordinates, for a cohort of the expected size in the randomizer's worst
+        case, rounding included. It says how loud the noise is and nothing about ε: the noise of local
+        randomizers is no Gaussian of that deviation, and must not be accounted as one.
+        """
+        mechanism = self.mechanism
+        clients = self._cohort if isinstance(mechanism, LocalRandomizer) else 1
+        return math.sqrt(clients * mechanism.worst_variance / mechanism.dim) / float(mechanism.radius)
+
+    @property
+    def sample_rate(self) -> float:
+        """k / n of the loader: the share of the data set that a step draws."""
+        return self._cohort / self._population
 
     @property
     def mechanism(self) -> LocalRandomizer | VectorSum | BallSum:
@@ -223,13 +241,40 @@ class ShuffleMixin:
     # ---- hooks ------------------------------------------------------------------------------------------
 
     def attach_step_hook(self, fn: Callable[[Any], None]) -> None:
-        """Add a hook that runs before each release. Hooks add up: a second one disconnects no accountant."""
+        """Add a hook that runs before each release. Hooks add up: a second one disconnects no accountant.
+
+        Raises:
+            ShufflePrivacyError: for the hook of an accountant of Opacus's, which counts Gaussian noise and
+                add/remove neighbours.
+        """
+        owner = _accountant_of(fn)
+        if owner is not None:
+            raise ShufflePrivacyError(
+                f"{type(owner).__name__} accounts for Gaussian noise under Poisson sampling, which these "
+                "rounds are not: attach get_optimizer_hook_fn(sample_rate=k / n) of a "
+                "SubsampledShufflePLDAccountant, or use opacus_shuffle.PrivacyEngine"
+            )
         self._hooks = (*self._hooks, fn)
         self.step_hook = self._run_hooks
 
     def _run_hooks(self, _: ShuffleMixin) -> None:
         for hook in self._hooks:
             hook(self)
+
+    def watch(self, module: nn.Module) -> None:
+        """Let :meth:`zero_grad` clear the per-sample gradients of the whole module.
+
+        Opacus computes them for parameters that this optimizer does not hold too, and its module refuses to
+        add a second batch's to the first's.
+        """
+        own = set(self._trained)
+        self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """As Opacus's; also drops the per-sample gradients of the parameters of a watched module."""
+        super().zero_grad(set_to_none)  # type: ignore[misc]
+        for p in self._others:
+            p.grad_sample = None  # type: ignore[attr-defined]
 
     # ---- one step ---------------------------------------------------------------------------------------
 
@@ -381,6 +426,16 @@ class ShuffleMixin:
     @staticmethod
     def _num_processes() -> int:
         return 1
+
+
+def _accountant_of(hook: Callable[[Any], None]) -> IAccountant | None:
+    """The accountant of Opacus's kind that a step hook feeds with two numbers; None for any other hook."""
+    if isinstance(hook, AccountingHook):
+        return None
+    owners = [getattr(hook, "__self__", None)]
+    with suppress(TypeError, ValueError):  # no function of Python's, or a cell that is empty still
+        owners += inspect.getclosurevars(hook).nonlocals.values()
+    return next((owner for owner in owners if isinstance(owner, IAccountant)), None)
 
 
 class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]

@@ -7,7 +7,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from numbers import Integral, Real
+from typing import Protocol
 
 from torch import Tensor
 
@@ -32,6 +33,13 @@ SumFactory = Callable[..., VectorSum | BallSum]
 """``VectorSum``, ``BallSum``, a ``with_noise`` of theirs, or a partial: built for noise, dim and cohort."""
 
 DEFAULT_RANDOMIZER = "privunit"
+
+NO_NOISE_MULTIPLIER = (
+    "a local randomizer has no noise_multiplier: every sample's report has noise of its own, set by "
+    "local_epsilon, and Opacus's accountants would count it wrongly. To schedule the noise assign "
+    "optimizer.local_epsilon between steps (a larger one means less noise); to log it read "
+    "optimizer.effective_noise_multiplier"
+)
 
 _SUMS: dict[str, type[VectorSum] | type[BallSum]] = {VectorSum.name: VectorSum, BallSum.name: BallSum}
 _SUM_NAMES = " or ".join(map(repr, _SUMS))
@@ -153,9 +161,11 @@ class LocalSetting(Setting):
 
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> LocalSummation:
         """The summation of randomised rows."""
-        _check_positive(local_epsilon=self.local_epsilon, max_grad_norm=self.radius)
         mechanism = build_randomizer(
-            self.factory, local_epsilon=float(self.local_epsilon), dim=dim, radius=float(self.radius)
+            self.factory,
+            local_epsilon=positive("local_epsilon", self.local_epsilon),
+            dim=dim,
+            radius=positive("max_grad_norm", self.radius),
         )
         return LocalSummation(
             mechanism=mechanism,
@@ -165,10 +175,7 @@ class LocalSetting(Setting):
     def changed(self, **values: float) -> LocalSetting:
         """With another ``local_epsilon`` or ``radius``."""
         if "noise_multiplier" in values:
-            raise AttributeError(
-                "a shuffle optimizer with a local randomizer has no noise_multiplier: assign local_epsilon "
-                "instead"
-            )
+            raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
         return replace(self, **values)  # type: ignore[arg-type]
 
 
@@ -184,7 +191,8 @@ class SumSetting(Setting):
         self, *, dim: int, population: int, cohort: int, sampling: Sampling
     ) -> CoinSummation | TaggedSummation:
         """The summation of the protocol that the factory builds."""
-        _check_positive(noise_multiplier=self.noise_multiplier, max_grad_norm=self.radius)
+        noise_multiplier = positive("noise_multiplier", self.noise_multiplier)
+        radius = positive("max_grad_norm", self.radius)
         if cohort < 2:
             raise ShufflePrivacyError(
                 f"batch_size (the cohort, k) is {cohort}: a sum hides a record among others', so it must be "
@@ -194,8 +202,8 @@ class SumSetting(Setting):
             protocol = self.factory(
                 dim=dim,
                 clients=cohort,
-                radius=float(self.radius),
-                noise_multiplier=float(self.noise_multiplier),
+                radius=radius,
+                noise_multiplier=noise_multiplier,
             )
         except TypeError as error:
             raise ShufflePrivacyError(
@@ -204,9 +212,9 @@ class SumSetting(Setting):
         if not isinstance(protocol, (VectorSum, BallSum)):
             raise ShufflePrivacyError(f"the factory returned {protocol!r}, neither a VectorSum nor a BallSum")
         built = (protocol.dim, protocol.clients, protocol.radius)
-        if built != (dim, cohort, float(self.radius)):
+        if built != (dim, cohort, radius):
             raise ShufflePrivacyError(
-                f"asked for (dim, clients, radius) = {(dim, cohort, self.radius)}, the sum has {built}"
+                f"asked for (dim, clients, radius) = {(dim, cohort, radius)}, the sum has {built}"
             )
         if sampling is Sampling.POISSON:
             raise ShufflePrivacyError(
@@ -223,7 +231,7 @@ class SumSetting(Setting):
         if "local_epsilon" in values:
             raise AttributeError(
                 "a sum of many messages per client has no local_epsilon, since its noise is everybody's: "
-                "assign sum_noise_multiplier instead"
+                "assign noise_multiplier instead"
             )
         return replace(self, **values)  # type: ignore[arg-type]
 
@@ -347,9 +355,25 @@ def build_randomizer(
     return mechanism
 
 
-def _check_positive(**values: Any) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}")
-        if value <= 0:
-            raise ShufflePrivacyError(f"{name} must be positive, got {value!r}")
+def positive(name: str, value: object) -> float:
+    """One positive finite number, a Python or NumPy scalar, as a float.
+
+    Raises:
+        ShufflePrivacyError: if it is anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}")
+    if value <= 0:
+        raise ShufflePrivacyError(f"{name} must be positive, got {value!r}")
+    return float(value)
+
+
+def whole(name: str, value: object) -> int:
+    """One positive whole number, a Python or NumPy scalar, as an int.
+
+    Raises:
+        ShufflePrivacyError: if it is anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ShufflePrivacyError(f"{name} must be a positive integer, got {value!r}")
+    return int(value)

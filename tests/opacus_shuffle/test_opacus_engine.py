@@ -5,9 +5,11 @@ import warnings
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import opacus
 import pytest
 import torch
+from opacus.data_loader import DPDataLoader
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus_shuffle import (
     FixedSizeSampler,
@@ -17,7 +19,8 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
 )
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -224,10 +227,6 @@ LOADERS = {
         lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 8, False)),
         "no batch_size",
     ),
-    "opacus sampler": (
-        lambda: opacus.data_loader.DPDataLoader(DATA, sample_rate=0.2),
-        "no batch_size",
-    ),
     "weighted": (
         lambda: DataLoader(DATA, batch_size=8, sampler=WeightedRandomSampler([1.0] * 40, 40)),
         "WeightedRandomSampler",
@@ -263,7 +262,7 @@ def test_loaders_whose_sampling_would_be_undone_are_refused(make_model: Any, loa
     assert not hasattr(model, "autograd_grad_sample_hooks")
 
 
-@pytest.mark.parametrize("mode", ["ghost", "ghost_fsdp", "ghost_tp", "no_op", "hook"])
+@pytest.mark.parametrize("mode", ["ghost", "ghost_fsdp", "ghost_tp", "hook"])
 def test_modes_without_whole_gradients_are_refused(make_private: Any, mode: str) -> None:
     with pytest.raises(ShufflePrivacyError, match="grad_sample_mode"):
         make_private(grad_sample_mode=mode)
@@ -273,10 +272,6 @@ def test_modes_without_whole_gradients_are_refused(make_private: Any, mode: str)
     "foreign",
     [
         "noise_multiplier",
-        "poisson_sampling",
-        "clipping",
-        "noise_generator",
-        "rand_on_empty",
         "typo_arg",
         "target_unclipped_quantile",
     ],
@@ -286,15 +281,139 @@ def test_unknown_keywords_are_refused(make_private: Any, foreign: str) -> None:
         make_private(**{foreign: 1})
 
 
+def test_a_keyword_of_opacus_is_told_what_replaces_it(make_private: Any) -> None:
+    with pytest.raises(TypeError, match="local_epsilon"):
+        make_private(noise_multiplier=1)
+
+
+def test_arguments_of_opacus_that_change_nothing_are_taken(make_private: Any, train: Any, flat: Any) -> None:
+    _, plain, optimizer, loader = make_private()
+    train(plain, optimizer, loader)
+    _, spoken, optimizer, loader = make_private(
+        clipping="flat", poisson_sampling=False, noise_generator=None, rand_on_empty=False
+    )
+    train(spoken, optimizer, loader)
+    assert torch.equal(flat(plain), flat(spoken))
+
+
+def test_poisson_sampling_of_opacus_chooses_the_law(make_private: Any) -> None:
+    assert isinstance(make_private(poisson_sampling=True)[3].batch_sampler, PoissonSampler)
+    assert isinstance(make_private(poisson_sampling=False)[3].batch_sampler, FixedSizeSampler)
+    both = make_private(poisson_sampling=True, sampling="poisson")
+    assert isinstance(both[3].batch_sampler, PoissonSampler)
+
+
 @pytest.mark.parametrize(
-    ("foreign", "replacement"),
-    [("noise_multiplier", "local_epsilon"), ("poisson_sampling", "sampling="), ("clipping", "max_grad_norm")],
+    ("other", "says"),
+    [
+        ({"clipping": "ghost"}, "clipping='flat'"),
+        ({"noise_generator": torch.Generator()}, "SeededRandomness"),
+        ({"rand_on_empty": True}, "invented record"),
+        ({"poisson_sampling": 1}, "True or False"),
+        ({"poisson_sampling": True, "sampling": "without-replacement"}, "contradict"),
+        ({"poisson_sampling": False, "sampling": "poisson"}, "contradict"),
+    ],
 )
-def test_keywords_of_opacus_are_told_what_replaces_them(
-    make_private: Any, foreign: str, replacement: str
+def test_arguments_of_opacus_that_would_change_the_meaning_are_refused(
+    make_private: Any, other: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(TypeError, match=replacement):
-        make_private(**{foreign: 1})
+    with pytest.raises(ShufflePrivacyError, match=says):
+        make_private(**other)
+
+
+def test_numpy_scalars_are_numbers(make_private: Any, make_model: Any, dataset: Any) -> None:
+    _, _, optimizer, _ = make_private(max_grad_norm=np.float32(0.5), local_epsilon=np.float64(1.5))
+    assert (optimizer.max_grad_norm, optimizer.local_epsilon) == (0.5, 1.5)
+    module = make_model()
+    _, optimizer, _ = PrivacyEngine(accountant="subsampled_shuffle_rdp").make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        target_epsilon=np.float32(2.0),
+        target_delta=np.float64(1e-3),
+        epochs=np.int64(2),
+        max_grad_norm=np.float32(1),
+    )
+    assert 0.1 < optimizer.local_epsilon < 20.0
+
+
+def test_per_sample_gradients_of_ones_own_in_a_real_loop(make_private: Any, train: Any, flat: Any) -> None:
+    """Under "no_op" user code computes gradients, here with torch.func as in Opacus's cifar10 example."""
+    _, hooked, optimizer, loader = make_private()
+    train(hooked, optimizer, loader)
+    engine, module, optimizer, loader = make_private(grad_sample_mode="no_op")
+    parameters = dict(module.named_parameters())
+
+    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(module, values, (x.unsqueeze(0),))
+        return nn.functional.cross_entropy(logits, y.unsqueeze(0))
+
+    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))
+    for x, y in loader:
+        optimizer.zero_grad()
+        for name, value in per_sample(parameters, x, y).items():
+            parameters[name].grad_sample = value.detach()
+        optimizer.step()
+    torch.testing.assert_close(flat(module), flat(hooked))
+    assert len(engine.accountant) == 5
+
+
+def test_an_optimizer_over_some_of_the_parameters_trains(make_model: Any, dataset: Any, train: Any) -> None:
+    module = make_model()
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    module, optimizer, loader = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module[2].parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        local_epsilon=2.0,
+        max_grad_norm=1.0,
+    )
+    frozen = module.get_parameter("_module.0.weight").clone()
+    assert train(module, optimizer, loader) == len(engine.accountant) == 5
+    assert torch.equal(module.get_parameter("_module.0.weight"), frozen)
+
+
+def test_a_loader_of_opacus_gives_its_data_and_its_rate(make_model: Any, dataset: Any, train: Any) -> None:
+    module, engine = make_model(), PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    module, optimizer, loader = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DPDataLoader.from_data_loader(DataLoader(dataset, batch_size=8)),
+        local_epsilon=2.0,
+        max_grad_norm=1.0,
+    )
+    assert loader.dataset is dataset
+    assert loader.sample_rate == optimizer.sample_rate == 0.2
+    assert {len(y) for _, y in loader} == {8}
+    assert train(module, optimizer, loader) == 5
+
+
+def test_a_loader_of_opacus_without_a_record_to_draw_is_refused(make_model: Any, dataset: Any) -> None:
+    module = make_model()
+    with pytest.raises(ShufflePrivacyError, match="sample_rate"):
+        PrivacyEngine().make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DPDataLoader(dataset, sample_rate=0.001),
+            local_epsilon=2.0,
+            max_grad_norm=1.0,
+        )
+
+
+def test_a_target_that_the_largest_local_epsilon_does_not_use_up_is_told(
+    make_model: Any, dataset: Any
+) -> None:
+    module = make_model()
+    with pytest.warns(UserWarning, match=r"target_epsilon=1000 is not used up: with local_epsilon=20"):
+        PrivacyEngine(accountant="subsampled_shuffle_rdp").make_private_with_epsilon(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=8),
+            target_epsilon=1000.0,
+            target_delta=1e-3,
+            epochs=1,
+            max_grad_norm=1.0,
+        )
 
 
 @pytest.mark.parametrize(

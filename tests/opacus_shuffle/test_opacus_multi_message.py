@@ -75,7 +75,7 @@ def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
     steps = train(module, optimizer, loader)
     protocol = optimizer.mechanism
     assert isinstance(protocol, BallSum)
-    assert (protocol.clients, protocol.radius, optimizer.sum_noise_multiplier) == (8, 0.5, 3.0)
+    assert (protocol.clients, protocol.radius, optimizer.noise_multiplier) == (8, 0.5, 3.0)
     again = BallSum.with_noise(dim=protocol.dim, clients=8, noise_multiplier=3.0, radius=0.5)
     accountant = ShuffleAccountant()
     accountant.step(again.sum_round(population=len(dataset)), num_steps=steps)
@@ -131,7 +131,7 @@ def test_what_it_cannot_do_is_refused(private_sum: Any) -> None:
     with pytest.raises(ShufflePrivacyError, match=r"batch_size.* is 1: .*at least 2"):
         private_sum(batch_size=1)
     _, _, optimizer, _ = private_sum()
-    with pytest.raises(AttributeError, match="sum_noise_multiplier"):
+    with pytest.raises(AttributeError, match="noise_multiplier"):
         _ = optimizer.local_epsilon
 
 

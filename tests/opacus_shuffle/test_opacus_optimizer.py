@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from opacus import GradSampleModule
+from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.mechanisms import LInfCoordinate, registry
+from shuffle_plugins.mechanisms import LInfCoordinate, Rows, registry
 from shuffle_plugins.randomness import SeededRandomness
 
 
@@ -684,24 +685,34 @@ def test_a_bad_local_epsilon_leaves_the_present_one(bad: Any) -> None:
     assert optimizer.local_epsilon == optimizer.shuffle_round.local_epsilon == 2.0
 
 
-def test_opacus_noise_schedulers_are_refused() -> None:
+def test_noise_schedulers_of_opacus_are_told_to_schedule_local_epsilon() -> None:
     optimizer = wrap(nn.Linear(6, 3))
-    with pytest.raises(ValueError, match="noise_multiplier"):
+    with pytest.raises(ShufflePrivacyError, match=r"assign optimizer\.local_epsilon between steps"):
         ExponentialNoise(optimizer, gamma=0.9)
-    with pytest.raises(AttributeError, match="local_epsilon"):
+    with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
         optimizer.noise_multiplier = 1.0
 
 
-def test_an_accountant_of_opacus_cannot_count_our_steps(flat: Any) -> None:
-    from opacus.accountants import RDPAccountant
-
-    module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module)
-    foreign = RDPAccountant()
-    optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
-    backward(module, torch.randn(8, 6))
-    refused(optimizer, module, flat, AttributeError, "noise_multiplier", steps=1)
+@pytest.mark.parametrize("accountant", [RDPAccountant, PRVAccountant, GaussianAccountant])
+def test_an_accountant_of_opacus_cannot_count_our_steps(accountant: Any) -> None:
+    foreign = accountant()
+    optimizer = wrap(nn.Linear(6, 3))
+    with pytest.raises(ShufflePrivacyError, match="SubsampledShufflePLDAccountant"):
+        optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
     assert foreign.history == []
+
+
+def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
+    """The deviation over many rounds of one zero gradient, where the randomizer is loudest."""
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module, randomness=SeededRandomness(4))
+    rows = Rows.of(torch.zeros(8, 21))
+    mechanism = optimizer.mechanism
+    sums = torch.stack(
+        [mechanism.randomize_sum(rows, randomness=SeededRandomness(seed)) for seed in range(2_000)]
+    )
+    measured = float(sums.pow(2).mean().sqrt()) / optimizer.max_grad_norm
+    assert optimizer.effective_noise_multiplier == pytest.approx(measured, rel=0.03)
 
 
 def test_grad_clip_schedulers_move_the_norm_ball(make_private: Any, train: Any) -> None:

@@ -115,13 +115,6 @@ def test_the_collate_wrapper_learns_from_its_first_batch() -> None:
 def test_our_keywords_are_opacus_own_where_they_mean_the_same() -> None:
     theirs = inspect.signature(opacus.PrivacyEngine.make_private).parameters
     ours = inspect.signature(opacus_shuffle.PrivacyEngine.make_private).parameters
-    replaced = {
-        "poisson_sampling",
-        "clipping",
-        "noise_generator",
-        "rand_on_empty",
-        "kwargs",
-    }
-    assert set(theirs) - set(ours) == replaced
+    assert set(theirs) - set(ours) == {"kwargs"}
     named = {name: p for name, p in ours.items() if name not in ("self", "unknown")}
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in named.values())

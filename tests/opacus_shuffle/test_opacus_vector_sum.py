@@ -11,6 +11,7 @@ import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
+from opacus.schedulers import ExponentialNoise, LambdaGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortMismatch,
@@ -232,7 +233,7 @@ def test_a_target_counts_what_was_spent_before(make_model: Any, dataset: Any, tr
     train(*first, epochs=2)
     with pytest.warns(UserWarning, match="10 rounds are recorded"):
         second = solved(make_model, dataset, engine=engine, target_epsilon=2.0)
-    assert second[1].sum_noise_multiplier > first[1].sum_noise_multiplier
+    assert second[1].noise_multiplier > first[1].noise_multiplier
     train(*second, epochs=2)
     assert 0.99 * 2.0 < engine.get_epsilon(1e-5) <= 2.0
     with pytest.warns(UserWarning, match="recorded"), pytest.raises(ShufflePrivacyError, match="no noise"):
@@ -270,9 +271,9 @@ def test_noise_may_change_between_rounds_only(private_sum: Any, step: Any) -> No
         batches = iter(split)
         step(module, optimizer, next(batches))
         with pytest.raises(ShufflePrivacyError, match="inside a round"):
-            optimizer.sum_noise_multiplier = 9.0
+            optimizer.noise_multiplier = 9.0
         step(module, optimizer, next(batches))
-        optimizer.sum_noise_multiplier = 9.0
+        optimizer.noise_multiplier = 9.0
         optimizer.max_grad_norm = 0.25
         step(module, optimizer, next(batches))
         step(module, optimizer, next(batches))
@@ -283,26 +284,74 @@ def test_noise_may_change_between_rounds_only(private_sum: Any, step: Any) -> No
 
 def test_numbers_of_the_other_kind_are_absent(private_sum: Any, make_private: Any) -> None:
     _, _, optimizer, _ = private_sum()
-    with pytest.raises(AttributeError, match="sum_noise_multiplier"):
+    with pytest.raises(AttributeError, match="noise_multiplier"):
         _ = optimizer.local_epsilon
-    with pytest.raises(AttributeError, match="sum_noise_multiplier"):
+    with pytest.raises(AttributeError, match="noise_multiplier"):
         optimizer.local_epsilon = 1.0
     _, _, local, _ = make_private()
-    with pytest.raises(AttributeError, match="local_epsilon"):
-        _ = local.sum_noise_multiplier
-    with pytest.raises(AttributeError, match="local_epsilon"):
-        local.sum_noise_multiplier = 1.0
+    with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
+        _ = local.noise_multiplier
+    with pytest.raises(ShufflePrivacyError, match="local_epsilon"):
+        local.noise_multiplier = 1.0
 
 
-def test_an_accountant_of_opacus_cannot_count_sums(private_sum: Any, step: Any, flat: Any) -> None:
-    _, module, optimizer, loader = private_sum()
+def test_an_accountant_of_opacus_cannot_count_sums(private_sum: Any) -> None:
+    _, _, optimizer, _ = private_sum()
     foreign = RDPAccountant()
-    optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
-    before = flat(module)
-    with pytest.raises(AttributeError, match="noise_multiplier"):
-        step(module, optimizer, next(iter(loader)))
+    with pytest.raises(ShufflePrivacyError, match="RDPAccountant accounts for Gaussian noise"):
+        optimizer.attach_step_hook(foreign.get_optimizer_hook_fn(sample_rate=0.2))
     assert foreign.history == []
-    assert torch.equal(flat(module), before)
+
+
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
+def test_noise_schedulers_of_opacus_change_the_noise_and_every_round_is_counted_so(
+    private_sum: Any, train: Any, name: str
+) -> None:
+    engine, module, optimizer, loader = private_sum(randomizer=name)
+    scheduler = ExponentialNoise(optimizer, gamma=2.0)
+    clip = LambdaGradClip(optimizer, scheduler_function=lambda epoch: 0.5**epoch)
+    first = optimizer.noise_multiplier
+    for _ in range(2):
+        train(module, optimizer, loader)
+        scheduler.step()
+        clip.step()
+    assert optimizer.noise_multiplier == 4 * first
+    history = engine.accountant._core.history
+    assert [steps for _, steps in history] == [5, 5]
+    alone = [SubsampledShufflePLDAccountant() for _ in history]
+    for accountant, (shuffle_round, steps) in zip(alone, history, strict=True):
+        accountant.record(shuffle_round, num_steps=steps)
+    assert alone[0].get_epsilon(1e-3) > 1.3 * alone[1].get_epsilon(1e-3)
+
+
+@pytest.mark.parametrize("build", [VectorSum.with_noise, BallSum.with_noise])
+def test_a_share_of_honest_clients_as_documented_trains(
+    private_sum: Any, train: Any, dataset: Any, make_model: Any, build: Any
+) -> None:
+    """The round is charged as a draw from the honest clients alone, the loader still draws from everybody."""
+    counted = functools.partial(build, honest_fraction=0.8)
+    engine, module, optimizer, loader = private_sum(randomizer=counted)
+    assert train(module, optimizer, loader) == len(engine.accountant) == 5
+    assert optimizer.shuffle_round.population == 32
+    assert optimizer.sample_rate == loader.sample_rate == 0.2
+    trusting, *objects = private_sum(randomizer=build)
+    train(*objects)
+    assert engine.get_epsilon(1e-3) > trusting.get_epsilon(1e-3)
+
+    module = make_model()
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    module, optimizer, loader = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        randomizer=counted,
+        target_epsilon=2.0,
+        target_delta=1e-3,
+        epochs=1,
+        max_grad_norm=1.0,
+    )
+    assert train(module, optimizer, loader) == 5
+    assert 1.98 < engine.get_epsilon(1e-3) <= 2.0
 
 
 def test_a_factory_of_something_else_is_refused(private_sum: Any) -> None:
