@@ -272,7 +272,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             wrap_model=wrap_model,
         )
         private_module.forbid_grad_accumulation()
-        private_optimizer.watch(private_module)
+        private_optimizer.watch(module)
         self._remember(data_loader)
         self._in_use = True
         self._optimizer = private_optimizer
