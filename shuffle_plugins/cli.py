@@ -6,12 +6,12 @@ import json
 import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
@@ -76,8 +76,7 @@ T = TypeVar("T")
 
 _NARROWEST = 60
 _PLOT_POINTS = 13
-_PATIENCE = 2.0
-_PUBLISHED_SHOWN = 3
+_PATIENCE = 0.5
 _DELTA = 1e-5
 _HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categories": "categories"}
 _PROBE_DIMS = (1, 2, 1_000)
@@ -150,13 +149,16 @@ def epsilon_command(
     randomizer: Randomizer,
     everything: Annotated[
         bool,
-        typer.Option("--all", metavar="", help="Show every published bound, not the tightest ones only."),
+        typer.Option("--all", metavar="", help="Compute every published bound, not two of them; seconds."),
     ] = False,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """The ε of T rounds at δ, by every bound."""
+    """The ε of T rounds at δ: certified, and by other bounds."""
+    from shuffle_plugins.comparison import ALL_PUBLISHED, FEW_PUBLISHED
+
     _check_picture(plot)
+    published = ALL_PUBLISHED if everything else FEW_PUBLISHED
     shuffle_round = _round(
         local_epsilon=local_epsilon,
         population=population,
@@ -166,19 +168,20 @@ def epsilon_command(
     )
     answer = _compare(shuffle_round, num_steps=rounds, delta=delta, scheme=scheme)
     if as_json:
-        _print_json(_answer_json(answer))
+        _print_json(_answer_json(answer.beside(published)))
     else:
-        shown = answer if everything else answer.shortened(_PUBLISHED_SHOWN)
-        _print(bounds_table(shown, width=_width()), verdict(answer))
-        _say(_only_the_cohort(answer, population=population))
-        _say(_left_out(answer, shown))
+        _show(answer, published=published, population=population)
+        left_out = len(ALL_PUBLISHED) - len(published)
+        _say(f"{left_out} more published bounds: --all shows them." if left_out else None)
     if plot is not None:
-        others = [
-            _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
-            for num_steps in _spread(rounds)
-            if num_steps != rounds
-        ]
-        plot_comparisons(comparisons=[*others, answer], path=plot)
+        points = sorted({*_spread(rounds), rounds})
+        with _patience("drawing", as_json=as_json) as progress:
+            others = []
+            for num_steps in points:
+                other = _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
+                others.append(other.beside(published))
+                progress(len(others), len(points))
+        plot_comparisons(comparisons=others, path=plot)
     _say(_drawn(plot), aside=as_json)
 
 
@@ -202,28 +205,28 @@ def compare_command(
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """The ε of every bound over several numbers of rounds and several ε0."""
+    """The ε of every bound over several numbers of rounds and several ε0; up to seconds for each of them."""
+    from shuffle_plugins.comparison import ALL_PUBLISHED
+
     _check_picture(plot)
     steps = listed(rounds, whole, "--rounds")
     levels = listed(local_epsilon, number, "--local-epsilon")
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
-    answers = [
-        _compare(
-            _round(
+    answers: list[Comparison] = []
+    with _patience("comparing", as_json=as_json) as progress:
+        for level in levels:
+            shuffle_round = _round(
                 local_epsilon=level,
                 population=population,
                 cohort=cohort,
                 scheme=scheme,
                 randomizer=randomizer,
-            ),
-            num_steps=num_steps,
-            delta=delta,
-            scheme=scheme,
-        )
-        for level in levels
-        for num_steps in steps
-    ]
+            )
+            for num_steps in steps:
+                answer = _compare(shuffle_round, num_steps=num_steps, delta=delta, scheme=scheme)
+                answers.append(answer.beside(ALL_PUBLISHED))
+                progress(len(answers), len(levels) * len(steps))
     if as_json:
         _print_json([_answer_json(answer) for answer in answers])
     else:
@@ -274,56 +277,58 @@ def calibrate_command(
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
     from shuffle_plugins.accounting import calibrate_cohort, calibrate_local_epsilon, calibrate_num_steps
+    from shuffle_plugins.comparison import FEW_PUBLISHED
 
     given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
     if given[solve] is not None:
         raise typer.BadParameter(f"leave out --{solve}: it is what --solve asks for")
     found: float
-    match solve:
-        case Unknown.LOCAL_EPSILON:
-            rounds = _needed(rounds, "--rounds")
-            hiding, cohort = _participants(population=population, cohort=cohort, scheme=scheme)
-            found = local_epsilon = calibrate_local_epsilon(
-                target_epsilon=target_epsilon,
-                delta=delta,
-                population=hiding,
-                cohort=cohort,
-                num_steps=rounds,
-                sampling=scheme.sampling,
-                adversary=scheme.adversary,
-                mechanism=randomizer.mechanism,
-                blanket_factory=_blanket_factory(randomizer),
-                method=scheme.composition,
-            )
-        case Unknown.ROUNDS:
-            local_epsilon = _needed(local_epsilon, "--local-epsilon")
-            found = rounds = calibrate_num_steps(
-                target_epsilon=target_epsilon,
-                delta=delta,
-                shuffle_round=_round(
-                    local_epsilon=local_epsilon,
-                    population=population,
+    with _patience("calibrating", as_json=as_json):
+        match solve:
+            case Unknown.LOCAL_EPSILON:
+                rounds = _needed(rounds, "--rounds")
+                hiding, cohort = _participants(population=population, cohort=cohort, scheme=scheme)
+                found = local_epsilon = calibrate_local_epsilon(
+                    target_epsilon=target_epsilon,
+                    delta=delta,
+                    population=hiding,
                     cohort=cohort,
-                    scheme=scheme,
-                    randomizer=randomizer,
-                ),
-                method=scheme.composition,
-            )
-        case Unknown.COHORT:
-            local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
-            factory = _blanket_factory(randomizer)
-            found = cohort = calibrate_cohort(
-                target_epsilon=target_epsilon,
-                delta=delta,
-                population=population,
-                local_epsilon=local_epsilon,
-                num_steps=rounds,
-                sampling=scheme.sampling,
-                adversary=scheme.adversary,
-                mechanism=randomizer.mechanism,
-                blanket=factory(local_epsilon) if factory else None,
-                method=scheme.composition,
-            )
+                    num_steps=rounds,
+                    sampling=scheme.sampling,
+                    adversary=scheme.adversary,
+                    mechanism=randomizer.mechanism,
+                    blanket_factory=_blanket_factory(randomizer),
+                    method=scheme.composition,
+                )
+            case Unknown.ROUNDS:
+                local_epsilon = _needed(local_epsilon, "--local-epsilon")
+                found = rounds = calibrate_num_steps(
+                    target_epsilon=target_epsilon,
+                    delta=delta,
+                    shuffle_round=_round(
+                        local_epsilon=local_epsilon,
+                        population=population,
+                        cohort=cohort,
+                        scheme=scheme,
+                        randomizer=randomizer,
+                    ),
+                    method=scheme.composition,
+                )
+            case Unknown.COHORT:
+                local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
+                factory = _blanket_factory(randomizer)
+                found = cohort = calibrate_cohort(
+                    target_epsilon=target_epsilon,
+                    delta=delta,
+                    population=population,
+                    local_epsilon=local_epsilon,
+                    num_steps=rounds,
+                    sampling=scheme.sampling,
+                    adversary=scheme.adversary,
+                    mechanism=randomizer.mechanism,
+                    blanket=factory(local_epsilon) if factory else None,
+                    method=scheme.composition,
+                )
     answer = _compare(
         _round(
             local_epsilon=local_epsilon,
@@ -337,12 +342,11 @@ def calibrate_command(
         scheme=scheme,
     )
     if as_json:
-        _print_json({"solve": solve.value, "value": found, **_answer_json(answer)})
+        _print_json({"solve": solve.value, "value": found, **_answer_json(answer.beside(FEW_PUBLISHED))})
     else:
         shown = f"{found:,}" if isinstance(found, int) else rounded(found, up=False, digits=6)
         _print(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
-        _print(bounds_table(answer.shortened(_PUBLISHED_SHOWN), width=_width()), verdict(answer))
-        _say(_only_the_cohort(answer, population=population))
+        _show(answer, published=FEW_PUBLISHED, population=population)
     _say(_capped(solve, found), aside=as_json)
 
 
@@ -421,7 +425,7 @@ def plan_command(
 
     _check_picture(plot)
     steps = None if rounds is None else listed(rounds, whole, "--rounds")
-    with _patience("planning") as progress:
+    with _patience("planning", as_json=as_json) as progress:
         found = plan(
             target_epsilon=target_epsilon,
             delta=delta,
@@ -685,9 +689,26 @@ def _participants(*, population: int, cohort: float | None, scheme: Scheme) -> t
 
 
 def _compare(shuffle_round: ShuffleRound, *, num_steps: int, delta: float, scheme: Scheme) -> Comparison:
+    """The package's own bounds; published ones stand beside them on request."""
     from shuffle_plugins.comparison import compare
 
-    return compare(shuffle_round=shuffle_round, num_steps=num_steps, delta=delta, method=scheme.composition)
+    return compare(
+        shuffle_round=shuffle_round,
+        num_steps=num_steps,
+        delta=delta,
+        method=scheme.composition,
+        published=(),
+    )
+
+
+def _show(answer: Comparison, *, published: Sequence[str], population: int) -> None:
+    """Print the certified interval at once, then the table of all bounds."""
+    _print(verdict(answer))
+    sys.stdout.flush()
+    with _patience("published bounds") as progress:
+        answer = answer.beside(published, progress=progress)
+    _print(bounds_table(answer, width=_width()))
+    _say(_only_the_cohort(answer, population=population))
 
 
 def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
@@ -698,11 +719,6 @@ def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
         f"Full participation: sampling earns nothing, so this counts only the {counted:,} reports shuffled "
         f"together, everybody among them, not the population of {population:,}."
     )
-
-
-def _left_out(answer: Comparison, shown: Comparison) -> str | None:
-    count = len(answer.bounds) - len(shown.bounds) + len(answer.out_of_range) - len(shown.out_of_range)
-    return f"{count} more published bounds: --all shows them." if count else None
 
 
 def _capped(solve: Unknown, found: float) -> str | None:
@@ -835,24 +851,24 @@ def _say(note: str | None, *, aside: bool = False) -> None:
 
 
 @contextmanager
-def _patience(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, if a person sits there and it takes long; called with the done and the expected."""
+def _patience(what: str, *, as_json: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr after half a second, if a person watches; called with the done and the expected."""
+    if as_json or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield lambda done, expected: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=None)
-    began = time.monotonic()
-
-    def report(done: int, expected: int) -> None:
-        bar.update(task, completed=done, total=expected)
-        if not bar.live.is_started and time.monotonic() - began > _PATIENCE:
-            bar.start()
-
+    started = Timer(_PATIENCE, bar.start)
+    started.daemon = True
+    started.start()
     try:
-        yield report
+        yield lambda done, expected: bar.update(task, completed=done, total=expected)
     finally:
+        started.cancel()
+        started.join()
         bar.stop()
 
 

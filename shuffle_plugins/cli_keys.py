@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shuffle_plugins.shuffler import keys
-from shuffle_plugins.shuffler.errors import ShuffleError
-from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
+# Cryptography is imported by the commands that use it: all other commands load this module too.
 
 NewFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="New file for the private key; never overwritten.")
@@ -38,6 +36,10 @@ def mixer(file: NewFile, state: StateOption = None) -> None:
     The two files belong together. Without the second, old rounds could be replayed: if it is lost, make new
     ones and give the new public key to the clients.
     """
+    from shuffle_plugins.shuffler import keys
+    from shuffle_plugins.shuffler.errors import ShuffleError
+    from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
+
     key = keys.generate_sealing_key()
     rounds = state or state_beside(file)
     if file.absolute() == rounds.absolute():
@@ -53,6 +55,8 @@ def mixer(file: NewFile, state: StateOption = None) -> None:
 @app.command("client")
 def client(file: NewFile) -> None:
     """Make a client's signing key; print the public key that the mixer enrols."""
+    from shuffle_plugins.shuffler import keys
+
     key = keys.generate_signing_key()
     if file.exists():
         raise FileExistsError(f"{file} exists; a key is never overwritten")
@@ -63,10 +67,14 @@ def client(file: NewFile) -> None:
 @app.command("public")
 def public(file: KeyFile) -> None:
     """Print the public key that belongs to a private one."""
+    from shuffle_plugins.shuffler import keys
+
     print(keys.public_hex(keys.read_private_key(file)))
 
 
 @app.command("enrol")
 def enrol(enrolled: EnrolledFile, key: PublicKey, note: NoteOption = "") -> None:
     """Add a client's public key to a mixer's list. The mix node reads it anew every round."""
+    from shuffle_plugins.shuffler import keys
+
     keys.enrol(enrolled, keys.parse_public_key(key), note=note)

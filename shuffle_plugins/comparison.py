@@ -1,7 +1,8 @@
-"""Every bound this package knows, for one question: so many rounds of one kind, at one δ."""
+"""Bounds on one question: so many rounds of one kind, at one δ. Our own, and published ones beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from shuffle_plugins.accounting import (
@@ -13,10 +14,15 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
 
 _FIXED = "stated for inputs fixed before the round; those of an epoch's batch follow from earlier batches"
-_PUBLISHED_NAMES = frozenset(bound.name for bound in PUBLISHED_BOUNDS)
+
+ALL_PUBLISHED = tuple(bound.name for bound in PUBLISHED_BOUNDS)
+"""Names of all published bounds: computing them takes seconds where cohorts are sampled."""
+
+FEW_PUBLISHED = ("stronger clones, numerical", "subsampled shuffle RDP, published")
+"""Names of two to compare with at a glance: quick, one composing points and one Rényi divergences."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +47,7 @@ class Comparison:
         num_steps: T, how many of them.
         interval: the accountant's certified interval.
         bounds: upper bounds from the tightest to the loosest, then lower bounds likewise.
-        out_of_range: published bounds that do not apply, or are none for this question.
+        out_of_range: published bounds that were asked for and do not apply, or are none for this question.
     """
 
     shuffle_round: ShuffleRound
@@ -50,18 +56,44 @@ class Comparison:
     bounds: tuple[NamedBound, ...]
     out_of_range: tuple[OutOfRange, ...]
 
-    def shortened(self, published: int) -> Comparison:
-        """Of the published bounds that apply only the tightest ones, that many; the package's own all."""
-        theirs = [b for b in self.bounds if b.kind == "upper" and b.name in _PUBLISHED_NAMES]
-        looser = {bound.name for bound in theirs[published:]}
-        kept = tuple(bound for bound in self.bounds if bound.name not in looser)
-        return replace(self, bounds=kept, out_of_range=())
+    def beside(
+        self, published: Collection[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> Comparison:
+        """The same answer with published bounds added.
+
+        Args:
+            published: names of theirs, out of ``ALL_PUBLISHED``.
+            progress: called after each with the number done and the number of all.
+
+        Raises:
+            ValueError: if a name is none of theirs.
+        """
+        unknown = sorted(set(published) - set(ALL_PUBLISHED))
+        if unknown:
+            raise ValueError(f"no published bound is called {unknown[0]!r}; there are {list(ALL_PUBLISHED)}")
+        bounds, out_of_range = list(self.bounds), list(self.out_of_range)
+        known = {bound.name for bound in bounds} | {each.name for each in out_of_range}
+        wanted = [bound for bound in PUBLISHED_BOUNDS if bound.name in published and bound.name not in known]
+        for done, bound in enumerate(wanted, start=1):
+            found = _published(bound, self.shuffle_round, num_steps=self.num_steps, delta=self.interval.delta)
+            if isinstance(found, NamedBound):
+                bounds.append(found)
+            else:
+                out_of_range.append(found)
+            if progress is not None:
+                progress(done, len(wanted))
+        return replace(self, bounds=_ordered(bounds), out_of_range=tuple(out_of_range))
 
 
 def compare(
-    *, shuffle_round: ShuffleRound, num_steps: int, delta: float, method: Method = "pld"
+    *,
+    shuffle_round: ShuffleRound,
+    num_steps: int,
+    delta: float,
+    method: Method = "pld",
+    published: Collection[str] = ALL_PUBLISHED,
 ) -> Comparison:
-    """Bound the ε of T rounds of one kind in every way there is.
+    """Bound the ε of T rounds of one kind in every way there is, or in fewer.
 
     The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
     blanket, and they are stated for a cohort of fixed size and for δ0 = 0.
@@ -71,6 +103,7 @@ def compare(
         num_steps: T ≥ 1.
         delta: in (0, 1).
         method: how the certified interval is composed, ``"pld"`` or ``"rdp"``.
+        published: names of the published bounds to compute; our own bounds are always there.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -78,43 +111,41 @@ def compare(
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)
     interval = accountant.epsilon(delta)
-    bounds = list(accountant.bounds(delta))
-    out_of_range = []
-    for published in PUBLISHED_BOUNDS:
-        if not published.valid:
-            out_of_range.append(OutOfRange(name=published.name, reason=published.note))
-            continue
-        if (
-            shuffle_round.sampling is Sampling.EPOCH
-            and shuffle_round.spans_batches
-            and not published.adaptive
-        ):
-            out_of_range.append(OutOfRange(name=published.name, reason=_FIXED))
-            continue
-        try:
-            population, cohort = _fixed_cohort(shuffle_round)
-            value = published.epsilon(
-                local_epsilon=shuffle_round.local_epsilon,
-                population=population,
-                cohort=cohort,
-                num_steps=num_steps,
-                delta=delta,
-            )
-        except ValueError as error:
-            out_of_range.append(OutOfRange(name=published.name, reason=str(error)))
-        else:
-            bounds.append(
-                NamedBound(name=published.name, kind="upper", epsilon=value, source=published.source)
-            )
-    uppers = sorted((bound for bound in bounds if bound.kind == "upper"), key=lambda bound: bound.epsilon)
-    lowers = sorted((bound for bound in bounds if bound.kind == "lower"), key=lambda bound: -bound.epsilon)
-    return Comparison(
+    own = Comparison(
         shuffle_round=shuffle_round,
         num_steps=num_steps,
         interval=interval,
-        bounds=(*uppers, *lowers),
-        out_of_range=tuple(out_of_range),
+        bounds=_ordered(accountant.bounds(delta)),
+        out_of_range=(),
     )
+    return own.beside(published)
+
+
+def _ordered(bounds: Iterable[NamedBound]) -> tuple[NamedBound, ...]:
+    uppers = sorted((bound for bound in bounds if bound.kind == "upper"), key=lambda bound: bound.epsilon)
+    lowers = sorted((bound for bound in bounds if bound.kind == "lower"), key=lambda bound: -bound.epsilon)
+    return (*uppers, *lowers)
+
+
+def _published(
+    bound: PublishedBound, shuffle_round: ShuffleRound, *, num_steps: int, delta: float
+) -> NamedBound | OutOfRange:
+    if not bound.valid:
+        return OutOfRange(name=bound.name, reason=bound.note)
+    if shuffle_round.sampling is Sampling.EPOCH and shuffle_round.spans_batches and not bound.adaptive:
+        return OutOfRange(name=bound.name, reason=_FIXED)
+    try:
+        population, cohort = _fixed_cohort(shuffle_round)
+        epsilon = bound.epsilon(
+            local_epsilon=shuffle_round.local_epsilon,
+            population=population,
+            cohort=cohort,
+            num_steps=num_steps,
+            delta=delta,
+        )
+    except ValueError as error:
+        return OutOfRange(name=bound.name, reason=str(error))
+    return NamedBound(name=bound.name, kind="upper", epsilon=epsilon, source=bound.source)
 
 
 def _fixed_cohort(shuffle_round: ShuffleRound) -> tuple[int, int]:

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+from numpy import fft
 from scipy.special import expit
 
 from shuffle_plugins.accounting.binomial import LOG_TAIL, TAIL, bernstein_reach
-from shuffle_plugins.accounting.grid import Floats, tally
+from shuffle_plugins.accounting.grid import Floats, tally, transform_size
 from shuffle_plugins.accounting.profiles import hockey_sticks, hull_outcomes, mirrored
 
 MOST_COUNTED = 20.0
@@ -233,7 +233,7 @@ def _fill(
     """Write the law at the counts of one stretch per row."""
     tilt, variance = _tilted(datasets, centre, one=one, zero=zero)
     reach = float(bernstein_reach(variance.max()))
-    size = fft.next_fast_len(int(2 * reach) + 4, real=True)
+    size = transform_size(int(2 * reach) + 4)
     if size > _MOST_TRANSFORM:
         raise ArithmeticError(f"a count of so many bits needs {size} points; use a smaller cohort")
     origin = np.round(centre) - size // 2

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
 from shuffle_plugins.accounting.fair_coins import LOG_TWO_PI, LONG_ROUNDOFF, Long, masses, upper_half
+from shuffle_plugins.accounting.search import zero_between
 
 FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
@@ -103,7 +103,7 @@ def _three_points(trials: int) -> _ThreePoints:
         return sixth_moment * variance - fourth_moment**2
 
     deviation = math.sqrt(trials) / 2
-    variance = float(brentq(excess, 0.6 * deviation, 1.5 * deviation))
+    variance = zero_between(excess, 0.6 * deviation, 1.5 * deviation)
     square = moments(variance)[0] / variance
     return _ThreePoints(reach=math.sqrt(square), outer=variance / square)
 

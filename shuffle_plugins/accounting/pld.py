@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft, optimize
+from numpy import fft
 
-from shuffle_plugins.accounting.grid import Floats, merge_to_grid, spread_to_grid, tally
+from shuffle_plugins.accounting.grid import Floats, merge_to_grid, spread_to_grid, tally, transform_size
 from shuffle_plugins.accounting.losses import Kind, LossLaw
+from shuffle_plugins.accounting.search import zero_between
 
 _WANTED_GRID = 1 << 16
 _SIGMAS = 9.0
@@ -252,8 +253,7 @@ class LossComposition:
         low = min(1.0 / self._deviation, high / 2)
         while excess(low) > 0:
             low /= 4
-        root = optimize.brentq(excess, low, high, xtol=1e-3 * low, rtol=1e-2, maxiter=60, disp=False)
-        return float(root)
+        return zero_between(excess, low, high, xtol=1e-3 * low, rtol=1e-2, most_steps=60)
 
     # -- transform --------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class LossComposition:
         cell = self._cell
         deviation = math.sqrt(variance) + cell
         reach, wrapped = self._reach(tilt, cumulant, centre, deviation)
-        size = fft.next_fast_len(int(2 * reach / cell) + 8, real=True)
+        size = transform_size(int(2 * reach / cell) + 8)
         if size > _MAX_GRID:
             raise ArithmeticError(
                 f"the composition of {self._total_steps:.3g} steps needs {size} grid points, more than "
@@ -294,12 +294,10 @@ class LossComposition:
         error = np.where(known, absolute * np.expm1(np.where(known, relative_error, 0.0)), lost)
         # A real transform lists half of its frequencies.
         noise = 2 * (float(error.sum()) + rounding * float(absolute.sum()))
-        mass = fft.irfft(product, n=size)
-        mass = np.roll(mass, (int(shift) - origin) % size)
-        loss = (origin + np.arange(size)) * cell
+        composed = np.roll(fft.irfft(product, n=size), (int(shift) - origin) % size)
         return _Window(
-            loss=loss,
-            mass=np.maximum(mass, 0.0),
+            loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
+            mass=np.maximum(composed, 0.0),
             tilt=tilt,
             centre=centre,
             log_scale=cumulant - tilt * centre,

@@ -1,4 +1,4 @@
-"""The largest parameter within a target, from a good guess: a secant search on logarithms."""
+"""Searches along a line: the largest parameter within a target, and where a function is zero."""
 
 from __future__ import annotations
 
@@ -78,3 +78,74 @@ def largest_within(
             following = (good + bad) / 2
         x = following
     raise ArithmeticError(f"the certified ε does not rise steadily around {level(x)}; report it")
+
+
+def zero_between(
+    function: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    xtol: float = 2e-12,
+    rtol: float = 8.881784197001252e-16,
+    most_steps: int = 100,
+) -> float:
+    """Where a function is zero between two points at which its signs differ: Brent's method (Brent 1973).
+
+    The same arithmetic as ``scipy.optimize.brentq``, whose package takes a tenth of a second to import: too
+    long for every answer in a shell to wait.
+
+    Args:
+        function: continuous.
+        low: one end, at which the function has another sign than at ``high``, or is zero.
+        high: the other end.
+        xtol: absolute error of the answer.
+        rtol: relative error of the answer, on top.
+        most_steps: after so many the best point so far is the answer, whatever its error.
+
+    Raises:
+        ValueError: if the signs at both ends are the same, or the function is nan somewhere.
+    """
+    before, here = low, high
+    at_before, at_here = _number(function(before), before), _number(function(here), here)
+    if at_before == 0:
+        return before
+    if at_here == 0:
+        return here
+    if (at_before < 0) == (at_here < 0):
+        raise ValueError("the function has the same sign at both ends")
+    across = at_across = last_step = step = 0.0
+    for _ in range(most_steps):
+        if at_before != 0 and at_here != 0 and (at_before < 0) != (at_here < 0):
+            across, at_across = before, at_before
+            last_step = step = here - before
+        if abs(at_across) < abs(at_here):
+            before, here, across = here, across, here
+            at_before, at_here, at_across = at_here, at_across, at_here
+        tolerance = (xtol + rtol * abs(here)) / 2
+        half = (across - here) / 2
+        if at_here == 0 or abs(half) < tolerance:
+            return here
+        following = math.inf
+        if abs(last_step) > tolerance and abs(at_here) < abs(at_before):
+            if before == across:  # a secant
+                following = -at_here * (here - before) / (at_here - at_before)
+            else:  # an inverse parabola
+                slope = (at_before - at_here) / (before - here)
+                chord = (at_across - at_here) / (across - here)
+                spread = chord * slope * (at_across - at_before)
+                if spread != 0:
+                    following = -at_here * (at_across * chord - at_before * slope) / spread
+        if 2 * abs(following) < min(abs(last_step), 3 * abs(half) - tolerance):
+            last_step, step = step, following
+        else:
+            last_step = step = half
+        before, at_before = here, at_here
+        here += step if abs(step) > tolerance else math.copysign(tolerance, half)
+        at_here = _number(function(here), here)
+    return here
+
+
+def _number(value: float, at: float) -> float:
+    if math.isnan(value):
+        raise ValueError(f"the function is nan at {at}")
+    return float(value)

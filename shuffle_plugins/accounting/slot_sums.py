@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from shuffle_plugins.accounting.grid import Floats
 from shuffle_plugins.accounting.positive_parts import expected_positive_part, log_positive_part_bound
 from shuffle_plugins.accounting.profiles import PositiveLosses, hull_outcomes
+from shuffle_plugins.accounting.search import zero_between
 
 _MASS_TOLERANCE = 1e-9
 _ROUNDOFF = 2.0**-50
@@ -155,7 +155,7 @@ def _joined(
     excess, most = missing_middle(0.0), _total_variation(right)
     if excess <= 0 or missing_middle(most) >= 0:
         return right, left, max(-excess, 0.0)
-    amount = float(optimize.brentq(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF))
+    amount = zero_between(missing_middle, 0.0, most, xtol=_ROUNDOFF * most, rtol=_ROUNDOFF)
     return _lowered(right, amount), _lowered(left, amount), max(-missing_middle(amount), 0.0)
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from shuffle_plugins.accounting.blanket import Blanket
     from shuffle_plugins.mechanisms.base import Mechanism
 
@@ -256,15 +257,17 @@ def _entry(name: str) -> _Entry:
 
 
 def _load(target: str | Callable[..., Any] | EntryPoint) -> object:
-    if isinstance(target, EntryPoint):
-        return target.load()
-    if not isinstance(target, str):
+    if callable(target):
         return target
+    if not isinstance(target, str):
+        return target.load()
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def _discover() -> None:
+    from importlib.metadata import EntryPoint, entry_points  # slow to import, and rarely needed
+
     for point in entry_points(group=ENTRY_POINT_GROUP):
         known = _ENTRIES.get(point.name)
         if known is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize, special
+from scipy import special
+
+from shuffle_plugins.accounting.search import zero_between
 
 _TINY = 1e-300
 
@@ -31,5 +33,5 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
 
     widest = math.log(math.sqrt(2 * math.log(2.5 / delta)) / target_epsilon + 2)
     narrowest = -0.5 * math.log(target_epsilon + 60 * (1 + math.log(1 / delta))) - 3
-    root = float(optimize.brentq(excess, narrowest, widest + 1, xtol=1e-13))
+    root = zero_between(excess, narrowest, widest + 1, xtol=1e-13)
     return dim * (sensitivity * math.exp(root)) ** 2

@@ -1,11 +1,13 @@
-"""The secant search on costs of many shapes, and how few of its calls calibration takes."""
+"""The searches on functions of many shapes, and how few calls of the accountant calibration takes."""
 
 import math
 
 import pytest
+from scipy import fft, optimize
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.accounting.grid import transform_size
+from shuffle_plugins.accounting.search import largest_within, zero_between
 
 RANGE = {"lowest": 1e-4, "highest": 20.0, "precision": 2e-4}
 
@@ -90,3 +92,38 @@ def test_calibration_takes_few_calls_and_every_answer_fits(
         accountant = ShuffleAccountant()
         accountant.step(ShuffleRound(local_epsilon=level, **question), num_steps=rounds)
         assert (accountant.upper_epsilon(1e-6) <= target) == fits
+
+
+@pytest.mark.parametrize("rtol", [1e-14, 1e-9, 1e-2])
+@pytest.mark.parametrize("xtol", [1e-300, 1e-12, 1e-3])
+@pytest.mark.parametrize("low", [-0.9, 0.0, 0.25])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: math.tanh(x - 1.234),
+        lambda x: x**3 - 2,
+        lambda x: (x - 0.3) ** 9,
+        lambda x: math.log(x + 1.001) - 0.7,
+        lambda x: math.copysign(1.0, x - 0.77),
+        lambda x: max(x - 0.5, -1e-9),
+        lambda x: x - 3.0,
+    ],
+)
+def test_a_zero_is_scipys_to_the_last_digit(function, low: float, xtol: float, rtol: float) -> None:
+    asked = {"xtol": xtol, "rtol": rtol}
+    expected = optimize.brentq(function, low, 3.0, **asked, disp=False)
+    assert zero_between(function, low, 3.0, **asked) == expected
+    few = optimize.brentq(function, low, 3.0, **asked, maxiter=5, disp=False)
+    assert zero_between(function, low, 3.0, **asked, most_steps=5) == few
+
+
+def test_a_zero_needs_a_change_of_sign_and_numbers() -> None:
+    with pytest.raises(ValueError, match="same sign"):
+        zero_between(lambda x: x + 1, 0.0, 1.0)
+    with pytest.raises(ValueError, match="nan"):
+        zero_between(lambda x: math.nan, 0.0, 1.0)
+
+
+def test_transform_sizes_are_scipys() -> None:
+    for least in (*range(1, 3000), *(3**power for power in range(8, 15)), 1_000_003, (1 << 23) - 1):
+        assert transform_size(least) == fft.next_fast_len(least, real=True)

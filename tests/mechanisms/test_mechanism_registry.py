@@ -16,7 +16,7 @@ def own_entries(monkeypatch):
 
 def offer(monkeypatch, name, value):
     point = EntryPoint(name=name, value=value, group=registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
 
 
 def test_listing_and_accounting_do_not_import_torch():

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from scipy import optimize
-
 from shuffle_plugins.accounting.published.arguments import check_reports
 from shuffle_plugins.accounting.published.rounds import compose_points
+from shuffle_plugins.accounting.search import zero_between
 
 _LARGEST_LOCAL_EPSILON = 100.0
 _CERTIFY = 1e-10
@@ -209,7 +208,7 @@ def shuffling(
     smallest = local_epsilon * 1e-12
     if excess(smallest) <= 0:
         return smallest
-    root = float(optimize.brentq(excess, smallest, largest, xtol=1e-13 * local_epsilon, rtol=1e-12))
+    root = zero_between(excess, smallest, largest, xtol=1e-13 * local_epsilon, rtol=1e-12)
     step = _CERTIFY
     while excess(min(root * (1 + step), largest)) > 0:
         step *= 8

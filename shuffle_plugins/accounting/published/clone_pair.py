@@ -22,13 +22,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
 from scipy.special import betainc, logsumexp
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.published.arguments import Vector, real_orders
 from shuffle_plugins.accounting.published.binomial import log_probability
 from shuffle_plugins.accounting.published.few_clones import log_excess, log_few, log_odds
+from shuffle_plugins.accounting.search import zero_between
 
 Side = Literal["lower", "upper"]
 
@@ -233,10 +233,8 @@ def _solve(pair: ClonePair, delta: float, side: Side) -> float:
     high = pair.local_epsilon
     if excess(high * (1 - 1e-12)) > 0:
         return high if side == "upper" else high * (1 - 1e-12)
-    root = float(
-        optimize.brentq(
-            lambda epsilon: max(excess(epsilon), -750.0), 0.0, high, xtol=1e-14 * high, rtol=1e-12
-        )
+    root = zero_between(
+        lambda epsilon: max(excess(epsilon), -750.0), 0.0, high, xtol=1e-14 * high, rtol=1e-12
     )
     if side == "upper":
         return _first(lambda step: root * (1 + step), lambda e: excess(e) <= 0, default=high)

@@ -12,12 +12,12 @@ from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
 
 from shuffle_plugins.accounting.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.published.arguments import Vector, check_level, check_reports
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
 from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
+from shuffle_plugins.accounting.search import zero_between
 
 _ROUNDING = 1e-9
 _ULPS = 8 * np.finfo(np.float64).eps
@@ -286,7 +286,7 @@ def binary_response_lower(*, local_epsilon: float, num_reports: int, delta: floa
         spent = partial(more, reverse=reverse)
         if spent(0.0) <= 0:
             continue
-        root = float(optimize.brentq(spent, 0.0, local_epsilon, xtol=1e-300, rtol=1e-12))
+        root = zero_between(spent, 0.0, local_epsilon, xtol=1e-300, rtol=1e-12)
         step = 1e-11
         while spent(root * (1 - step)) < 0 and step < 1:
             step *= 8

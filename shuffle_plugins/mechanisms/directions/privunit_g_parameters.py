@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy import optimize, special
+from scipy import special
 
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
 from shuffle_plugins.parameters import check_dim
@@ -96,6 +96,8 @@ def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitGParameters
     Raises:
         ValueError: if a parameter is out of range.
     """
+    from scipy import optimize  # slow to import, and needed by no other mechanism
+
     check_local_epsilon(local_epsilon)
     check_dim(dim)
 

@@ -23,9 +23,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy import optimize
-
 from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.search import zero_between
 from shuffle_plugins.mechanisms.directions.sphere import cap_measure, cap_moment, caps_overlap
 from shuffle_plugins.mechanisms.sampled.randomized_response import bit_blanket
 from shuffle_plugins.parameters import check_dim
@@ -111,7 +110,7 @@ def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
         share = inverse_odds + cap_measure(threshold, dim=dim)
         return threshold * share - (cap_moment(threshold, dim=dim) if threshold < 1 else 0.0)
 
-    threshold = float(optimize.brentq(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13, maxiter=2000))
+    threshold = zero_between(slope, 0.0, 1.0, xtol=1e-300, rtol=1e-13, most_steps=2000)
     return PrivUnitParameters.at(min(threshold, 1 - 1e-16), local_epsilon=local_epsilon, dim=dim)
 
 

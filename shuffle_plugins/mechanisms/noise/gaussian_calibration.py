@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy import optimize, special
+from scipy import special
 
 from shuffle_plugins.accounting.blanket import check_local_epsilon
+from shuffle_plugins.accounting.search import zero_between
 
 _MARGIN = 1e-9
 
@@ -51,4 +52,4 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
         found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
         return math.log(max(found, 1e-300) / delta)
 
-    return math.exp(float(optimize.brentq(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13))) * (1 + _MARGIN)
+    return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)
