@@ -31,9 +31,9 @@ class KnownCohort:
         object.__setattr__(self, "adversary", Adversary(self.adversary))
         if self.sampling is Sampling.EPOCH:
             raise ValueError(
-                "the batches of an epoch release sums, each with its own noise, and hidden among the other "
-                "batches only reports are accounted: use k of n without replacement, which costs less than "
-                "batches known to the observer, or a single pass, in which a client hides in its batch alone"
+                "no bound is known on how batches that release sums, each with noise of its own, hide one "
+                "another in an epoch of a shuffled loader; draw k of n (sampling='without-replacement'), or "
+                "let clients send reports that are private one by one"
             )
         if self.sampling not in schemes:
             raise ValueError(
