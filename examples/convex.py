@@ -71,6 +71,8 @@ LOGISTIC = (
     Run("pan-private AC-SA", AGD(), PanPrivate()),
     Run("CLDP-SGD", CohortSGD(num_steps=128), Reports()),
     Run("DSS-SGD", SelfSampledSGD(num_steps=128), Reports()),
+    Run("SGD by reports, one epoch", SGD(), Reports()),
+    Run("permuted SGD", PermutationSGD(), Reports()),
     Run("permuted noisy SGD", PermutationSGD(), Reports(mechanism="gaussian")),
     Run("local SGD", SGD(), Local()),
 )
