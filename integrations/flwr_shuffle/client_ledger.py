@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from functools import cache
 from typing import cast
 
@@ -12,19 +13,15 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings
 from flwr_shuffle.messages import Instruction
 from flwr_shuffle.randomizers import Randomizer
-from shuffle_plugins.ledger import (
-    ClientLedger,
-    ClientLimits,
-    ClientSpending,
-    LedgerError,
-    Refused,
-    ReportRefused,
-)
+from shuffle_plugins.ledger import ClientLedger, ClientLimits, LedgerError, Refused, ReportRefused
+from shuffle_plugins.ledger.client import Charged
 
 STATE_KEY = "shuffle-ledger"
 """Key of the count in ``context.state``."""
 
-_TOKENS, _EPSILONS, _DELTAS = "tokens", "local-epsilons", "local-deltas"
+_TOKENS, _EPSILONS, _DELTAS, _SHUFFLED = "tokens", "local-epsilons", "local-deltas", "shuffled"
+_NOTHING_PROMISED = "-"
+_OUTCOMES_KEY, _ROUNDS, _FAILED = "shuffle-outcomes", "rounds", "failed"
 _log = logging.getLogger("flwr")
 
 
@@ -33,16 +30,30 @@ _CODES = {
     Refused.MAX_ROUNDS: ClientRefusal.MAX_ROUNDS,
     Refused.MAX_TOTAL: ClientRefusal.MAX_TOTAL_LOCAL_EPSILON,
     Refused.TOKEN_SPENT: ClientRefusal.TOKEN_SPENT,
+    Refused.FEW_REPORTS: ClientRefusal.MIN_REPORTS,
+    Refused.MAX_EPSILON: ClientRefusal.MAX_EPSILON,
 }
 
 
 def charge(
-    context: Context, settings: ClientSettings, instruction: Instruction, mechanism: Randomizer
+    context: Context,
+    settings: ClientSettings,
+    instruction: Instruction,
+    mechanism: Randomizer,
+    *,
+    shuffled: str | None,
 ) -> None:
     """Charge one report of a round to this client, before it trains; a file has it when this returns.
 
     Without a file the count is in ``context.state``. Flower keeps that per node and run, and only when the
     app has answered: it does not outlast a crash of the client, nor the run. It is there for simulations.
+
+    Args:
+        context: of the client's app.
+        settings: what the client agrees to, and where it counts.
+        instruction: of the round.
+        mechanism: of the report.
+        shuffled: the round of as many reports as were promised; None if it cannot be accounted for.
 
     Raises:
         ClientRefused: if a limit would be exceeded, the token was charged before, or the file cannot be used.
@@ -51,9 +62,11 @@ def charge(
     try:
         if settings.ledger_file is None:
             _warn_of_short_memory()
-            _charge_state(context.state, instruction.token, mechanism, settings.limits)
+            charged = Charged(shuffled, mechanism.local_epsilon, mechanism.local_delta)
+            _charge_state(context.state, instruction.token, charged, settings.limits)
             return
         with ClientLedger(settings.ledger_file) as ledger:
+            _say_where(str(ledger.path))
             ledger.charge(
                 run=instruction.run,
                 token=instruction.token,
@@ -62,6 +75,7 @@ def charge(
                 local_epsilon=mechanism.local_epsilon,
                 local_delta=mechanism.local_delta,
                 limits=settings.limits,
+                shuffled=shuffled,
             )
     except ReportRefused as refused:
         code = _CODES[refused.code]
@@ -72,23 +86,44 @@ def charge(
         raise ClientRefused(ClientRefusal.LEDGER) from error
 
 
-def _charge_state(state: RecordDict, token: bytes, mechanism: Randomizer, limits: ClientLimits) -> None:
-    record = state.config_records.get(STATE_KEY, ConfigRecord({_TOKENS: [], _EPSILONS: [], _DELTAS: []}))
-    tokens = cast(list[bytes], record[_TOKENS])
+def _charge_state(state: RecordDict, token: bytes, charged: Charged, limits: ClientLimits) -> None:
+    empty = ConfigRecord({_TOKENS: [], _EPSILONS: [], _DELTAS: [], _SHUFFLED: []})
+    record = state.config_records.get(STATE_KEY, empty)
+    tokens, rounds = cast(list[bytes], record[_TOKENS]), cast(list[str], record[_SHUFFLED])
     epsilons, deltas = cast(list[float], record[_EPSILONS]), cast(list[float], record[_DELTAS])
     if token in tokens:
         raise ReportRefused(Refused.TOKEN_SPENT)
-    spent = ClientSpending(
-        reports=len(tokens), local_epsilon=math.fsum(epsilons), local_delta=math.fsum(deltas)
+    history = Counter(
+        Charged(None if shuffled == _NOTHING_PROMISED else shuffled, epsilon, delta)
+        for shuffled, epsilon, delta in zip(rounds, epsilons, deltas, strict=True)
     )
-    limits.check(local_epsilon=mechanism.local_epsilon, spent=spent)
+    limits.check(charged=charged, history=history)
     state[STATE_KEY] = ConfigRecord(
         {
             _TOKENS: [*tokens, token],
-            _EPSILONS: [*epsilons, mechanism.local_epsilon],
-            _DELTAS: [*deltas, mechanism.local_delta],
+            _EPSILONS: [*epsilons, charged.local_epsilon],
+            _DELTAS: [*deltas, charged.local_delta],
+            _SHUFFLED: [*rounds, charged.shuffled or _NOTHING_PROMISED],
         }
     )
+
+
+def count_outcome(context: Context, *, failed: bool) -> None:
+    """Note in the run's context whether the app failed in a round. It stays on the client."""
+    record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({_ROUNDS: 0, _FAILED: 0}))
+    rounds, failures = cast(int, record[_ROUNDS]), cast(int, record[_FAILED])
+    context.state[_OUTCOMES_KEY] = ConfigRecord({_ROUNDS: rounds + 1, _FAILED: failures + failed})
+
+
+def failed_share(context: Context) -> float:
+    """In what share of this run's rounds the app failed; 0 before the first."""
+    record = context.state.config_records.get(_OUTCOMES_KEY)
+    return 0.0 if record is None else cast(int, record[_FAILED]) / cast(int, record[_ROUNDS])
+
+
+@cache
+def _say_where(path: str) -> None:
+    _log.info("shuffle: this client counts what it spends in %s", path)
 
 
 @cache

@@ -175,7 +175,8 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
     layouts = {Layout.of(arrays) for arrays in models.values()}
     if len(instructions) != 1 or len(layouts) != 1:
         raise ValueError("all clients of a round get the same instruction and a model of the same layout")
-    return instructions.pop(), layouts.pop().dim
+    instruction = instructions.pop()
+    return instruction, instruction.report_dim(layouts.pop().dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,16 @@ from shuffle_plugins.shuffler.keys import parse_public_key
 Number = TypeVar("Number", int, float)
 
 PREFIX = "shuffle-"
+_LONGEST_REPLY = 604800.0
 MAX_LOCAL_EPSILON = "shuffle-max-local-epsilon"
 MAX_LOCAL_DELTA = "shuffle-max-local-delta"
 MAX_ROUNDS = "shuffle-max-rounds"
 MAX_TOTAL_LOCAL_EPSILON = "shuffle-max-total-local-epsilon"
+MIN_REPORTS = "shuffle-min-reports"
+MAX_EPSILON = "shuffle-max-epsilon"
+DELTA = "shuffle-delta"
 LEDGER_FILE = "shuffle-ledger-file"
+REPLY_SECONDS = "shuffle-reply-seconds"
 MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
 SIGNING_KEY_FILE = "shuffle-signing-key-file"
 OPEN_TYPES = {
@@ -44,14 +49,18 @@ KEYS = frozenset(
         MAX_LOCAL_DELTA,
         MAX_ROUNDS,
         MAX_TOTAL_LOCAL_EPSILON,
+        MIN_REPORTS,
+        MAX_EPSILON,
+        DELTA,
         LEDGER_FILE,
+        REPLY_SECONDS,
         MIXER_PUBLIC_KEY,
         SIGNING_KEY_FILE,
     }
 )
 """Every ``shuffle-`` key that a client's ``node_config`` may have."""
 
-_COUNTED = frozenset({MAX_LOCAL_EPSILON, MAX_ROUNDS, MAX_TOTAL_LOCAL_EPSILON})
+_COUNTED = frozenset({MAX_LOCAL_EPSILON, MAX_ROUNDS, MAX_TOTAL_LOCAL_EPSILON, MAX_EPSILON})
 
 
 class ClientRefusal(StrEnum):
@@ -85,8 +94,8 @@ class ClientRefusal(StrEnum):
         "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_TOTAL = (
-        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
-        "shuffle-max-total-local-epsilon in its node_config, or, in a simulation, "
+        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds, "
+        "shuffle-max-total-local-epsilon or shuffle-max-epsilon in its node_config, or, in a simulation, "
         "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_LEDGER = (
@@ -106,6 +115,10 @@ class ClientRefusal(StrEnum):
     )
     MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
     MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
+    MIN_REPORTS = (
+        "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
+    )
+    MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
     TOKEN_SPENT = "shuffle: the client has answered this round before"
     TRAINING_FAILED = "shuffle: training failed on the client"
     INTERNAL = "shuffle: the client failed; its own log says why"
@@ -133,11 +146,12 @@ class ClientSettings:
     """What one client agrees to, and where its ledger and keys are.
 
     Attributes:
-        limits: on ε0 per round, rounds, and total ε0.
+        limits: on ε0 per round, rounds, total ε0, the fewest reports of a round, and the certified ε.
         max_local_delta: largest δ0 of a report; 0 admits pure ε0 mechanisms alone.
         ledger_file: where the client counts; None keeps the count in Flower's context.
         mixer_key: public key of the mixer, 32 bytes; None sends unsealed reports.
         signing_key_file: the client's private signing key; present if and only if ``mixer_key`` is.
+        reply_seconds: when a reply leaves, after the request came; None lets it leave once it is ready.
     """
 
     limits: ClientLimits
@@ -145,6 +159,7 @@ class ClientSettings:
     ledger_file: Path | None = None
     mixer_key: bytes | None = None
     signing_key_file: Path | None = None
+    reply_seconds: float | None = None
 
     @classmethod
     def of(
@@ -180,13 +195,13 @@ class ClientSettings:
         max_local_delta: float | None,
     ) -> Self:
         _check_keys(own)
-        rounds = own.get(MAX_ROUNDS)
-        if rounds is not None and type(rounds) is not int:
-            raise ValueError(f"{MAX_ROUNDS} is a whole number, got {rounds!r}")
         configured = ClientLimits(
             max_local_epsilon=_number(own, MAX_LOCAL_EPSILON),
-            max_rounds=rounds,
+            max_rounds=_whole_number(own, MAX_ROUNDS),
             max_total_local_epsilon=_number(own, MAX_TOTAL_LOCAL_EPSILON),
+            min_reports=_whole_number(own, MIN_REPORTS),
+            max_epsilon=_number(own, MAX_EPSILON),
+            delta=_number(own, DELTA),
         )
         both = stricter(limits, configured) if limits is not None else configured
         if both.max_local_epsilon is None:
@@ -205,6 +220,7 @@ class ClientSettings:
             ledger_file=_path(own, LEDGER_FILE),
             mixer_key=None if mixer_key is None else parse_public_key(mixer_key),
             signing_key_file=signing_key,
+            reply_seconds=_seconds(own, REPLY_SECONDS),
         )
         if own.keys() & _COUNTED and settings.ledger_file is None:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
@@ -249,11 +265,15 @@ def check_max_local_delta(limit: float) -> float:
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
-    """Limits that hold where both hold; None in a field is no limit."""
+    """Limits that hold only where both hold; None in a field is no limit."""
+    fewest = [limits.min_reports for limits in (first, second) if limits.min_reports is not None]
     return ClientLimits(
         max_local_epsilon=_least(first.max_local_epsilon, second.max_local_epsilon),
         max_rounds=_least(first.max_rounds, second.max_rounds),
         max_total_local_epsilon=_least(first.max_total_local_epsilon, second.max_total_local_epsilon),
+        min_reports=max(fewest, default=None),
+        max_epsilon=_least(first.max_epsilon, second.max_epsilon),
+        delta=_least(first.delta, second.delta),
     )
 
 
@@ -279,6 +299,20 @@ def _number(own: Mapping[str, UserConfigValue], key: str) -> float | None:
     if isinstance(value, (bool, str)) or math.isnan(value):
         raise ValueError(f"{key} is a number, got {value!r}")
     return float(value)
+
+
+def _seconds(own: Mapping[str, UserConfigValue], key: str) -> float | None:
+    seconds = _number(own, key)
+    if seconds is not None and not 0 < seconds <= _LONGEST_REPLY:
+        raise ValueError(f"{key} is a positive number of seconds, at most {_LONGEST_REPLY:g}")
+    return seconds
+
+
+def _whole_number(own: Mapping[str, UserConfigValue], key: str) -> int | None:
+    value = own.get(key)
+    if value is not None and type(value) is not int:
+        raise ValueError(f"{key} is a whole number, got {value!r}")
+    return value
 
 
 def _path(own: Mapping[str, UserConfigValue], key: str) -> Path | None:

@@ -12,7 +12,9 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
+from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.randomizers import Spec, spec_from_json
+from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 if TYPE_CHECKING:
     from shuffle_plugins.shuffler.envelopes import RoundContext
@@ -23,7 +25,7 @@ RECORD_KEY = "shuffle"
 PAYLOAD_KEY = "payload"
 """The one entry of a reply's record, bytes of one length in all replies of a round."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 TOKEN_BYTES = 16
 MAX_RUN = 128
 """Longest name of a run, in characters."""
@@ -31,6 +33,7 @@ MAX_RUN = 128
 _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
 _MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
+_MINIMUM, _METRICS = "minimum", "metrics"
 _TYPES: dict[str, type] = {
     _VERSION: int,
     _TOKEN: bytes,
@@ -38,7 +41,12 @@ _TYPES: dict[str, type] = {
     _ROUND: int,
     _MECHANISM: str,
     _PARTICIPATION: float,
+    _MINIMUM: int,
 }
+_OPTIONAL: dict[str, type] = {
+    _ANALYZER: bytes,
+    _METRICS: str,
+}  # Flower cannot count the bytes of empty values
 _KEY_BYTES = 32
 
 
@@ -53,6 +61,9 @@ class Instruction:
         mechanism: the randomizer of the update, or the sum that it is a share of.
         participation: probability in (0, 1] with which a client sends a report rather than a dummy.
         analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
+        minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so
+            a mixer gives out no fewer.
+        metrics: what to report on, of an evaluation; empty in training, where the model's update is reported.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -64,6 +75,8 @@ class Instruction:
     mechanism: Spec
     participation: float = 1.0
     analyzer_key: bytes = b""
+    minimum: int = 2
+    metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
@@ -79,6 +92,10 @@ class Instruction:
         object.__setattr__(self, "participation", float(self.participation))
         if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, _KEY_BYTES):
             raise ValueError(f"analyzer_key is {_KEY_BYTES} bytes, or empty")
+        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
+            raise ValueError(f"minimum is a whole number of reports, at least 2, got {self.minimum!r}")
+        if self.metrics and not isinstance(self.mechanism, MechanismSpec):
+            raise ValueError("metrics are reported by a mechanism, not as a share of a sum")
 
     @property
     def sealed(self) -> bool:
@@ -95,10 +112,13 @@ class Instruction:
                 _ROUND: self.server_round,
                 _MECHANISM: self.mechanism.to_json(),
                 _PARTICIPATION: self.participation,
+                _MINIMUM: self.minimum,
             }
         )
-        if self.analyzer_key:  # Flower cannot count the bytes of an empty value
+        if self.analyzer_key:
             record[_ANALYZER] = self.analyzer_key
+        if self.metrics:
+            record[_METRICS] = to_json(self.metrics)
         return record
 
     @classmethod
@@ -110,7 +130,7 @@ class Instruction:
                 another version.
         """
         values: dict[str, Any] = dict(record)
-        types = _TYPES | ({_ANALYZER: bytes} if values.get(_ANALYZER) else {})
+        types = _TYPES | {key: kind for key, kind in _OPTIONAL.items() if values.get(key)}
         if values.keys() != types.keys():
             raise ValueError(f"an instruction has the entries {sorted(types)}, got {sorted(values)}")
         for key, kind in types.items():
@@ -127,7 +147,13 @@ class Instruction:
             mechanism=spec_from_json(values[_MECHANISM]),
             participation=values[_PARTICIPATION],
             analyzer_key=values.get(_ANALYZER, b""),
+            minimum=values[_MINIMUM],
+            metrics=from_json(values.get(_METRICS, "")),
         )
+
+    def report_dim(self, model_dim: int) -> int:
+        """Length of the vector that is reported: of the model's update, or of the metrics."""
+        return len(self.metrics) or model_dim
 
 
 def instruction_of(message: Message) -> Instruction | None:
@@ -148,12 +174,13 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to; an envelope opens only under the very same.
 
     The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
-    dimension, the number of the round, the key that reports are sealed to, and the participation. A server
+    dimension, the number of the round, the key that reports are sealed to, the participation, and the
+    metrics. The fewest reports to be let through stand beside it, as a number that the mixer reads. A server
     that told one client to take part more often than others would find its envelope refused.
 
     Args:
         instruction: as sent, or as received.
-        dim: length of an update, :attr:`flwr_shuffle.updates.Layout.dim`.
+        dim: length of what is reported, :meth:`Instruction.report_dim`.
 
     Raises:
         ValueError: if the dimension is out of range.
@@ -162,8 +189,11 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
 
     terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
-    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + instruction.analyzer_key).digest()
-    return RoundContext(run=instruction.run, token=instruction.token, fingerprint=digest)
+    asked = instruction.analyzer_key + to_json(instruction.metrics).encode()
+    digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
+    return RoundContext(
+        run=instruction.run, token=instruction.token, fingerprint=digest, minimum=instruction.minimum
+    )
 
 
 def plain_payload(report: bytes | None, *, size: int) -> bytes:

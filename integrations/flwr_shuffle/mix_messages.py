@@ -18,7 +18,7 @@ MIX_KEY = "shuffle-mix"
 
 ROLE_QUERY = "query.role"
 MIX_QUERY = "query.mix"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _REFUSAL = "refusal"
 _REQUEST: dict[str, type] = {
@@ -27,6 +27,7 @@ _REQUEST: dict[str, type] = {
     "token": bytes,
     "fingerprint": bytes,
     "analyzer-key": bytes,
+    "promised": int,
     "minimum": int,
     "envelopes": list,
 }
@@ -59,6 +60,7 @@ class MixRequest:
                 "token": self.context.token,
                 "fingerprint": self.context.fingerprint,
                 "analyzer-key": self.analyzer_key,
+                "promised": self.context.minimum,
                 "minimum": self.minimum,
                 "envelopes": self.envelopes,
             }
@@ -77,7 +79,12 @@ class MixRequest:
         if len(values["analyzer-key"]) != KEY_BYTES:
             raise ValueError(f"an analyzer's key has {KEY_BYTES} bytes")
         return cls(
-            context=RoundContext(run=values["run"], token=values["token"], fingerprint=values["fingerprint"]),
+            context=RoundContext(
+                run=values["run"],
+                token=values["token"],
+                fingerprint=values["fingerprint"],
+                minimum=values["promised"],
+            ),
             analyzer_key=values["analyzer-key"],
             minimum=check_minimum(values["minimum"]),
             envelopes=_ciphertexts(values["envelopes"]),

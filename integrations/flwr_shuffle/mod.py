@@ -1,11 +1,14 @@
-"""The client's side: a Flower mod that lets one randomised report of an update out, and nothing else."""
+"""The client's side: a Flower mod that lets one randomised report of a round out, and nothing else."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from threading import Thread
 from typing import Literal
 
 import torch
@@ -13,7 +16,8 @@ from flwr.app import Array, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
-from flwr_shuffle.client_ledger import charge
+from flwr_shuffle.client_ledger import charge, count_outcome, failed_share
+from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.limits import (
     CLOSED,
     OPEN_TYPES,
@@ -23,10 +27,20 @@ from flwr_shuffle.limits import (
     check_max_local_delta,
     open_types,
 )
-from flwr_shuffle.messages import Instruction, context_of, instruction_of, plain_payload, refusal, reply
-from flwr_shuffle.randomizers import Randomizer
+from flwr_shuffle.messages import (
+    RECORD_KEY,
+    Instruction,
+    context_of,
+    instruction_of,
+    plain_payload,
+    refusal,
+    reply,
+)
+from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.updates import Layout
+from shuffle_plugins.accounting.rounds import Sampling
 from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.ledger.client import written
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler.envelopes import seal
@@ -54,7 +68,10 @@ class ShuffleMod:
        report or a dummy goes out, if the server asked for self-sampling;
     5. packs either in a payload of the same length, sealed where the client has pinned a mixer's key.
 
-    A train message without an instruction is refused, and so are messages of every other type: what an app
+    An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
+    place of the update, each clipped to the range that it states.
+
+    A train message without an instruction is refused, and so is every other message without one: what an app
     answers to ``evaluate``, ``query``, and, made with ``client_fn``, to ``get_parameters`` and
     ``get_properties``, would leave the client without protection. The operator of a node can allow each by
     ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
@@ -66,10 +83,18 @@ class ShuffleMod:
       ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
     - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger. One of
       them is needed, unless the constructor has it;
+    - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
+      a server that knows when the client took part; computed by the client itself, from the fewest reports
+      that each round is promised to have. It is a limit over all rounds, too;
+    - ``shuffle-min-reports``: fewest reports that it agrees to be shuffled among. The promise is bound to a
+      sealed report, so a mixer gives out no fewer; in an unsealed round it is the server's word;
     - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
     - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts; needed beside any limit above.
       Where the constructor alone has limits, as in a simulation, the count is kept in the run's context
       without it, and a new run starts from zero;
+    - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
+      short, long, or failed; what is not done by then is taken to have failed. Without it the time of a reply
+      tells how much data the client has. Refusals leave at once, as they depend on no data;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused.
 
@@ -119,12 +144,19 @@ class ShuffleMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
-        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+        begun = time.monotonic()
+        kind = message.metadata.message_type.partition(".")[0]
+        private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
+        if kind != MessageType.TRAIN and not private:
             return self._unprotected(message, context, call_next)
         try:
             task = self._agreed(message, context)
-            report = self._report(task, message, context, call_next)
-            return reply(task.pack(report if _coin(task.participation) else None), to=message)
+            if task.reply_seconds is None:
+                payload = self._payload(task, message, context, call_next)
+            else:
+                due = begun + task.reply_seconds
+                payload = self._payload_in_time(task, message, context, call_next, due=due)
+            return reply(payload, to=message)
         except ClientRefused as refused:
             _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
             return refusal(str(refused.code), to=message)
@@ -155,58 +187,151 @@ class ShuffleMod:
         settings = ClientSettings.of(
             context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
         )
-        key, arrays = _model(message)
         try:
-            layout = Layout.of(arrays)
-            before = layout.flatten(arrays)
+            source = _metrics(message, context, instruction) if instruction.metrics else _update(message)
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
+        dim = len(source.nothing)
         try:
-            mechanism = instruction.mechanism.build(dim=layout.dim)
-            size = instruction.mechanism.report_bytes(dim=layout.dim)
+            mechanism = instruction.mechanism.build(dim=dim)
+            size = instruction.mechanism.report_bytes(dim=dim)
         except Exception as error:  # a mechanism may come from any package
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
         if mechanism.local_delta > settings.max_local_delta:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
-        pack = _packing(settings, instruction, dim=layout.dim, size=size)
+        pack = _packing(settings, instruction, dim=dim, size=size)
         try:
             pack(None)  # whether anything can be sealed is known before it is paid for
         except ShuffleError as error:
             raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
-        charge(context, settings, instruction, mechanism)
-        return _Task(key, layout, before, mechanism, instruction.participation, pack)
+        shuffled = _promised(instruction.mechanism, dim, instruction.minimum)
+        charge(context, settings, instruction, mechanism, shuffled=shuffled)
+        return _Task(source, mechanism, instruction.participation, pack, settings.reply_seconds)
 
-    def _report(self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable) -> bytes:
-        """Train and randomise the update; zeros in its stead if there is none to be had."""
+    def _payload(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> bytes:
+        """A payload of what the app's answer says; of zeros if it says nothing."""
         try:
             answer = call_next(message, context)
             if answer.has_error():
-                raise ValueError(f"training answered with an error: {answer.error.reason}")
-            return task.report(task.layout.flatten(_returned(answer, task.key)).sub_(task.before))
+                raise ValueError(f"the app answered with an error: {answer.error.reason}")
+            payload = task.payload(task.source.read(answer))
+            count_outcome(context, failed=False)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, a cancelled task: no reply would be a bit, too
+            count_outcome(context, failed=True)
             if self._on_failure == "error":
                 _log.exception("Training failed; the server is told no more than that.")
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
             _log.exception("Training failed; an update of zeros is reported.")
-            return task.report(torch.zeros_like(task.before))
+            return task.payload(task.source.nothing)
+        return payload
+
+    def _payload_in_time(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
+    ) -> bytes:
+        """The payload at the moment it is due, neither sooner nor later; one of zeros if it is not ready."""
+        in_stead = task.payload(task.source.nothing)
+        made: list[bytes] = []
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(self._payload(task, message, context, call_next))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=copy_context().run, args=(work,), daemon=True)
+        thread.start()
+        _join(thread, until=due)
+        late = thread.is_alive()
+        _sleep(until=due)
+        if late or (failures and isinstance(failures[0], ClientRefused)):
+            if late:
+                _log.warning("Training was not done when the reply was due; it is taken to have failed.")
+            if self._on_failure == "error":
+                raise ClientRefused(ClientRefusal.TRAINING_FAILED)
+            return in_stead
+        if failures:
+            raise failures[0]
+        return made[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; ``nothing`` is
+    reported if it cannot."""
+
+    nothing: Tensor
+    read: Callable[[Message], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A round that the client has agreed to, and paid for."""
 
-    key: str
-    layout: Layout
-    before: Tensor
+    source: _Source
     mechanism: Randomizer
     participation: float
     pack: Packing
+    reply_seconds: float | None
 
-    def report(self, update: Tensor) -> bytes:
-        """One report of an update (dim,); ValueError if it is not finite."""
-        return self.mechanism.randomize(update.unsqueeze(0), clip=True).to_bytes()
+    def payload(self, vector: Tensor) -> bytes:
+        """One report of a vector (dim,), or by a secret coin a dummy; ValueError if it is not finite."""
+        report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
+        return self.pack(report if _coin(self.participation) else None)
+
+
+def _update(message: Message) -> _Source:
+    """The change of the model's arrays by training.
+
+    Raises:
+        ValueError: if the message's model cannot be trained.
+    """
+    key, arrays = _model(message)
+    layout = Layout.of(arrays)
+    before = layout.flatten(arrays)
+
+    def read(answer: Message) -> Tensor:
+        return layout.flatten(_returned(answer, key)).sub_(before)
+
+    return _Source(torch.zeros_like(before), read)
+
+
+def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """What the app's evaluation measured, and, where asked for, how often the client's app failed."""
+    _model(message)
+    told = failed_share(context)
+
+    def read(answer: Message) -> Tensor:
+        return vector_of(instruction.metrics, answer.content, failed_share=told)
+
+    return _Source(torch.zeros(len(instruction.metrics)), read)
+
+
+def _join(thread: Thread, *, until: float) -> None:
+    thread.join(max(0.0, until - time.monotonic()))
+
+
+def _sleep(*, until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+@lru_cache(maxsize=64)
+def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
+    """The round of as few reports as are promised, all taking part; None if no account can be given of it."""
+    reports = spec.protocol.clients if isinstance(spec, SumSpec) else minimum
+    if minimum < reports:
+        return None
+    try:
+        return written(
+            spec.build(dim=dim).shuffle_round(population=reports, cohort=reports, sampling=Sampling.FULL)
+        )
+    except ValueError:
+        return None
 
 
 def _coin(probability: float) -> bool:
@@ -224,6 +349,9 @@ def _instruction(message: Message) -> Instruction:
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
     if instruction is None:
         raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
+    evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
+    if evaluated != bool(instruction.metrics):
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
     return instruction
 
 

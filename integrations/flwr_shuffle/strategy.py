@@ -343,6 +343,7 @@ class ShuffleStrategy(Strategy):
             mechanism=settings.mechanism,
             participation=settings.sampling.participation,
             analyzer_key=settings.stage.analyzer_key,
+            minimum=minimum,
         )
         record = instruction.to_record()
         for message in messages:

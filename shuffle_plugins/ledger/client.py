@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
 from sqlite3 import Connection
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from shuffle_plugins.ledger.database import Database, Format, StrPath
+from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
+
+if TYPE_CHECKING:
+    from shuffle_plugins.accounting.laws import Round
 
 _ROUNDING = 1e-9
 
 _FORMAT = Format(
     what="client's ledger",
     application_id=0x5350434C,
-    version=1,
+    version=2,
     schema=(
         """CREATE TABLE reports (
             token BLOB PRIMARY KEY NOT NULL,
@@ -24,9 +32,11 @@ _FORMAT = Format(
             mechanism TEXT NOT NULL,
             local_epsilon REAL NOT NULL,
             local_delta REAL NOT NULL,
-            charged TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+            charged TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+            shuffled TEXT
         ) STRICT, WITHOUT ROWID""",
     ),
+    upgrades={1: ("ALTER TABLE reports ADD COLUMN shuffled TEXT",)},
 )
 
 
@@ -37,6 +47,23 @@ class Refused(StrEnum):
     MAX_ROUNDS = "max-rounds"
     MAX_TOTAL = "max-total"
     TOKEN_SPENT = "token-spent"
+    FEW_REPORTS = "few-reports"
+    MAX_EPSILON = "max-epsilon"
+
+
+class Charged(NamedTuple):
+    """What a client was charged for one report.
+
+    Attributes:
+        shuffled: state of the round it was promised to be in, as JSON; None if nothing was promised, and then
+            it counts as a report that everybody sees.
+        local_epsilon: its ε0.
+        local_delta: its δ0.
+    """
+
+    shuffled: str | None
+    local_epsilon: float
+    local_delta: float
 
 
 class ReportRefused(ValueError):
@@ -56,36 +83,61 @@ class ClientLimits:
             that protect in the sum of everybody's alone: whoever adds up must be trusted.
         max_rounds: reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
+        min_reports: fewest reports that one of the client's must be shuffled among.
+        max_epsilon: largest ε of all reports together at ``delta``, against a server that knows in which
+            rounds the client took part. Every round counts as one of no more reports than were promised, and
+            nothing is taken from sampling, of which a server can tell a client what it likes.
+        delta: δ of ``max_epsilon``, in (0, 1); the two go together.
 
     Raises:
-        ValueError: if a limit is not a positive number, or ``max_rounds`` not an int of at least 0.
+        ValueError: if a limit is not a positive number, ``max_rounds`` not an int of at least 0,
+            ``min_reports`` not one of at least 2, or ``max_epsilon`` without ``delta``.
     """
 
     max_local_epsilon: float | None = None
     max_rounds: int | None = None
     max_total_local_epsilon: float | None = None
+    min_reports: int | None = None
+    max_epsilon: float | None = None
+    delta: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_local_epsilon", "max_total_local_epsilon"):
+        for name in ("max_local_epsilon", "max_total_local_epsilon", "max_epsilon"):
             limit = getattr(self, name)
             number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (number and limit > 0):
                 raise ValueError(f"{name} must be a positive number, got {limit!r}")
         if self.max_rounds is not None and (type(self.max_rounds) is not int or self.max_rounds < 0):
             raise ValueError(f"max_rounds must be an int of at least 0, got {self.max_rounds!r}")
+        if self.min_reports is not None and (type(self.min_reports) is not int or self.min_reports < 2):
+            raise ValueError(f"min_reports must be an int of at least 2, got {self.min_reports!r}")
+        if self.delta is not None and not (type(self.delta) in (int, float) and 0 < self.delta < 1):
+            raise ValueError(f"delta must be in (0, 1), got {self.delta!r}")
+        if (self.max_epsilon is None) != (self.delta is None):
+            raise ValueError("max_epsilon and delta go together: an ε holds at a δ")
 
     @property
     def limits_all_rounds(self) -> bool:
         """Whether the limits end the client's reports some day, whatever it is asked."""
-        total = self.max_total_local_epsilon
-        return self.max_rounds is not None or (total is not None and total < math.inf)
+        totals = (self.max_total_local_epsilon, self.max_epsilon)
+        return self.max_rounds is not None or any(total is not None and total < math.inf for total in totals)
 
-    def check(self, *, local_epsilon: float, spent: ClientSpending) -> None:
+    def check(
+        self,
+        *,
+        charged: Charged,
+        history: Mapping[Charged, int],
+    ) -> None:
         """Return if one more report is within the limits. Sums may exceed theirs by rounding.
+
+        Args:
+            charged: the report.
+            history: how often the client was charged for what so far.
 
         Raises:
             ReportRefused: otherwise.
         """
+        local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
         if not (local_epsilon < math.inf if most is None else local_epsilon <= most):
             raise ReportRefused(Refused.MAX_LOCAL_EPSILON)
@@ -94,6 +146,13 @@ class ClientLimits:
         total = self.max_total_local_epsilon
         if total is not None and not spent.local_epsilon + local_epsilon <= total * (1 + _ROUNDING):
             raise ReportRefused(Refused.MAX_TOTAL)
+        if self.min_reports is not None and not _reports(charged) >= self.min_reports:
+            raise ReportRefused(Refused.FEW_REPORTS)
+        if self.max_epsilon is not None and self.delta is not None:
+            after = Counter(history)
+            after[charged] += 1
+            if not epsilon_of(after, delta=self.delta) <= self.max_epsilon:
+                raise ReportRefused(Refused.MAX_EPSILON)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +162,73 @@ class ClientSpending:
     reports: int
     local_epsilon: float
     local_delta: float
+
+    @classmethod
+    def of(cls, history: Mapping[Charged, int]) -> Self:
+        """What a history adds up to: how often the client was charged for what."""
+        return cls(
+            reports=sum(history.values()),
+            local_epsilon=math.fsum(charged.local_epsilon * count for charged, count in history.items()),
+            local_delta=math.fsum(charged.local_delta * count for charged, count in history.items()),
+        )
+
+
+def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
+    """The certified ε of a client's reports against a server that knows in which rounds it took part.
+
+    Each round is one of as many reports as were promised, all of which take part: more reports cost no more,
+    and sampling, which a client cannot check, is not counted. Replace-one neighbours. Infinite if there is no
+    finite one at ``delta``.
+
+    Args:
+        history: how often the client was charged for what.
+        delta: δ in (0, 1).
+
+    Raises:
+        ValueError: if a round cannot be read, or ``delta`` is out of range.
+    """
+    from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_delta
+    from shuffle_plugins.accounting.blanket import MAX_LOCAL_EPSILON
+    from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
+
+    check_delta(delta)
+    accountant = ShuffleAccountant()
+    tails = 0.0
+    for (shuffled, local_epsilon, local_delta), count in history.items():
+        tails += local_delta * count
+        if shuffled is not None:
+            accountant.step(_round(shuffled), num_steps=count)
+        elif local_epsilon > MAX_LOCAL_EPSILON:
+            return math.inf
+        else:
+            seen = ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=1,
+                cohort=1,
+                sampling=Sampling.FULL,
+                local_delta=local_delta,
+            )
+            accountant.step(seen, num_steps=count)
+    if tails >= delta:
+        return math.inf
+    return accountant.spent(delta) if history else 0.0
+
+
+@lru_cache(maxsize=256)
+def _round(shuffled: str) -> Round:
+    from shuffle_plugins.accounting.laws import from_state
+
+    return from_state(json.loads(shuffled))
+
+
+def _reports(charged: Charged) -> float:
+    """How many reports a report was promised to be among."""
+    return 1 if charged.shuffled is None else float(_round(charged.shuffled).cohort)
+
+
+def written(shuffled: Round) -> str:
+    """A round as :class:`Charged` holds it."""
+    return json.dumps(shuffled.state(), allow_nan=False)
 
 
 class ClientLedger:
@@ -121,6 +247,11 @@ class ClientLedger:
     def __init__(self, path: StrPath) -> None:
         self._database = Database(path, format=_FORMAT, create=True)
 
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+        return self._database.path
+
     def charge(
         self,
         *,
@@ -131,6 +262,7 @@ class ClientLedger:
         local_epsilon: float,
         local_delta: float,
         limits: ClientLimits,
+        shuffled: str | None = None,
     ) -> None:
         """Charge one report. It is on the disk when this returns; make the report only then.
 
@@ -142,6 +274,8 @@ class ClientLedger:
             local_epsilon: ε0 of the report in nats; infinity for a share of a multi-message sum.
             local_delta: δ0 of the report.
             limits: what the client agrees to over everything in this file.
+            shuffled: the round that the report is promised to be in, by :func:`written`; None if it may be
+                seen by itself.
 
         Raises:
             ReportRefused: if the limits do not allow it; nothing is charged.
@@ -156,11 +290,13 @@ class ClientLedger:
         with self._database.writing() as connection:
             if connection.execute("SELECT 1 FROM reports WHERE token = ?", (token,)).fetchone():
                 raise ReportRefused(Refused.TOKEN_SPENT)
-            limits.check(local_epsilon=epsilon, spent=self._spent(connection))
+            charged = Charged(shuffled, epsilon, float(local_delta))
+            limits.check(charged=charged, history=_history(connection))
             connection.execute(
-                "INSERT INTO reports (token, run, server_round, mechanism, local_epsilon, local_delta) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (token, run, server_round, mechanism, epsilon, float(local_delta)),
+                "INSERT INTO reports "
+                "(token, run, server_round, mechanism, local_epsilon, local_delta, shuffled) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (token, run, server_round, mechanism, epsilon, charged.local_delta, shuffled),
             )
 
     def spent(self) -> ClientSpending:
@@ -170,17 +306,7 @@ class ClientLedger:
             LedgerError: if it cannot be read.
         """
         with self._database.reading() as connection:
-            return self._spent(connection)
-
-    def _spent(self, connection: Connection) -> ClientSpending:
-        rows = connection.execute(
-            "SELECT local_epsilon, local_delta, count(*) FROM reports GROUP BY local_epsilon, local_delta"
-        ).fetchall()
-        return ClientSpending(
-            reports=sum(count for _, _, count in rows),
-            local_epsilon=math.fsum(epsilon * count for epsilon, _, count in rows),
-            local_delta=math.fsum(delta * count for _, delta, count in rows),
-        )
+            return ClientSpending.of(_history(connection))
 
     def close(self) -> None:
         """Close the file; harmless to repeat."""
@@ -191,6 +317,40 @@ class ClientLedger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_client_ledger(path: StrPath) -> bool:
+    """Whether a file is a client's ledger, of any version; False if it is none, or something else."""
+    return application_of(path) == _FORMAT.application_id
+
+
+def read_reports(path: StrPath) -> dict[str, dict[Charged, int]]:
+    """How often a client was charged for what, by run in the order of their first report. Only reads.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        LedgerError: if it is no client's ledger.
+    """
+    with Database(path, format=_FORMAT, create=False) as database, database.reading() as connection:
+        names = [name for _, name, *_ in connection.execute("PRAGMA table_info(reports)")]
+        column = "shuffled" if "shuffled" in names else "NULL"
+        rows = connection.execute(
+            f"SELECT run, {column} AS promised, local_epsilon, local_delta, count(*) FROM reports "
+            "GROUP BY run, promised, local_epsilon, local_delta "
+            "ORDER BY (SELECT min(charged) FROM reports AS first WHERE first.run = reports.run), run"
+        ).fetchall()
+    runs: dict[str, dict[Charged, int]] = {}
+    for run, shuffled, local_epsilon, local_delta, count in rows:
+        runs.setdefault(run, {})[Charged(shuffled, local_epsilon, local_delta)] = count
+    return runs
+
+
+def _history(connection: Connection) -> dict[Charged, int]:
+    rows = connection.execute(
+        "SELECT shuffled, local_epsilon, local_delta, count(*) FROM reports "
+        "GROUP BY shuffled, local_epsilon, local_delta"
+    )
+    return {Charged(shuffled, epsilon, local_delta): count for shuffled, epsilon, local_delta, count in rows}
 
 
 def _checked(local_epsilon: float) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -26,12 +26,14 @@ class Format:
         application_id: SQLite's mark of the file's owner.
         version: of the schema.
         schema: statements that make an empty file one.
+        upgrades: statements that make a file of an older version, the key, one of the next.
     """
 
     what: str
     application_id: int
     version: int
     schema: tuple[str, ...]
+    upgrades: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Database:
@@ -40,7 +42,8 @@ class Database:
     Args:
         path: the file.
         format: what the file must be, or is made.
-        create: whether to make the file if it is not there.
+        create: whether to make the file if it is not there, and to bring one of an older version up to date;
+            without it such a file is read as it is.
 
     Raises:
         FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
@@ -48,12 +51,12 @@ class Database:
     """
 
     def __init__(self, path: StrPath, *, format: Format, create: bool) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self._format = format
         if not (self.path.parent if create else self.path).exists():
             missing = f"the folder {self.path.parent}" if create else f"the ledger {self.path}"
             raise FileNotFoundError(f"{missing} does not exist")
-        uri = f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        uri = f"{self.path.as_uri()}?mode={'rwc' if create else 'rw'}"
         with self._explained():
             self._connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE_S, isolation_level=None)
         try:
@@ -76,6 +79,9 @@ class Database:
             self._create()
         elif mark != self._format.application_id:
             raise LedgerError(f"{self.path} is not a {self._format.what}; give another file")
+        elif version != self._format.version and version in self._format.upgrades:
+            if create:
+                self._upgrade()
         elif version != self._format.version:
             raise LedgerError(
                 f"{self.path} is a {self._format.what} of version {version}; this release reads version "
@@ -91,6 +97,15 @@ class Database:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {self._format.application_id}")
             connection.execute(f"PRAGMA user_version = {self._format.version}")
+
+    def _upgrade(self) -> None:
+        with self.writing() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            while version in self._format.upgrades:  # unless somebody else was faster
+                for statement in self._format.upgrades[version]:
+                    connection.execute(statement)
+                version += 1
+            connection.execute(f"PRAGMA user_version = {version}")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -136,3 +151,18 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def application_of(path: StrPath) -> int | None:
+    """SQLite's mark of a file's owner; None if there is no file, or it is no database."""
+    place = Path(path).absolute()
+    if not place.is_file():
+        return None
+    try:
+        with closing(
+            sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)
+        ) as connection:
+            (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    except sqlite3.Error:
+        return None
+    return int(mark)

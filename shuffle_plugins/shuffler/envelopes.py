@@ -36,7 +36,7 @@ _SIGNATURE_BYTES = 64
 _COVER_BYTES = 1 + KEY_BYTES + _SIGNATURE_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
 
-_ROUND = b"shuffle-plugins/1 round"
+_ROUND = b"shuffle-plugins/2 round"
 _TO_ANALYZER = b"shuffle-plugins/1 to the analyzer"
 _TO_MIXER = b"shuffle-plugins/1 to the mixer"
 _SIGNED = b"shuffle-plugins/1 signed"
@@ -51,6 +51,8 @@ class RoundContext:
         token: 16 random bytes, used for one attempt at one round.
         fingerprint: 32 bytes that pin all else that clients must have heard alike: the mechanism, its
             options, the dimension, and the probability of taking part.
+        minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
+            no fewer.
 
     Raises:
         ShuffleError: if one of them is of another form.
@@ -59,6 +61,7 @@ class RoundContext:
     run: str
     token: bytes
     fingerprint: bytes
+    minimum: int = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.run, str):
@@ -67,11 +70,14 @@ class RoundContext:
             raise ShuffleError(f"a token has {TOKEN_BYTES} bytes")
         if not isinstance(self.fingerprint, bytes) or len(self.fingerprint) != FINGERPRINT_BYTES:
             raise ShuffleError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
+        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
+            raise ShuffleError(f"a promised minimum is a whole number, at least 2, got {self.minimum!r}")
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""
         run = self.run.encode("utf-8", "surrogatepass")
-        return hashlib.sha256(_ROUND + self.token + self.fingerprint + run).digest()
+        promised = self.minimum.to_bytes(8, "little")
+        return hashlib.sha256(_ROUND + self.token + self.fingerprint + promised + run).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ class Mixer:
             envelopes: one per client that answered.
             context: the round as the server tells it; clients must have heard the same.
             analyzer_key: public key to which clients were told to seal their reports.
-            minimum: fewest reports the asker wants; the larger of this and the mixer's own counts.
+            minimum: fewest reports the asker wants; the largest of this, of what the clients were promised
+                (``context.minimum``), and of the mixer's own counts.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; WRONG_SIZE for envelopes of several lengths; DUPLICATE
@@ -84,7 +85,7 @@ class Mixer:
         """
         if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
-        required = max(self._minimum, check_minimum(minimum))
+        required = max(self._minimum, check_minimum(minimum), context.minimum)
         self._spent.spend(context.token)
         if len({len(envelope) for envelope in envelopes}) > 1:
             raise BatchRefused(Refusal.WRONG_SIZE)

@@ -473,12 +473,13 @@ def test_messages_hold_nothing_else(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "entries"),
     [
-        ("request", {"version": 2}),
+        ("request", {"version": 1}),
         ("request", {"minimum": 1}),
+        ("request", {"promised": 1}),
         ("request", {"token": b"short"}),
         ("request", {"analyzer-key": bytes(31)}),
         ("request", {"envelopes": [1]}),
-        ("role", {"version": 2}),
+        ("role", {"version": 1}),
         ("role", {"public-key": bytes(31)}),
         ("role", {"minimum": 0}),
         ("batch", {"reports": ["a"]}),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import flwr_shuffle.mod as mod_module
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr_shuffle.client_ledger import STATE_KEY
 from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings, stricter
 from flwr_shuffle.messages import context_of, payload_of
 from flwr_shuffle.mod import ShuffleMod
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, RoundContext, envelope_size, open_reports
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
@@ -26,6 +32,8 @@ from shuffle_plugins.shuffler.keys import (
     public_hex,
     write_private_key,
 )
+from shuffle_plugins.shuffler.mixer import Mixer
+from shuffle_plugins.shuffler.tokens import SpentTokens
 
 MODEL = {"w": np.zeros(4, np.float32)}
 TRAIN = adding({"w": np.ones(4)})
@@ -372,4 +380,167 @@ def test_an_analyzer_key_that_is_no_point_is_refused_before_it_costs_anything(
 def test_the_context_of_flower_is_not_written_when_a_file_is(tmp_path: Path) -> None:
     grid = grid_of(TRAIN, node_config={"shuffle-ledger-file": str(tmp_path / "ledger.db")})
     ask(grid, MODEL, instruction(_spec(1.0)))
-    assert grid.context(2).state == RecordDict()
+    assert STATE_KEY not in grid.context(2).state
+
+
+# -- what an operator pins of the round as a whole ----------------------------------------------------------
+
+
+def test_a_smaller_batch_than_the_operator_agrees_to_is_refused() -> None:
+    mod = ShuffleMod(limits=GENEROUS)
+    config = {"shuffle-min-reports": 50}
+    assert _answer(mod, config, instruction(_spec(1.0), minimum=49)) == ClientRefusal.MIN_REPORTS
+    assert _answer(mod, config, instruction(_spec(1.0), minimum=50)) is None
+
+
+@pytest.mark.parametrize("keeps_file", [True, False])
+def test_the_client_computes_its_own_epsilon_from_what_was_promised(keeps_file: bool, tmp_path: Path) -> None:
+    """Against its own composition of the promised rounds, each of 100 reports that all take part."""
+    spec = MechanismSpec(name="linf-block", local_epsilon=1.0)
+    one = spec.build(dim=4).shuffle_round(population=100, cohort=100, sampling=Sampling.FULL)
+    accountant = ShuffleAccountant()
+    accountant.step(one, num_steps=5)
+    limit = accountant.spent(1e-6)
+    pinned: dict[str, Any] = {"max_epsilon": limit * 1.0001, "delta": 1e-6, "max_local_epsilon": 8.0}
+    config: dict[str, Any] = {}
+    if keeps_file:
+        config = {f"shuffle-{name.replace('_', '-')}": value for name, value in pinned.items()}
+        config["shuffle-ledger-file"] = str(tmp_path / "ledger.db")
+    grid = grid_of(
+        TRAIN, mod=ShuffleMod(limits=None if keeps_file else ClientLimits(**pinned)), node_config=config
+    )
+    refused = []
+    for _ in range(8):
+        answer = ask(grid, MODEL, instruction(spec, minimum=100))
+        refused.append(answer.error.reason if answer.has_error() else None)
+    assert refused == [None] * 5 + [ClientRefusal.MAX_EPSILON] * 3
+
+
+def test_nothing_that_a_server_says_of_others_makes_a_round_cheaper(tmp_path: Path) -> None:
+    """A lie on how few are asked to report of how many is no help: only the promised minimum counts."""
+    limits = ClientLimits(max_local_epsilon=8.0, max_epsilon=1.0, delta=1e-6)
+    grid = grid_of(TRAIN, mod=ShuffleMod(limits=limits))
+    asked = instruction(_spec(2.0), minimum=20, participation=1e-9)
+    assert ask(grid, MODEL, asked).error.reason == ClientRefusal.MAX_EPSILON
+
+
+def test_the_pins_of_app_and_node_both_hold() -> None:
+    one = ClientLimits(max_epsilon=1.0, delta=1e-5, min_reports=10)
+    other = ClientLimits(max_epsilon=2.0, delta=1e-6, min_reports=30)
+    expected = ClientLimits(max_epsilon=1.0, delta=1e-6, min_reports=30)
+    assert stricter(one, other) == stricter(other, one) == expected
+    assert stricter(one, ClientLimits()) == one
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"shuffle-min-reports": 1},
+        {"shuffle-min-reports": 2.0},
+        {"shuffle-max-epsilon": 1.0},
+        {"shuffle-delta": 1e-6},
+        {"shuffle-max-epsilon": 1.0, "shuffle-delta": 1.5},
+        {"shuffle-max-epsilon": 0, "shuffle-delta": 1e-6},
+        {"shuffle-reply-seconds": 0},
+        {"shuffle-reply-seconds": "10"},
+        {"shuffle-reply-seconds": math.inf},
+    ],
+)
+def test_pins_that_make_no_sense_are_refused(config: dict[str, Any]) -> None:
+    assert _answer(ShuffleMod(limits=GENEROUS), config, instruction(_spec(0.5))) == ClientRefusal.BAD_SETTINGS
+
+
+def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, tmp_path: Path) -> None:
+    """Also if its own minimum is smaller; and a server that tells it another number opens nothing."""
+    asked = instruction(_spec(1.0), analyzer_key=public_bytes(sealed.analyzer), minimum=4)
+    signers = [generate_signing_key() for _ in range(4)]
+    payloads = []
+    for place, signer in enumerate(signers):
+        write_private_key(tmp_path / f"{place}.pem", signer)
+        config = sealed.config | {"shuffle-signing-key-file": str(tmp_path / f"{place}.pem")}
+        payloads.append(payload_of(ask(grid_of(TRAIN, node_config=config), MODEL, asked)))
+
+    def mixed(envelopes: list[bytes], context: RoundContext) -> int:
+        state = tmp_path / os.urandom(4).hex()
+        SpentTokens.create(state, public_key=public_bytes(sealed.mixer))
+        enrolled = frozenset(public_bytes(signer) for signer in signers)
+        mixer = Mixer(private_key=sealed.mixer, enrolled=enrolled, minimum=2, state=state)
+        return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key).reports)
+
+    context = context_of(asked, dim=4)
+    assert mixed(payloads, context) == 4
+    with pytest.raises(BatchRefused) as few:
+        mixed(payloads[:3], context)
+    assert few.value.code is Refusal.UNDER_MINIMUM
+    with pytest.raises(BatchRefused):
+        mixed(payloads[:3], replace(context, minimum=2))
+
+
+# -- when a reply leaves ------------------------------------------------------------------------------------
+
+
+def _timed(
+    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch, *, on_failure: Any = "zero"
+) -> tuple[Message, list[str]]:
+    """A reply under a fixed time, and what was waited for; no test depends on how long anything took."""
+    waited: list[str] = []
+
+    def join(thread: Thread, *, until: float) -> None:
+        waited.append("training")
+        if train is not _never:
+            thread.join()
+
+    monkeypatch.setattr(mod_module, "_join", join)
+    monkeypatch.setattr(mod_module, "_sleep", lambda until: waited.append("the time"))
+    mod = ShuffleMod(limits=GENEROUS, on_failure=on_failure)
+    grid = grid_of(train, mod=mod, node_config={"shuffle-reply-seconds": 60.0})
+    return ask(grid, MODEL, instruction(_spec(400.0))), waited
+
+
+_END = Event()
+
+
+def _never(message: Message, context: Context) -> Message:
+    _END.wait()
+    return TRAIN(message, context)
+
+
+def _failing(message: Message, context: Context) -> Message:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("train", [TRAIN, _failing, _never])
+def test_every_reply_leaves_at_its_time(
+    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, waited = _timed(train, monkeypatch)
+    _END.set()
+    assert waited == ["training", "the time"]
+    assert len(payload_of(answer)) == _spec(400.0).report_bytes(dim=4) + 1
+
+
+@pytest.mark.parametrize("train", [_failing, _never])
+def test_late_training_is_a_failure(
+    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _END.clear()
+    answer, waited = _timed(train, monkeypatch, on_failure="error")
+    _END.set()
+    assert answer.error.reason == ClientRefusal.TRAINING_FAILED
+    assert waited == ["training", "the time"]
+
+
+def test_the_wait_is_until_the_request_and_the_time_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    now = [100.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(mod_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(mod_module.time, "sleep", sleep)
+    mod_module._sleep(until=107.5)
+    assert slept == [7.5]
+    mod_module._sleep(until=101.0)
+    assert slept == [7.5]
