@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import torch
@@ -32,6 +32,7 @@ _VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32  # a machine with shorter
 _HAS_FMA = bool(_FEATURES.get("fma") or _FEATURES.get("neon") or _FEATURES.get("asimd"))
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _Value = Any
+_Result = TypeVar("_Result")
 
 _LANES_32, _LANES_64 = _VECTOR_BYTES // 4, _VECTOR_BYTES // 8
 _LANE_BITS_32, _LANE_BITS_64 = _LANES_32.bit_length() - 1, _LANES_64.bit_length() - 1
@@ -506,7 +507,7 @@ def transform_rows(
         start, into = given + first * stride * item, target + first * size * item
         kernel(start, stride, dim, factors, into, size_bits, last - first, lane_bits, scale)
 
-    _in_parts(part, rows=rows, size=size)
+    in_parts(part, rows=rows, size=size)
 
 
 def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, signs: Tensor | None) -> None:
@@ -542,15 +543,14 @@ def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, 
             out.data_ptr(),
         )
 
-    _in_parts(part, rows=rows, size=dim)
+    in_parts(part, rows=rows, size=dim)
 
 
-def _in_parts(action: Callable[[int, int], None], *, rows: int, size: int) -> None:
+def in_parts(action: Callable[[int, int], _Result], *, rows: int, size: int) -> list[_Result]:
     """Call on ranges of rows, in as many threads as torch uses where that pays; none outlives the call."""
     threads = min(torch.get_num_threads(), rows, rows * size // _WORTH_A_THREAD)
     if threads <= 1:
-        action(0, rows)
-        return
+        return [action(0, rows)]
     bounds = [rows * i // threads for i in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(action, bounds[:-1], bounds[1:]))
+        return list(pool.map(action, bounds[:-1], bounds[1:]))

@@ -20,8 +20,6 @@ from shuffle_plugins.protocols.targets import check_honest_fraction, check_popul
 from shuffle_plugins.randomness import Randomness, secure
 from shuffle_plugins.rows import Rows
 
-_ENTRIES_AT_ONCE = 1 << 22
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CoinSum(ABC):
@@ -257,11 +255,7 @@ class CoinSum(ABC):
     def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Sum over clients of encoded vectors and their offset, without coins; chunks of clients add up."""
         rows = Rows.of(x)
-        step = max(1, _ENTRIES_AT_ONCE // self.lattice.size)
-        total = torch.zeros(self.lattice.size, dtype=torch.int64)
-        for start in range(0, rows.num_rows, step):
-            part = rows.narrow(start, min(start + step, rows.num_rows))
-            total += self.lattice.encode(part, randomness=randomness).sum(dim=0).cpu()
+        total = self.lattice.encoded_sum(rows, randomness=randomness)
         return total - rows.num_rows * self.lattice.lowest
 
     def all_coins(self, *, randomness: Randomness) -> Tensor:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.parameters import check_dim, check_radius
+from shuffle_plugins.protocols.rounding import BallRounding
 from shuffle_plugins.randomness import Randomness
 from shuffle_plugins.rows import Rows
 
 MOST_LEVELS = 1 << 24
 
 _SELDOM = 61 * math.log(2)  # -log of the probability that a rounded vector is longer than the bound
-_INSIDE = 1 - 1e-12
+_ENTRIES_AT_ONCE = 1 << 22
 
 
 class Lattice(ABC):
@@ -72,6 +73,20 @@ class Lattice(ABC):
         Raises:
             ValueError: if x is not a floating batch of that width, or has NaN or infinite entries.
         """
+
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """The sum over clients of a draw of :meth:`encode`, int64 (size,) on the CPU, in bounded memory.
+
+        Raises:
+            ValueError: as :meth:`encode`.
+        """
+        rows = Rows.of(x)
+        step = max(1, _ENTRIES_AT_ONCE // self.size)
+        total = torch.zeros(self.size, dtype=torch.int64)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, min(start + step, rows.num_rows))
+            total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
+        return total
 
     def decode(self, sums: Tensor) -> Tensor:
         """Sums of encoded data in the units of the data, float64."""
@@ -150,20 +165,21 @@ class FixedPoint(Lattice):
         Raises:
             ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
         """
+        return self._rounding.rows(self._rows(x), draw=randomness.keystream())
+
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """The sum of what :meth:`encode` returns for the same randomness, without a copy of the rows."""
+        return self._rounding.total(self._rows(x), draw=randomness.keystream())
+
+    def _rows(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)
         if rows.dim != self.dim:
             raise ValueError(f"vectors have dimension {self.dim}, got {rows.dim}")
-        scaled = rows.dense().double()
-        norms = torch.linalg.vector_norm(scaled, dim=1)
-        if not bool(norms.isfinite().all()):
-            raise ValueError("the batch has NaN or infinite entries; nothing was released")
-        scale = self.levels / self.radius * _INSIDE * (self.radius / norms.clamp(min=self.radius))
-        scaled = scaled * scale[:, None]
-        encoded = stochastic_round(scaled, randomness=randomness)
-        long = (encoded.double() ** 2).sum(dim=1) > self.norm_bound**2
-        if bool(long.any()):
-            encoded[long] = scaled[long].trunc().to(torch.int64)
-        return encoded
+        return rows
+
+    @property
+    def _rounding(self) -> BallRounding:
+        return BallRounding(radius=self.radius, levels=self.levels, limit=self.norm_bound)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

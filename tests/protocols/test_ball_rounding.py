@@ -1,0 +1,191 @@
+"""Rounding of rows in a ball: its law digit by digit, its moments and bound, and equal bits on every path."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from shuffle_plugins.keystream import Keystream
+from shuffle_plugins.protocols import VectorSum, rounding
+from shuffle_plugins.protocols.fixed_point import FixedPoint
+from shuffle_plugins.protocols.rounding import BallRounding
+from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.rows import Rows
+
+DRAW = Keystream(bytes(range(1, 33)))
+INSIDE = 1 - 1e-12
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def path(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(rounding, "_kernels", lambda: None)
+    elif rounding._kernels() is None:
+        pytest.skip("numba does not run here")
+    return request.param
+
+
+def digits(row, column, *, tiles, tile, place):
+    """A draw of 62 bits, read from the keystream as the module's docstring lays it out."""
+    word, half, block = place // 32, place // 16 % 2, place % 16
+    stream, draw = DRAW, 0
+    for bits in (16, 16, 16, 14):
+        first = 16 * (row * tiles + tile) + block
+        words = stream.words(8 * first, 8).numpy().view("<u4")
+        digit = int(words[word]) >> (16 * half) & 0xFFFF
+        draw = (draw << bits) | (digit >> (16 - bits))
+        stream = stream.following
+    return draw
+
+
+def expected(value, draw):
+    """The whole number below y + u, in whole numbers: y cut to 62 digits after the point."""
+    whole = math.floor(Fraction(value) * (1 << 62))
+    return (whole + draw) >> 62
+
+
+@pytest.mark.parametrize("levels", [50, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_entry_is_rounded_by_all_digits_of_its_draw(path, dtype, levels):
+    """Entries are made such that for each of them the first 16 digits leave the carry open."""
+    widths, rows = (7, 600), 3
+    tiles = 3
+    radius = 1e3
+    factor = levels / radius * INSIDE
+    generator = np.random.default_rng(0)
+    values = np.zeros((rows, sum(widths)))
+    draws = {}
+    for row in range(rows):
+        for column in range(sum(widths)):
+            inside = column if column < 7 else column - 7
+            tile = 0 if column < 7 else 1 + inside // 512
+            draw = digits(row, column, tiles=tiles, tile=tile, place=inside % 512)
+            draws[row, column] = draw
+            open_ = (0xFFFF - (draw >> 46) + generator.random()) / 2**16
+            values[row, column] = (int(generator.integers(-2, 2)) + open_) / factor
+    x = torch.from_numpy(values).to(dtype)
+    rule = BallRounding(radius=radius, levels=levels, limit=1e9)
+    split = Rows([x[:, :7], x[:, 7:].clone()])
+    found = rule.rows(split, draw=DRAW)
+    scaled = x.double().numpy() * (factor * 1.0)
+    wanted = [
+        [expected(float(scaled[row, column]), draws[row, column]) for column in range(sum(widths))]
+        for row in range(rows)
+    ]
+    assert found.tolist() == wanted
+    up = found.numpy() - np.floor(scaled)
+    assert 0.3 < up.mean() < 0.7
+    assert torch.equal(rule.total(split, draw=DRAW), found.sum(dim=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("radius", "levels"), [(1.0, 7), (0.5, 3000), (2.0, 1 << 24)])
+def test_compiled_and_torch_round_alike(monkeypatch, dtype, radius, levels):
+    if rounding._kernels() is None:
+        pytest.skip("numba does not run here")
+    generator = torch.Generator().manual_seed(1)
+    wide = torch.randn(40, 1300, generator=generator).to(dtype)
+    wide[3] = 0
+    wide[4] *= 1e-3
+    rows = Rows([wide[:, :1], wide[:, 5:1290:2], wide[:, 100:612], wide[:, 20:20].clone()])
+    rule = BallRounding(radius=radius, levels=levels, limit=1e12)
+    compiled = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
+    monkeypatch.setattr(rounding, "_kernels", lambda: None)
+    by_torch = rule.rows(rows, draw=DRAW), rule.total(rows, draw=DRAW)
+    assert torch.equal(compiled[0], by_torch[0])
+    assert torch.equal(compiled[1], by_torch[1])
+    assert torch.equal(compiled[0].sum(dim=0), compiled[1])
+
+
+def test_threads_do_not_change_a_sum():
+    x = torch.randn(33, 70_000, generator=torch.Generator().manual_seed(2))
+    rule = BallRounding(radius=1.0, levels=900, limit=1e9)
+    before = torch.get_num_threads()
+    try:
+        totals = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            totals.append(rule.total(Rows.of(x), draw=DRAW))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(totals[0], totals[1])
+    assert torch.equal(totals[0], totals[2])
+
+
+def test_mean_and_variance_are_those_of_independent_roundings(path):
+    """Each entry goes up with its own probability, uncorrelated with its neighbours and other rows."""
+    values = torch.tensor([0.0, 0.25, -0.5, 0.9, 1.5, -2.125, 3.0, -0.001])
+    count = 40_000
+    rule = BallRounding(radius=1e3, levels=1000, limit=1e9)
+    found = rule.rows(Rows.of(values.repeat(count, 1)), draw=DRAW).double()
+    y = values.double() * INSIDE
+    fraction = y - y.floor()
+    error = found.mean(dim=0) - y
+    deviation = (fraction * (1 - fraction) / count).sqrt()
+    assert bool((error.abs() <= 5 * deviation + 1e-9).all())
+    assert bool((found >= y.floor()).all())
+    assert bool((found <= y.floor() + 1).all())
+    assert torch.allclose(found.var(dim=0), fraction * (1 - fraction), atol=5 / count**0.5)
+    noisy = (found - y)[:, (fraction > 0.01) & (fraction < 0.99)]
+    correlation = torch.corrcoef(noisy.T) - torch.eye(noisy.shape[1])
+    assert float(correlation.abs().max()) < 5 / count**0.5
+    between = torch.corrcoef(torch.stack([noisy[:-1].flatten(), noisy[1:].flatten()]))[0, 1]
+    assert abs(float(between)) < 5 / noisy.numel() ** 0.5
+
+
+def test_no_rounded_row_is_longer_than_the_limit(path):
+    """A limit that most rows would pass: those are rounded towards zero, in the rows and in their sum."""
+    x = torch.randn(200, 530, generator=torch.Generator().manual_seed(3))
+    rule = BallRounding(radius=1.0, levels=20, limit=22.1)
+    found = rule.rows(Rows.of(x), draw=DRAW)
+    lengths = (found.double() ** 2).sum(dim=1)
+    assert float(lengths.max()) <= 22.1**2
+    scaled = torch.nn.functional.normalize(x.double()) * 20 * INSIDE
+    cut = (found == scaled.trunc()).all(dim=1)
+    assert 10 < int(cut.sum()) < 190
+    assert torch.equal(rule.total(Rows.of(x), draw=DRAW), found.sum(dim=0))
+
+
+@pytest.mark.parametrize("kind", ["dense", "one-hot", "halves"])
+def test_replacing_a_client_moves_a_sum_by_no_more_than_is_accounted_for(kind):
+    lattice = FixedPoint(dim=1000, radius=1.0, levels=9)
+    row = {
+        "dense": torch.randn(1000, generator=torch.Generator().manual_seed(4)) * 100,
+        "one-hot": torch.eye(1000)[3] * 1e30,
+        "halves": torch.full((1000,), 0.5 / 9),
+    }[kind]
+    batch = torch.stack([row, -row]).repeat(50, 1)
+    encoded = lattice.encode(batch, randomness=SeededRandomness(5)).double()
+    assert float(encoded.abs().max()) <= 9
+    moved = (encoded[::2] - encoded[1::2]).norm(dim=1)
+    assert float(moved.max()) <= lattice.sensitivity
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 599, 1029])
+def test_nothing_is_rounded_of_a_batch_that_is_not_finite(path, bad, place):
+    x = torch.randn(5, 1030)
+    x[4, place] = bad
+    rule = BallRounding(radius=1.0, levels=10, limit=1e9)
+    for action in (rule.rows, rule.total):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            action(Rows.of(x), draw=DRAW)
+
+
+def test_a_seed_fixes_a_sum_and_no_two_rounds_share_draws():
+    protocol = VectorSum(dim=700, clients=6, levels=50, coins=300)
+    x = torch.randn(6, 700)
+    one, again = (protocol.randomize_sum(x, randomness=SeededRandomness(6)) for _ in range(2))
+    assert torch.equal(one, again)
+    source = SeededRandomness(6)
+    first, second = (protocol.rounded_total(x, randomness=source) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_an_empty_batch_sums_to_nothing(path):
+    rule = BallRounding(radius=1.0, levels=10, limit=1e9)
+    empty = Rows.of(torch.zeros(0, 20))
+    assert rule.rows(empty, draw=DRAW).shape == (0, 20)
+    assert rule.total(empty, draw=DRAW).tolist() == [0] * 20
