@@ -179,6 +179,7 @@ def main() -> None:
 def draw(found: dict[str, list[dict[str, object]]], path: Path) -> None:
     figure, axes = plt.subplots(1, len(found), figsize=(6.5 * len(found), 4.8), layout="constrained")
     for axis, (title, rows) in zip(axes, found.items(), strict=True):
+        axis.set_prop_cycle(color=plt.get_cmap("tab20").colors)
         axis.axhline(rows[0]["accuracy"], color="black", linestyle=":", label="not private")
         for name in dict.fromkeys(row["name"] for row in rows[1:]):
             line = [row for row in rows if row["name"] == name]

@@ -367,3 +367,26 @@ def test_one_order_kept_for_two_epochs_costs_more_than_two_epochs() -> None:
     attained = hockey_stick(*kept, 1.2)
     assert attained == pytest.approx(0.6005, abs=5e-5)
     assert attained > 1.05 * two.delta(1.2).upper
+
+
+def test_random_allocation_does_not_bound_the_batches_of_a_shuffled_loader_that_release_sums() -> None:
+    """Two batches of one vector each with Gaussian noise; the two clients' vectors at a right angle."""
+    grid = np.linspace(-6, 6, 121)
+    first, second = np.meshgrid(grid, grid, indexing="ij")
+
+    def law(record: float, chance: float) -> np.ndarray:
+        """Client 1's coordinate of both batches; it is in the first one with this chance."""
+        in_first = np.exp(-((first - record) ** 2 + second**2) / 2)
+        in_second = np.exp(-(first**2 + (second - record) ** 2) / 2)
+        return (chance * in_first + (1 - chance) * in_second) / (2 * np.pi)
+
+    def delta(chance: float) -> float:
+        return float(np.maximum(law(1.0, chance) - math.e * law(-1.0, chance), 0).sum() * 0.1**2)
+
+    # The other client's coordinate of the second batch less that of the first: N(±1, 2), and what it tells.
+    told = np.linspace(-8, 8, 65)
+    density = (np.exp(-((told - 1) ** 2) / 4) + np.exp(-((told + 1) ** 2) / 4)) / (2 * np.sqrt(4 * np.pi))
+    chances = 1 / (1 + np.exp(-told))
+    shuffled = sum(mass * delta(chance) for mass, chance in zip(density * 0.25, chances, strict=True))
+    assert delta(0.5) == pytest.approx(0.286, abs=1e-3)
+    assert shuffled == pytest.approx(0.360, abs=1e-3)
