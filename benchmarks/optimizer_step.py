@@ -25,7 +25,7 @@ import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
-from opacus_shuffle import ShuffleDPOptimizer, SubsampledShufflePLDAccountant
+from opacus_shuffle import Delivery, ShuffleDPOptimizer, SubsampledShufflePLDAccountant
 from torch import nn
 
 BATCH, POPULATION = 256, 60_000
@@ -84,6 +84,8 @@ class Timed:
     def step(self) -> float:
         """Seconds of one step."""
         self.optimizer.zero_grad()
+        if isinstance(self.optimizer, ShuffleDPOptimizer):
+            self.optimizer.expect_batch(Delivery(rows=BATCH))
         for p, grad_sample in zip(self.module.parameters(), self.grad_samples, strict=True):
             p.grad_sample = grad_sample.view_as(grad_sample)  # a new object, without the processed mark
         start = time.perf_counter()

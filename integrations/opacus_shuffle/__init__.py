@@ -1,7 +1,8 @@
 """Opacus under the subsampled shuffle model: change one import, read a certified ε.
 
 Importing this package registers the accountants ``"subsampled_shuffle_rdp"`` and ``"subsampled_shuffle_pld"``
-with Opacus. Every ε is for replace-one neighbours at fixed population.
+with Opacus, and makes its ``BatchMemoryManager`` split our loaders in our way. Every ε is for replace-one
+neighbours at fixed population.
 """
 
 from opacus_shuffle.accountants import (
@@ -10,17 +11,22 @@ from opacus_shuffle.accountants import (
     SubsampledShuffleRDPAccountant,
     register_accountants,
 )
+from opacus_shuffle.deliveries import Delivery
 from opacus_shuffle.engine import PrivacyEngine
 from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, ShufflePrivacyError
+from opacus_shuffle.loaders import CohortLoader, announce_physical_batches
 from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
 
 register_accountants()
+announce_physical_batches()
 
 __all__ = [
     "AccountingHook",
+    "CohortLoader",
     "CohortMismatch",
     "CohortSampler",
+    "Delivery",
     "DistributedShuffleDPOptimizer",
     "FixedSizeSampler",
     "PoissonSampler",

@@ -1,15 +1,142 @@
-"""Read n and k off a data loader, and rebuild it around one of our samplers."""
+"""Loaders that tell the optimizer about each batch, and how they are made from an ordinary loader."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections import deque
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from opacus.data_loader import DPDataLoader, wrap_collate_with_empty
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from opacus.optimizers import DPOptimizer
+from opacus.utils import batch_memory_manager
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
+from opacus_shuffle.deliveries import Delivery
 from opacus_shuffle.errors import ShufflePrivacyError
-from opacus_shuffle.samplers import CohortSampler, PoissonSampler
+from opacus_shuffle.samplers import CohortSampler, PhysicalBatches, PoissonSampler
+
+
+class CohortLoader(DataLoader[Any]):
+    """A ``DataLoader`` that announces every batch to the optimizer at the moment it is delivered.
+
+    A :class:`CohortSampler` may draw far ahead of training, for worker processes; the optimizer takes one
+    step on a batch that was delivered, and none on any other. ``BatchMemoryManager`` splits its batches.
+
+    Args:
+        dataset: map-style data set with as many records as the sampler's population.
+        batch_sampler: draws the batches; ``batch_sampler.attach(optimizer)`` says who is told.
+        options: further arguments of ``DataLoader``, such as ``num_workers``.
+
+    Raises:
+        ShufflePrivacyError: if the batches are drawn otherwise, of another population than the data set, or
+            are not delivered in order (``in_order=False``).
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], *, batch_sampler: CohortSampler | PhysicalBatches, **options: Any
+    ) -> None:
+        if not isinstance(batch_sampler, (CohortSampler, PhysicalBatches)):
+            raise ShufflePrivacyError(
+                f"batch_sampler must be a FixedSizeSampler or a PoissonSampler, got {batch_sampler!r}"
+            )
+        self._cohorts = batch_sampler.cohorts if isinstance(batch_sampler, PhysicalBatches) else batch_sampler
+        if isinstance(dataset, Sized) and len(dataset) != self._cohorts.population:
+            raise ShufflePrivacyError(
+                f"the data set has {len(dataset)} records, the sampler draws from "
+                f"{self._cohorts.population}: give the sampler population=len(dataset)"
+            )
+        super().__init__(dataset, batch_sampler=batch_sampler, **options)
+        if not getattr(self, "in_order", True):
+            raise ShufflePrivacyError(
+                "in_order=False hands batches out in another order than they are announced in: leave it out"
+            )
+
+    @property
+    def sample_rate(self) -> float:
+        """k / n, as ``DPDataLoader`` has it."""
+        return self._cohorts.sample_rate
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        with self._cohorts.delivering():
+            batches = super().__iter__()
+        return self._deliver(batches, self._cohorts.drawn)
+
+    def _deliver(self, batches: Iterator[Any], drawn: deque[Delivery]) -> Iterator[Any]:
+        """Hand out batches in the order in which they were drawn; an error while loading one is the end."""
+        while True:
+            self._cohorts.check_current(drawn)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            if not drawn:
+                raise ShufflePrivacyError(
+                    "this version of torch delivers batches that were not drawn: please report it"
+                )
+            delivery = drawn.popleft()
+            if self._cohorts.listener is not None:
+                self._cohorts.listener.expect_batch(delivery, batch)
+            yield batch
+
+
+def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
+    """What a loader like this one is built with, beside its data set and its sampling."""
+    return {
+        name: getattr(data_loader, name)
+        for name in (
+            "num_workers",
+            "collate_fn",
+            "pin_memory",
+            "timeout",
+            "worker_init_fn",
+            "multiprocessing_context",
+            "generator",
+            "prefetch_factor",
+            "persistent_workers",
+            "pin_memory_device",
+        )
+    }
+
+
+_opacus_wrap_data_loader = batch_memory_manager.wrap_data_loader
+
+
+def wrap_data_loader(
+    *, data_loader: DataLoader[Any], max_batch_size: int, optimizer: DPOptimizer
+) -> DataLoader[Any]:
+    """What ``BatchMemoryManager`` trains on: its own wrapper, but of our loaders one that announces batches.
+
+    Raises:
+        ShufflePrivacyError: if the loader announces its batches to another optimizer.
+    """
+    sampler = getattr(data_loader, "batch_sampler", None)
+    cohorts = sampler.cohorts if isinstance(sampler, PhysicalBatches) else sampler
+    if not isinstance(cohorts, CohortSampler) or cohorts.listener is None:
+        return _opacus_wrap_data_loader(  # type: ignore[no-any-return]
+            data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer
+        )
+    if cohorts.listener not in (optimizer, getattr(optimizer, "optimizer", None)):
+        raise ShufflePrivacyError(
+            "BatchMemoryManager needs the loader and the optimizer that belong together: those that one call "
+            "of make_private returned"
+        )
+    if isinstance(sampler, PhysicalBatches):
+        max_batch_size = min(max_batch_size, sampler.max_batch_size)
+    return CohortLoader(
+        data_loader.dataset,
+        batch_sampler=PhysicalBatches(cohorts=cohorts, max_batch_size=max_batch_size),
+        **_options(data_loader),
+    )
+
+
+def announce_physical_batches() -> None:
+    """Make Opacus's ``BatchMemoryManager`` split our loaders by :func:`wrap_data_loader`.
+
+    It calls ``opacus.utils.batch_memory_manager.wrap_data_loader``, which is replaced; loaders of others are
+    still wrapped by Opacus's function. If Opacus calls something else one day, the sampler refuses to be
+    iterated. Harmless to repeat.
+    """
+    batch_memory_manager.wrap_data_loader = wrap_data_loader
 
 
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -67,7 +194,7 @@ def _rounded_cohort(sample_rate: float, *, population: int) -> int:
 
 def with_sampler(
     data_loader: DataLoader[Any], sampler: CohortSampler, *, batch_first: bool = True
-) -> DataLoader[Any]:
+) -> CohortLoader:
     """A loader like ``data_loader`` that draws its batches from ``sampler``.
 
     Under Poisson sampling a batch may be empty; it then has the structure of a batch of the first record.
@@ -76,17 +203,6 @@ def with_sampler(
     if isinstance(sampler, PoissonSampler):
         collate_fn = wrap_collate_with_empty(collate_fn=collate_fn, batch_first=batch_first)
         collate_fn([data_loader.dataset[0]])
-    return DataLoader(
-        data_loader.dataset,
-        batch_sampler=sampler,
-        num_workers=data_loader.num_workers,
-        collate_fn=collate_fn,
-        pin_memory=data_loader.pin_memory,
-        timeout=data_loader.timeout,
-        worker_init_fn=data_loader.worker_init_fn,
-        multiprocessing_context=data_loader.multiprocessing_context,
-        generator=data_loader.generator,
-        prefetch_factor=data_loader.prefetch_factor,
-        persistent_workers=data_loader.persistent_workers,
-        pin_memory_device=data_loader.pin_memory_device,
+    return CohortLoader(
+        data_loader.dataset, batch_sampler=sampler, **{**_options(data_loader), "collate_fn": collate_fn}
     )

@@ -17,7 +17,9 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from opacus_shuffle.deliveries import Delivery, StaleInputs
 from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
+from opacus_shuffle.samplers import CohortSampler
 from opacus_shuffle.summation import (
     NO_NOISE_MULTIPLIER,
     RandomizerFactory,
@@ -32,6 +34,8 @@ from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, secure
+
+_EARLIER = "_of_an_earlier_batch"
 
 
 class AccountingHook(ABC):
@@ -55,10 +59,13 @@ class ShuffleMixin:
     ``randomizer="multi-message"`` each vector becomes many flipped bits, shuffled under tags. No other noise
     is added.
 
-    Refuses, before anything is recorded or released, a round that is not what the accountant is told: another
-    number of gradients than the cohort, accumulated gradients, NaN or infinite gradients, no accountant
-    attached. After a refusal the round is dropped, with the rest of its physical batches, and every
-    ``p.grad`` is cleared.
+    A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
+    no other. A batch without a step is skipped: nothing is released, nothing recorded.
+
+    Refuses, before anything is recorded or released, a round that is not what the accountant is told: a batch
+    that was not delivered, or was stepped on already, another number of gradients than records in the batch,
+    a physical batch missing, accumulated gradients, NaN or infinite gradients, no accountant attached. After
+    a refusal the round is dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
 
     Neighbouring relation: replace-one at fixed population.
     """
@@ -69,10 +76,8 @@ class ShuffleMixin:
     grad_samples: list[Tensor]
     original_optimizer: Optimizer
     step_hook: Callable[[Any], None] | None
-    _step_skip_queue: list[bool]
     _is_last_step_skipped: bool
     _get_flat_grad_sample: Callable[[nn.Parameter], Tensor]
-    _check_skip_next_step: Callable[[], bool]
 
     def __init__(
         self,
@@ -131,8 +136,12 @@ class ShuffleMixin:
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
         self._total: Tensor | None = None
-        self._dropping = False
-        self._expected_rounds: int | None = None
+        self._attached = False
+        self._batch: Delivery | None = None
+        self._unused = False
+        self._taken = 0
+        self._refused_round: int | None = None
+        self._stale_inputs = StaleInputs()
         self._build(
             setting(
                 randomizer,
@@ -282,6 +291,7 @@ class ShuffleMixin:
         """Clip and randomise each sample's gradient once over all parameters, and add them up.
 
         Raises:
+            CohortMismatch: for another number of gradients than the batch has records.
             ShufflePrivacyError: for accumulated or missing per-sample gradients, or changed parameters.
             ValueError: for NaN or infinite gradients.
         """
@@ -295,11 +305,22 @@ class ShuffleMixin:
             dtype = torch.promote_types(dtype, p.dtype)
         grad_samples = self.grad_samples
         rows = Rows([g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)])
+        self._check_rows(rows.num_rows)
         share = self._summation.share(rows, randomness=self._randomness)
         self._total = share if self._total is None else self._total + share
         for p in params:
             _mark_as_processed(p.grad_sample)
         self._received += rows.num_rows
+        self._taken += 1
+
+    def _check_rows(self, received: int) -> None:
+        """One report a record: two views of a record, or records twice, would cost more than is recorded."""
+        if self._batch is not None and received != self._batch.rows:
+            raise CohortMismatch(
+                f"the step processed {received} gradients, its batch has {self._batch.rows} records: every "
+                "record gives one gradient. Average several views of a record inside the model or the loss, "
+                "keep every row of the batch, and flatten no other dimension into the batch's"
+            )
 
     def _check_parameters(self, params: list[nn.Parameter]) -> None:
         """A parameter that left the randomised vector would be updated with its raw gradient."""
@@ -321,6 +342,11 @@ class ShuffleMixin:
                 f"{len(grad_sample)} batches are accumulated in one step, but a round is one draw of the "
                 "sampler: call step() and zero_grad() after every batch, or use BatchMemoryManager"
             )
+        if hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, _EARLIER):
+            raise ShufflePrivacyError(
+                "the gradients are those of an earlier batch: for each batch call zero_grad(), backward() "
+                "and step() before the next one is delivered"
+            )
         if grad_sample is None:
             raise ShufflePrivacyError(
                 f"a trainable parameter of shape {tuple(p.shape)} has no per-sample gradient. Freeze "
@@ -332,19 +358,13 @@ class ShuffleMixin:
         """Check the round and move the randomised sum to ``summed_grad`` and ``p.grad``.
 
         Raises:
-            ShufflePrivacyError: if no accountant is attached, or the batch is from elsewhere than an attached
-                sampler.
+            ShufflePrivacyError: if no accountant is attached.
             CohortMismatch: if the round does not hold exactly the cohort (sampling without replacement).
         """
         if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
             raise ShufflePrivacyError(
                 "no shuffle accountant is attached, so the step's cost would go unrecorded: call "
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
-            )
-        if self._expected_rounds == 0:
-            raise ShufflePrivacyError(
-                "this batch was not drawn by the sampler that the accounting is for: train on the loader "
-                "that make_private returned"
             )
         received = self._count_received()
         if self._sampling is Sampling.WITHOUT_REPLACEMENT and received != self._cohort:
@@ -372,29 +392,71 @@ class ShuffleMixin:
         Returns:
             True if the original optimizer may step now.
         """
-        if self._dropping:
-            self._dropping = self._check_skip_next_step()
+        batch = self._batch if self._unused else None
+        self._unused = False
+        if batch is not None and batch.round == self._refused_round:
             self._clear_gradients()
             return False
-        queued = len(self._step_skip_queue)
         try:
+            self._check_batch(batch)
             self._check_parameters(self.params)
             released: bool = super().pre_step(closure)  # type: ignore[misc]
         except BaseException:
-            if len(self._step_skip_queue) == queued:
-                self._dropping = self._check_skip_next_step()
-            self._finish_round()
+            if batch is not None:
+                self._refused_round = batch.round
+            self._forget_round()
             self._clear_gradients()
             raise
         if released:
-            self._finish_round()
+            self._forget_round()
         return released
 
-    def _finish_round(self) -> None:
+    def _check_batch(self, batch: Delivery | None) -> None:
+        if not self._attached:
+            raise ShufflePrivacyError(
+                "no sampler is attached, so nothing tells which batches were drawn as the accounting "
+                "assumes: call sampler.attach(optimizer) and train on CohortLoader(dataset, "
+                "batch_sampler=sampler)"
+            )
+        if batch is None:
+            raise ShufflePrivacyError(
+                "this batch was not drawn by the sampler that the accounting is for, or a step was taken on "
+                "it already: take one step on each batch of the loader that make_private returned, before "
+                "the next one is delivered"
+            )
+        if self._stale_inputs.seen:
+            raise ShufflePrivacyError(
+                "since this batch was delivered the model was trained on tensors of an earlier one, whose "
+                "records were drawn for another step: train on each batch when it is delivered, and look at "
+                "earlier ones under torch.no_grad() only"
+            )
+        if self._taken != batch.part:
+            raise CohortMismatch(
+                f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
+                "round of some of its records is not what the accounting is for: call step() on every "
+                "physical batch that BatchMemoryManager delivers. This round is dropped; the next one may go "
+                "on"
+            )
+
+    def _check_skip_next_step(self, pop_next: bool = True) -> bool:
+        """Whether the last delivered batch is a physical batch of a round that goes on after it."""
+        return self._batch is not None and not self._batch.last
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refuse: a round is one batch of the loader, which says itself where physical batches end.
+
+        Raises:
+            ShufflePrivacyError: always.
+        """
+        raise ShufflePrivacyError(
+            "steps cannot be skipped by hand, since gradients of several draws would meet in one round: use "
+            "opacus.utils.batch_memory_manager.BatchMemoryManager with the loader that make_private returned"
+        )
+
+    def _forget_round(self) -> None:
         self._received = 0
+        self._taken = 0
         self._total = None
-        if self._expected_rounds:
-            self._expected_rounds -= 1
 
     def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
@@ -403,22 +465,63 @@ class ShuffleMixin:
             p.grad_sample = None
             p.grad = None
 
+    # ---- batches ----------------------------------------------------------------------------------------
+
+    def attach_sampler(self, sampler: CohortSampler) -> None:
+        """From now on only batches of this sampler are taken; called by ``sampler.attach(optimizer)``.
+
+        Raises:
+            ShufflePrivacyError: if the sampler draws another n or k, by another law, or for another number of
+                processes.
+        """
+        drawn = (sampler.population, sampler.cohort, sampler.sampling, sampler.world_size)
+        accounted = (self._population, self._cohort, self._sampling, self._num_processes())
+        if drawn != accounted:
+            raise ShufflePrivacyError(
+                f"the sampler draws (population, cohort, sampling, processes) = {drawn}, the optimizer "
+                f"accounts for {accounted}: give both the same"
+            )
+        self._attached = True
+
+    def watch(self, module: nn.Module) -> None:
+        """Notice it when the module is trained on tensors of an earlier batch; the step is then refused.
+
+        Tensors are known by the memory they share: copies, on another device for instance, go unnoticed.
+
+        Args:
+            module: the model, or a part of it that gets the batch's tensors.
+        """
+        module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
+
     def begin_iteration(self) -> None:
-        """Forget a round that was begun and not released; from now on only announced rounds are taken.
+        """Forget a round that was begun and not released.
 
         A sampler calls this when it is attached and whenever an iteration starts, so that the leftovers of an
         iteration that was broken off cannot meet the next cohort.
         """
-        self._step_skip_queue.clear()
-        self._dropping = False
-        self._received = 0
-        self._total = None
-        self._expected_rounds = 0
+        self._batch = None
+        self._unused = False
+        self._refused_round = None
+        self._forget_round()
         self._clear_gradients()
 
-    def expect_round(self) -> None:
-        """Take note that an attached sampler has drawn a cohort."""
-        self._expected_rounds = (self._expected_rounds or 0) + 1
+    def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
+        """Take note of a batch that is handed out: the next step is on this one, and on no earlier one.
+
+        Loaders call this. Gradients that were computed before are another batch's, and refused.
+
+        Args:
+            delivery: what is handed out.
+            batch: its tensors, by which it is recognised if it is used again.
+        """
+        if delivery.part == 0:
+            self._forget_round()
+        self._attached = True
+        self._batch = delivery
+        self._unused = True
+        self._stale_inputs.deliver(batch)
+        for p in self._trained:
+            _mark_as_earlier(getattr(p, "grad_sample", None))
 
     def _count_received(self) -> int:
         return self._received
@@ -464,11 +567,10 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """As in :class:`ShuffleMixin`; a refusal here makes the other processes refuse too."""
         self._agreed = False
-        dropping = self._dropping
         try:
             return super().pre_step(closure)
         except Exception:
-            if not self._agreed and not dropping:
+            if not self._agreed:
                 self._agree(refused=True)
             raise
 
@@ -479,7 +581,8 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         if len({vote[2] for vote in votes}) > 1:
             raise ShufflePrivacyError(
                 "the processes disagree on the round: give all of them the whole data set, and the same "
-                "batch size, randomizer, local_epsilon and sampling"
+                "batch size, randomizer, local_epsilon and sampling; iterate over the loader and skip "
+                "batches in all of them alike, and evaluate on a loader of its own"
             )
         return sum(vote[0] for vote in votes)
 
@@ -495,8 +598,9 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         return self._summation.estimate(total) / self._num_processes()
 
     def _agree(self, *, refused: bool) -> list[list[int]]:
-        """Each process's (gradients received, refusal, checksum of its round)."""
-        checksum = zlib.crc32(repr((self.shuffle_round.state(), self.mechanism.radius)).encode())
+        """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""
+        drawn = None if self._batch is None else self._batch.cohort
+        checksum = zlib.crc32(repr((self.shuffle_round.state(), self.mechanism.radius, drawn)).encode())
         own = torch.tensor(
             [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
         )
@@ -504,3 +608,8 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         torch.distributed.all_gather(votes, own)
         self._agreed = True
         return [vote.tolist() for vote in votes]
+
+
+def _mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
+    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
+        setattr(gradients, _EARLIER, True)

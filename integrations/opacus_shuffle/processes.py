@@ -11,6 +11,12 @@ _KEY_WORDS = 5
 _WORD_BITS = 62
 
 
+def seed_from(randomness: Randomness) -> int:
+    """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
+    words = randomness.integers(1 << _WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
+    return sum(int(word) << (_WORD_BITS * i) for i, word in enumerate(words))
+
+
 def common_randomness(randomness: Randomness) -> Randomness:
     """One stream that all processes read alike, for drawing the common cohort.
 
@@ -20,8 +26,7 @@ def common_randomness(randomness: Randomness) -> Randomness:
     Args:
         randomness: this process's own randomness; process 0's is used.
     """
-    words = randomness.integers(1 << _WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
-    key = [sum(word << (_WORD_BITS * i) for i, word in enumerate(words))]
+    key = [seed_from(randomness)]
     torch.distributed.broadcast_object_list(key, src=0)
     return SeededRandomness(key[0])
 

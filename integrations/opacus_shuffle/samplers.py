@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
+from opacus_shuffle.deliveries import Delivery, DeliveryListener
 from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.randomness import Randomness, secure
-
-
-class RoundListener(Protocol):
-    """Whoever turns drawn cohorts into rounds: a shuffle optimizer."""
-
-    def begin_iteration(self) -> None:
-        """An iteration begins; whatever an earlier one left unfinished is void."""
-
-    def expect_round(self) -> None:
-        """A cohort was drawn and its batch is on the way."""
+from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
@@ -57,9 +54,10 @@ def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Ten
 class CohortSampler(BatchSampler):
     """Draws each step's cohort independently of every other step.
 
-    A ``BatchSampler``, so ``DataLoader(batch_sampler=...)`` and Opacus's ``BatchMemoryManager`` take it. One
-    iteration may be live at a time: starting a second one ends the first with an error, because batches of
-    two interleaved iterations could meet in one round.
+    A ``BatchSampler`` for :class:`~opacus_shuffle.CohortLoader`, which announces every batch to the attached
+    optimizer when it is delivered; with no optimizer attached any ``DataLoader`` takes it. One iteration may
+    be live at a time: starting a second one ends the first with an error, because batches of two interleaved
+    iterations could meet in one round.
 
     Args:
         population: n, the number of records; public and fixed.
@@ -107,9 +105,10 @@ class CohortSampler(BatchSampler):
         self.num_steps = steps
         self.rank = rank
         self.world_size = world_size
-        self._listener: RoundListener | None = None
-        self._randomness = secure(randomness)
-        self._iteration = 0
+        self._listener: DeliveryListener | None = None
+        self._source = self._randomness = secure(randomness)
+        self._delivering = False
+        self._drawn: deque[Delivery] = deque()
 
     @property
     def sample_rate(self) -> float:
@@ -121,30 +120,97 @@ class CohortSampler(BatchSampler):
         """k exactly: what a step's sum is divided by, over all processes."""
         return self.cohort
 
-    def attach(self, listener: RoundListener) -> None:
-        """Tell an optimizer about every draw, so that it refuses batches from elsewhere and leftovers."""
+    def attach(self, listener: DeliveryListener) -> None:
+        """Tell an optimizer about every batch that is delivered, so that it takes no other.
+
+        From then on batches are drawn for a :class:`~opacus_shuffle.CohortLoader` only: another loader would
+        not say when it delivers them.
+
+        Raises:
+            ShufflePrivacyError: if the optimizer accounts for another n, k, law or number of processes.
+        """
+        listener.attach_sampler(self)
         self._listener = listener
         listener.begin_iteration()
+
+    @property
+    def listener(self) -> DeliveryListener | None:
+        """The optimizer that is told about delivered batches; None if none is attached."""
+        return self._listener
 
     @abstractmethod
     def draw(self) -> Tensor:
         """One step's cohort over all processes: distinct indices, int64, in increasing order."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        self._iteration += 1
-        iteration = self._iteration
+        return self.batches()
+
+    def batches(self, *, max_batch_size: int | None = None) -> Iterator[list[int]]:
+        """Begin an iteration: the record numbers of one batch after the other, drawn when asked for.
+
+        Args:
+            max_batch_size: if given, every round is split into physical batches of at most so many records,
+                of nearly equal sizes; an empty round is one empty batch.
+
+        Raises:
+            ShufflePrivacyError: if an optimizer is attached, and it is no ``CohortLoader`` that iterates.
+        """
         if self._listener is not None:
-            self._listener.begin_iteration()
-        for _ in range(self.num_steps):
-            if iteration != self._iteration:
+            if not self._delivering:
                 raise ShufflePrivacyError(
-                    "a second iteration over this loader began before the first one ended: train from one "
-                    "iterator at a time, and evaluate on a loader of its own"
+                    "this sampler's optimizer must be told of every batch when it is delivered, and a plain "
+                    "DataLoader does not tell. Train on the loader that make_private returned, not on one "
+                    "rebuilt from it; without the engine, use opacus_shuffle.CohortLoader(dataset, "
+                    "batch_sampler=sampler) in place of DataLoader"
                 )
-            batch = self.draw()[self.rank :: self.world_size].tolist()
-            if self._listener is not None:
-                self._listener.expect_round()
-            yield batch
+            self._listener.begin_iteration()
+        drawn: deque[Delivery] = deque()
+        self._drawn = drawn
+        return self._draw_batches(drawn, max_batch_size, announced=self._delivering)
+
+    def _draw_batches(
+        self, drawn: deque[Delivery], max_batch_size: int | None, *, announced: bool
+    ) -> Iterator[list[int]]:
+        if isinstance(self._source, SeededRandomness):
+            # A stream for each iteration: how far ahead a broken off one has drawn does not matter later.
+            self._randomness = SeededRandomness(seed_from(self._source))
+        for _ in range(self.num_steps):
+            self.check_current(drawn)
+            cohort = self.draw()
+            batch = cohort[self.rank :: self.world_size].numpy()
+            parts = max(1, math.ceil(len(batch) / max_batch_size)) if max_batch_size else 1
+            whole = Delivery(rows=len(batch), parts=parts, cohort=zlib.crc32(cohort.numpy().tobytes()))
+            for part, indices in enumerate(np.array_split(batch, parts)):
+                self.check_current(drawn)
+                if announced:
+                    drawn.append(replace(whole, part=part, rows=len(indices)))
+                yield indices.tolist()
+
+    def check_current(self, drawn: deque[Delivery]) -> None:
+        """Refuse to go on with an iteration after another one began.
+
+        Raises:
+            ShufflePrivacyError: if ``drawn`` is not the live iteration's.
+        """
+        if drawn is not self._drawn:
+            raise ShufflePrivacyError(
+                "a second iteration over this loader began before the first one ended: train from one "
+                "iterator at a time, and evaluate on a loader of its own"
+            )
+
+    @contextmanager
+    def delivering(self) -> Iterator[None]:
+        """While it lasts an iteration may begin; for loaders that announce what they deliver."""
+        self._delivering = True
+        try:
+            yield
+        finally:
+            self._delivering = False
+
+    @property
+    def drawn(self) -> deque[Delivery]:
+        """What the live iteration has drawn and not delivered yet, first in first out."""
+        return self._drawn
 
     def __len__(self) -> int:
         return self.num_steps
@@ -169,3 +235,30 @@ class PoissonSampler(CohortSampler):
         """One step's cohort over all processes: distinct indices, int64, in increasing order."""
         joined = self._randomness.integers(self.population, (self.population,), device="cpu") < self.cohort
         return joined.nonzero().flatten()
+
+
+class PhysicalBatches(Sampler[list[int]]):
+    """The batches of a :class:`CohortSampler`, each split into physical batches that fit into memory.
+
+    Args:
+        cohorts: draws the rounds.
+        max_batch_size: most records in a physical batch, in this process.
+
+    Raises:
+        ShufflePrivacyError: if ``max_batch_size`` is not a positive integer.
+    """
+
+    def __init__(self, *, cohorts: CohortSampler, max_batch_size: int) -> None:
+        if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
+            raise ShufflePrivacyError(
+                f"max_physical_batch_size must be a positive integer, got {max_batch_size!r}"
+            )
+        self.cohorts = cohorts
+        self.max_batch_size = max_batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.cohorts.batches(max_batch_size=self.max_batch_size)
+
+    def __len__(self) -> int:
+        """Physical batches in an iteration; under Poisson sampling, of rounds of the expected size."""
+        return self.cohorts.num_steps * math.ceil(self.cohorts.batch_size / self.max_batch_size)

@@ -12,8 +12,11 @@ from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
+    CohortLoader,
     CohortMismatch,
+    Delivery,
     FixedSizeSampler,
+    PoissonSampler,
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -28,7 +31,8 @@ from shuffle_plugins.mechanisms import LInfCoordinate, Rows, registry
 from shuffle_plugins.randomness import SeededRandomness
 
 
-def wrap(module: nn.Module, **options: Any) -> ShuffleDPOptimizer:
+def wrap(module: nn.Module, *, announce: bool = True, **options: Any) -> ShuffleDPOptimizer:
+    """An optimizer that takes whatever the module is called with as a batch just delivered."""
     arguments = {
         "randomizer": "linf-coordinate",
         "local_epsilon": 2.0,
@@ -42,6 +46,10 @@ def wrap(module: nn.Module, **options: Any) -> ShuffleDPOptimizer:
     accountant = SubsampledShuffleRDPAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=0.2))
     optimizer.accountant = accountant
+    if announce:
+        module.register_forward_pre_hook(
+            lambda _, inputs: optimizer.expect_batch(Delivery(rows=len(inputs[0])))
+        )
     return optimizer
 
 
@@ -232,7 +240,6 @@ def test_leftovers_of_a_broken_off_iteration_do_not_meet_the_next_cohort(
                 transparent.batches.clear()
     assert len(released) == 2
     assert sum(released) == 40 if sampling == "without-replacement" else sum(released) > 0
-    assert not optimizer._step_skip_queue
 
 
 # ---- refusals: nothing released, nothing recorded ----------------------------------------------------------
@@ -306,23 +313,55 @@ def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:
 
 def test_accumulated_gradients(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
-    optimizer = wrap(module)
+    optimizer = wrap(module, announce=False)
+    optimizer.expect_batch(Delivery(rows=8))
     for _ in range(2):
         backward(module, torch.randn(4, 6))
     refused(optimizer, module, flat, ShufflePrivacyError, "2 batches are accumulated")
 
 
-def test_a_second_step_without_zero_grad(flat: Any) -> None:
+def test_a_second_step_on_a_batch(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
     backward(module, torch.randn(8, 6))
     optimizer.step()
-    refused(optimizer, module, flat, ValueError, "zero_grad", steps=1)
+    refused(optimizer, module, flat, ShufflePrivacyError, "a step was taken on it already", steps=1)
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_gradients_of_an_earlier_batch_are_not_stepped_on(flat: Any, stepped: bool) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module)
+    backward(module, torch.randn(8, 6))
+    if stepped:
+        optimizer.step()
+    optimizer.expect_batch(Delivery(rows=8))
+    refused(optimizer, module, flat, ShufflePrivacyError, "of an earlier batch", steps=int(stepped))
+    backward(module, torch.randn(8, 6))
+    optimizer.step()
+    assert len(optimizer.accountant) == 1 + stepped
+
+
+def test_without_a_sampler_every_step_is_refused(flat: Any) -> None:
+    module = GradSampleModule(nn.Linear(6, 3))
+    optimizer = wrap(module, announce=False)
+    backward(module, torch.randn(8, 6))
+    refused(optimizer, module, flat, ShufflePrivacyError, "no sampler is attached")
+
+
+def test_a_sampler_of_other_rounds_is_refused() -> None:
+    optimizer = wrap(nn.Linear(6, 3))
+    for other in ({"population": 400}, {"cohort": 4}):
+        with pytest.raises(ShufflePrivacyError, match="accounts for"):
+            FixedSizeSampler(**{"population": 40, "cohort": 8, **other}).attach(optimizer)
+    with pytest.raises(ShufflePrivacyError, match="accounts for"):
+        PoissonSampler(population=40, cohort=8).attach(optimizer)
 
 
 def test_a_step_without_backward(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
+    optimizer.expect_batch(Delivery(rows=8))
     refused(optimizer, module, flat, ShufflePrivacyError, "no per-sample gradient")
 
 
@@ -430,7 +469,7 @@ def test_after_a_refusal_the_rest_of_the_logical_batch_is_dropped(
         chunk, last = 0, False
         while not last:
             x, y = next(batches)
-            last = not optimizer._step_skip_queue[0]
+            last = not optimizer._check_skip_next_step(pop_next=False)
             if chunk == bad_chunk:
                 with pytest.raises(ValueError, match="NaN"):
                     step(module, optimizer, (x * math.nan, y))
@@ -537,6 +576,7 @@ def test_complex_parameters_are_refused(flat: Any) -> None:
 
     module = Complex()
     optimizer = wrap(module)
+    optimizer.expect_batch(Delivery(rows=8))
     module.weight.grad_sample = torch.zeros(8, 6, dtype=torch.complex64)
     refused(optimizer, module, flat, ValueError, "floating")
 
@@ -762,7 +802,8 @@ def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: 
     sampler.attach(optimizer)
     accountant = SubsampledShufflePLDAccountant()
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
-    loader = DataLoader(dataset, batch_sampler=sampler)
+    loader = CohortLoader(dataset, batch_sampler=sampler)
+    optimizer.watch(module)
     assert train(module, optimizer, loader) == 12
     blanket: Blanket = registry.get(randomizer, local_epsilon=3.0, dim=53).blanket()
     core = ShuffleAccountant(method="pld")

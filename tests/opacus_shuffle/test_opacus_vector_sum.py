@@ -15,6 +15,7 @@ from opacus.schedulers import ExponentialNoise, LambdaGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortMismatch,
+    Delivery,
     PrivacyBudgetExceeded,
     PrivacyEngine,
     ShuffleDPOptimizer,
@@ -95,8 +96,8 @@ def test_the_noise_is_the_protocols_and_tossed_once_in_a_split_batch() -> None:
         randomness=SeededRandomness(4),
     )
     optimizer.attach_step_hook(SubsampledShufflePLDAccountant().get_optimizer_hook_fn(sample_rate=0.2))
-    for rows, last in ((3, False), (3, False), (2, True)):
-        optimizer.signal_skip_step(not last)
+    for part, rows in enumerate((3, 3, 2)):
+        optimizer.expect_batch(Delivery(rows=rows, round=0, part=part, parts=3))
         optimizer.zero_grad()
         (0.0 * module(torch.zeros(rows, 400))).sum().backward()
         optimizer.step()
