@@ -262,9 +262,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             world_size=torch.distributed.get_world_size() if distributed else 1,
         )
         sampler.attach(private_optimizer)
-        private_optimizer.watch(module)
         private_loader = with_sampler(data_loader, sampler, batch_first=batch_first)
-        private_loader.sample_rate = sampler.sample_rate
         private_module = self._prepare_model(
             module,
             batch_first=batch_first,

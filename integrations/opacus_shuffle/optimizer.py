@@ -271,11 +271,20 @@ class ShuffleMixin:
             hook(self)
 
     def watch(self, module: nn.Module) -> None:
-        """Let :meth:`zero_grad` clear the per-sample gradients of the whole module.
+        """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.
 
-        Opacus computes them for parameters that this optimizer does not hold too, and its module refuses to
-        add a second batch's to the first's.
+        A step is refused if the module was trained on tensors of an earlier batch since the present one was
+        delivered. Tensors are known by the memory they share: copies, on another device for instance, go
+        unnoticed.
+
+        :meth:`zero_grad` clears the per-sample gradients of the whole module. Opacus computes them for
+        parameters that this optimizer does not hold too, and its module refuses to add a second batch's to
+        the first's.
+
+        Args:
+            module: the model, which gets the batch's tensors.
         """
+        module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
 
@@ -482,16 +491,6 @@ class ShuffleMixin:
                 f"accounts for {accounted}: give both the same"
             )
         self._attached = True
-
-    def watch(self, module: nn.Module) -> None:
-        """Notice it when the module is trained on tensors of an earlier batch; the step is then refused.
-
-        Tensors are known by the memory they share: copies, on another device for instance, go unnoticed.
-
-        Args:
-            module: the model, or a part of it that gets the batch's tensors.
-        """
-        module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
 
     def begin_iteration(self) -> None:
         """Forget a round that was begun and not released.
