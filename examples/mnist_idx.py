@@ -1,4 +1,4 @@
-"""MNIST from IDX files, and the network of the paper's experiment."""
+"""MNIST from IDX files, and two networks for it: of the paper's experiment, and of Opacus's example."""
 
 from __future__ import annotations
 
@@ -87,3 +87,19 @@ def paper_network() -> nn.Sequential:
         else:
             nn.init.zeros_(parameter)
     return network
+
+
+def opacus_network() -> nn.Sequential:
+    """The convolutional network of Opacus's examples/mnist.py (Apache-2.0), 26,010 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )

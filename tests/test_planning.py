@@ -11,10 +11,11 @@ import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning import Edge, Plan, PlanRow, expected_noise, plan
+from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import errors as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
+from shuffle_plugins.planning.noise import LEAST_RATIO
 from shuffle_plugins.planning.search import PRECISION
 from shuffle_plugins.plotting import plot_plan
 from shuffle_plugins.protocols import BallSum, VectorSum
@@ -520,3 +521,23 @@ def test_a_cohort_of_nobody_is_refused(cohort: float) -> None:
 def test_categories_have_no_signal_in_a_ball() -> None:
     with pytest.raises(ValueError, match=r"categories|sum of vectors"):
         expected_noise(registry.get("k-rr", local_epsilon=2.0, dim=5), cohort=10)
+
+
+def test_a_run_is_warned_of_exactly_when_its_ratio_is_too_small() -> None:
+    noise = expected_noise(registry.get("privunit", local_epsilon=1.0, dim=500), cohort=10)
+    enough = math.ceil((LEAST_RATIO / noise.signal_to_noise_ratio) ** 2)
+    assert enough > 1
+    assert noise.warning(num_steps=enough) is None
+    told = noise.warning(num_steps=enough - 1)
+    assert told is not None
+    assert f"{enough - 1:,} steps" in told
+    assert (noise.warning() is None) == (enough <= 1000)
+    for steps in (0, 1.5, True):
+        with pytest.raises(ValueError, match="num_steps"):
+            noise.warning(num_steps=steps)
+
+
+def test_exact_reports_have_no_noise_to_warn_of() -> None:
+    exact = ExpectedNoise(noise=0.0, largest_signal=1.0, dim=5, cohort=10, local_epsilon=None)
+    assert exact.signal_to_noise_ratio == math.inf
+    assert exact.warning(num_steps=1) is None

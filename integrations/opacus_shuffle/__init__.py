@@ -17,6 +17,7 @@ from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, Shuffle
 from opacus_shuffle.loaders import CohortLoader, announce_physical_batches
 from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
 from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+from opacus_shuffle.training_plan import TrainingPlan
 
 register_accountants()
 announce_physical_batches()
@@ -37,5 +38,6 @@ __all__ = [
     "SubsampledShuffleAccountant",
     "SubsampledShufflePLDAccountant",
     "SubsampledShuffleRDPAccountant",
+    "TrainingPlan",
     "register_accountants",
 ]

@@ -40,6 +40,7 @@ from opacus_shuffle.summation import (
     sum_factory,
     whole,
 )
+from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.accounting.accountant import check_delta, check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
@@ -110,6 +111,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """
         self._in_use = False
         self._optimizer: ShuffleMixin | None = None
+        self._num_steps: int | None = None  # of the next run, from make_private_with_epsilon
+        self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             super().__init__(accountant=accountant, secure_mode=False)
@@ -130,6 +133,21 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "without those rounds: assign it before make_private, or create another engine"
             )
         self._accountant = value
+
+    @property
+    def training_plan(self) -> TrainingPlan:
+        """What the run will cost, how much of its target that is, and how noisy its steps will be; print it.
+
+        As it was when the last call made an optimizer private.
+
+        Raises:
+            ShufflePrivacyError: before ``make_private`` or ``make_private_with_epsilon``.
+        """
+        if self._training_plan is None:
+            raise ShufflePrivacyError(
+                "nothing is planned yet: call make_private_with_epsilon or make_private first"
+            )
+        return self._training_plan
 
     def _require_accountant(self) -> SubsampledShuffleAccountant:
         if not isinstance(self.accountant, SubsampledShuffleAccountant):
@@ -215,6 +233,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
             ValueError: for numbers outside their range.
         """
+        num_steps, self._num_steps = self._num_steps, None
         _refuse_keywords("make_private", unknown)
         _refuse_other_meanings(
             clipping=clipping, noise_generator=noise_generator, rand_on_empty=rand_on_empty
@@ -275,6 +294,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._remember(data_loader)
         self._in_use = True
         self._optimizer = private_optimizer
+        self._training_plan = TrainingPlan.of(
+            private_optimizer,
+            accountant=accountant,
+            num_steps=num_steps,
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+        )
+        self._training_plan.announce()
         return private_module, private_optimizer, private_loader
 
     def make_private_with_epsilon(
@@ -382,6 +409,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             noise_multiplier if local_epsilon is None else local_epsilon,
             target_epsilon, target_delta, population, cohort, steps,
         )  # fmt: skip
+        self._num_steps = steps
         return self.make_private(
             module=module,
             optimizer=optimizer,

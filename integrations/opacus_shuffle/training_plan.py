@@ -1,0 +1,136 @@
+"""What a run will cost and how noisy its steps will be, told before it trains."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import math
+import warnings
+from dataclasses import dataclass, field
+
+from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.optimizer import ShuffleMixin
+from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.mechanisms import LocalRandomizer
+from shuffle_plugins.planning import ExpectedNoise, expected_noise
+from shuffle_plugins.rounding import rounded
+
+logger = logging.getLogger(__name__)
+
+_USUAL_DELTA = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What is known of a run before its first step; ``print`` it.
+
+    Attributes:
+        randomizer: its name, and the number that sets its privacy.
+        max_grad_norm: radius of the ball that gradients are clipped to, in the randomizer's norm.
+        population: n.
+        cohort: k, the (Poisson: expected) size of a batch.
+        sampling: law of the batches.
+        num_steps: steps of the run; of one epoch, n // k, where the call did not say how many there will be.
+        whole_run: whether ``num_steps`` are the whole run's.
+        delta: δ of ``epsilon``: the target's, or the smaller of 1e-5 and 1/n where there is no target.
+        target_epsilon: ε that the run must stay within, if there is a target.
+        expected_noise: noise of one step's mean gradient, and the largest signal that it can carry.
+    """
+
+    randomizer: str
+    max_grad_norm: float
+    population: int
+    cohort: float
+    sampling: str
+    num_steps: int
+    whole_run: bool
+    delta: float
+    target_epsilon: float | None
+    expected_noise: ExpectedNoise
+    _next_round: Round = field(repr=False)
+    _accountant: SubsampledShuffleAccountant = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        optimizer: ShuffleMixin,
+        *,
+        accountant: SubsampledShuffleAccountant,
+        num_steps: int | None,
+        target_epsilon: float | None,
+        target_delta: float | None,
+    ) -> TrainingPlan:
+        """The plan of an optimizer that is about to train.
+
+        Args:
+            optimizer: as it stands.
+            accountant: with what is recorded already; copied.
+            num_steps: of the whole run, if known.
+            target_epsilon: ε of the budget, if there is one.
+            target_delta: its δ.
+        """
+        mechanism, next_round = optimizer.mechanism, optimizer.shuffle_round
+        population, cohort = next_round.population, float(next_round.cohort)
+        if isinstance(mechanism, LocalRandomizer):
+            setting = f"local_epsilon={optimizer.local_epsilon:.4g}"
+        else:
+            setting = f"noise_multiplier={optimizer.noise_multiplier:.4g}"
+        return cls(
+            randomizer=f"{mechanism.name} with {setting}",
+            max_grad_norm=float(mechanism.radius),
+            population=population,
+            cohort=cohort,
+            sampling=str(next_round.sampling),
+            num_steps=max(1, int(population // cohort)) if num_steps is None else num_steps,
+            whole_run=num_steps is not None,
+            delta=min(_USUAL_DELTA, 1 / population) if target_delta is None else float(target_delta),
+            target_epsilon=target_epsilon,
+            expected_noise=expected_noise(mechanism, cohort=cohort),
+            _next_round=next_round,
+            _accountant=copy.deepcopy(accountant),
+        )
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Certified ε at ``delta`` after ``num_steps`` steps and all rounds recorded before (replace-one).
+
+        Infinite where the accountant certifies none.
+        """
+        try:
+            return self._accountant.spent_with(
+                self._next_round, num_steps=self.num_steps, target_delta=self.delta
+            )
+        except ArithmeticError:
+            return math.inf
+
+    def warning(self) -> str | None:
+        """What is wrong with the noise, and what would help; None if it leaves something to learn from."""
+        return self.expected_noise.warning(num_steps=self.num_steps if self.whole_run else None)
+
+    def announce(self) -> None:
+        """Log the plan at level INFO, and warn if its noise leaves hardly anything to learn from."""
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", self)
+        told = self.warning()
+        if told is not None:
+            warnings.warn(told, stacklevel=4 if self.whole_run else 3)  # where the user calls the engine
+
+    def __str__(self) -> str:
+        noise = self.expected_noise
+        steps = f"{self.num_steps:,} step{'s' if self.num_steps > 1 else ''}"
+        length = steps if self.whole_run else f"one epoch ({steps})"
+        used = ""
+        if self.target_epsilon is not None:
+            used = f", {self.epsilon / self.target_epsilon:.0%} of the target {self.target_epsilon:g}"
+        each, over = noise.signal_to_noise_ratio, noise.signal_to_noise_ratio_over(self.num_steps)
+        return "\n".join(
+            (
+                f"{self.randomizer}, max_grad_norm={self.max_grad_norm:g}, {noise.dim:,} parameters",
+                f"batches: {self.cohort:,.0f} of {self.population:,} samples, {self.sampling}",
+                f"privacy: epsilon={rounded(self.epsilon, up=True)} at delta={self.delta:g} (replace-one) "
+                f"after {length}{used}",
+                f"signal-to-noise ratio of the mean gradient: at most {rounded(each, up=True, digits=3)} in "
+                f"a step, {rounded(over, up=True, digits=3)} over {length}",
+            )
+        )

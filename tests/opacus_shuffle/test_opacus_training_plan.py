@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from opacus_shuffle import PrivacyEngine, ShufflePrivacyError, TrainingPlan
+from opacus_transparent import Transparent
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]
+
+
+def with_epsilon(module: nn.Module, data: TensorDataset, **options: Any) -> PrivacyEngine:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=8),
+        **{"target_epsilon": 3.0, "target_delta": 1e-4, "num_steps": 6, "max_grad_norm": 1.0, **options},
+    )
+    return engine
+
+
+def big_data() -> TensorDataset:
+    return TensorDataset(torch.zeros(4000, 6), torch.zeros(4000).long())
+
+
+# -- what it will cost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("randomizer", ["privunit", "vector-sum"])
+def test_a_plan_for_a_target_tells_the_epsilon_that_training_ends_with(
+    make_model: Callable[[], nn.Module], randomizer: str
+) -> None:
+    module, data = make_model(), big_data()
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=1000),
+        randomizer=randomizer,
+        target_epsilon=2.0,
+        target_delta=1e-4,
+        num_steps=4,
+        max_grad_norm=1.0,
+    )
+    plan = engine.training_plan
+    assert (plan.num_steps, plan.whole_run, plan.cohort, plan.population) == (4, True, 1000, 4000)
+    assert (plan.target_epsilon, plan.delta) == (2.0, 1e-4)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(engine.accountant) == 4
+    assert plan.epsilon == pytest.approx(engine.get_epsilon(1e-4), rel=1e-9)  # also when first asked for now
+    assert 0.98 * 2.0 <= plan.epsilon <= 2.0
+    assert "after 4 steps" in str(plan)
+    assert "of the target 2" in str(plan)
+
+
+def test_without_a_target_it_tells_what_one_epoch_costs(make_private: Privately) -> None:
+    engine, model, optimizer, loader = make_private(randomizer="privunit", local_epsilon=1.0)
+    plan = engine.training_plan
+    assert (plan.num_steps, plan.whole_run, plan.target_epsilon) == (5, False, None)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert len(engine.accountant) == 5
+    assert plan.delta == 1e-5
+    assert plan.epsilon == pytest.approx(engine.get_epsilon(1e-5), rel=1e-9)
+    assert "after one epoch (5 steps)" in str(plan)
+
+
+def test_it_counts_the_rounds_recorded_before_and_not_those_that_follow(make_private: Privately) -> None:
+    engine, _, optimizer, _ = make_private(randomizer="privunit", local_epsilon=1.0)
+    engine.accountant.record(optimizer.shuffle_round, num_steps=7)
+    make_private(engine=engine, randomizer="privunit", local_epsilon=1.0)
+    later = engine.training_plan
+    engine.accountant.record(optimizer.shuffle_round, num_steps=100)
+    alone = PrivacyEngine(accountant="subsampled_shuffle_rdp").accountant
+    alone.record(optimizer.shuffle_round, num_steps=12)
+    assert later.epsilon == pytest.approx(alone.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_steps_of_a_target_are_not_taken_for_those_of_the_next_call(
+    make_model: Callable[[], nn.Module], make_private: Privately, dataset: TensorDataset
+) -> None:
+    engine = with_epsilon(make_model(), dataset)
+    assert engine.training_plan.num_steps == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make_private(engine=engine, randomizer="privunit", local_epsilon=1.0)
+    assert (engine.training_plan.num_steps, engine.training_plan.whole_run) == (5, False)
+
+
+def test_there_is_no_plan_before_anything_is_private() -> None:
+    with pytest.raises(ShufflePrivacyError, match="make_private_with_epsilon"):
+        _ = PrivacyEngine().training_plan
+
+
+# -- how noisy it will be -----------------------------------------------------------------------------------
+
+
+def test_it_tells_the_signal_to_noise_ratio_of_the_mechanism_in_use(make_private: Privately) -> None:
+    engine, _, optimizer, _ = make_private(randomizer="privunit", local_epsilon=2.0, max_grad_norm=0.5)
+    expected = engine.training_plan.expected_noise
+    assert expected.noise == pytest.approx((optimizer.mechanism.worst_variance / 8) ** 0.5)
+    assert expected.largest_signal == 0.5
+
+
+def test_hopeless_noise_is_warned_of_where_the_call_is_made(
+    make_model: Callable[[], nn.Module], dataset: TensorDataset
+) -> None:
+    with pytest.warns(UserWarning, match="the noise will drown the updates") as caught:
+        with_epsilon(make_model(), dataset, target_epsilon=0.05)
+    assert caught[0].filename == __file__
+    told = str(caught[0].message)
+    assert "larger cohort than 8" in told
+    assert "vector-sum" in told
+
+
+def test_a_run_with_enough_signal_is_not_warned_of(make_model: Callable[[], nn.Module]) -> None:
+    module = make_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PrivacyEngine().make_private_with_epsilon(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(big_data(), batch_size=1000),
+            target_epsilon=2.0,
+            target_delta=1e-4,
+            num_steps=4,
+            max_grad_norm=1.0,
+        )
+
+
+def test_a_randomizer_without_noise_has_an_infinite_ratio(
+    make_private: Privately, transparent: type[Transparent]
+) -> None:
+    engine, *_ = make_private(randomizer=transparent, local_epsilon=1.0)
+    assert engine.training_plan.expected_noise.signal_to_noise_ratio == float("inf")
+    assert "at most inf in a step" in str(engine.training_plan)
+
+
+def test_hopeless_noise_is_warned_of_without_a_target_too(make_private: Privately) -> None:
+    with pytest.warns(UserWarning, match="even over 1,000 steps"):
+        make_private(randomizer="privunit", local_epsilon=0.01)
+
+
+# -- how it is told -----------------------------------------------------------------------------------------
+
+
+def test_it_is_logged_before_training(
+    make_model: Callable[[], nn.Module], dataset: TensorDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="opacus_shuffle"):
+        engine = with_epsilon(make_model(), dataset)
+    assert str(engine.training_plan) in caplog.text
+    assert "signal-to-noise ratio" in caplog.text
+
+
+def test_its_epsilon_is_not_computed_unless_somebody_reads_it(
+    make_private: Privately, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, *_ = make_private(randomizer="privunit", local_epsilon=1.0)
+
+    def forbidden(*_: object, **__: object) -> float:
+        raise AssertionError("computed")
+
+    plan: TrainingPlan = engine.training_plan
+    monkeypatch.setattr(type(engine.accountant), "spent_with", forbidden)
+    with pytest.raises(AssertionError, match="computed"):
+        _ = plan.epsilon
