@@ -14,8 +14,9 @@ from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.names import check_name, chosen, refuse_other_forms
-from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.accounting import Sampling, SumRound
+from shuffle_plugins.accounting.laws import Round, upper_law
+from shuffle_plugins.accounting.losses import COARSE
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
@@ -222,6 +223,7 @@ class SumSetting(Setting):
                 "sampling does not have: use sampling='without-replacement'"
             )
         cost = protocol.sum_round(population=population, sampling=sampling)
+        _check_certifiable(cost, noise_multiplier=noise_multiplier)
         if isinstance(protocol, BallSum):
             return TaggedSummation(mechanism=protocol, round=cost)
         return CoinSummation(mechanism=protocol, round=cost)
@@ -234,6 +236,23 @@ class SumSetting(Setting):
                 "assign noise_multiplier instead"
             )
         return replace(self, **values)  # type: ignore[arg-type]
+
+
+def _check_certifiable(cost: Round, *, noise_multiplier: float) -> None:
+    """Check that a round, and so any number of them, has an ε at all.
+
+    Raises:
+        ShufflePrivacyError: if its noise is too little for that.
+    """
+    if not isinstance(cost, SumRound):
+        return
+    try:
+        upper_law(cost, COARSE)
+    except ArithmeticError as error:
+        raise ShufflePrivacyError(
+            f"noise_multiplier={noise_multiplier:g} is too little noise for any ε to be certified ({error}): "
+            "raise noise_multiplier, to 0.25 at least"
+        ) from error
 
 
 def is_sum(randomizer: object) -> bool:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from shuffle_plugins.accounting.blanket import Form
 from shuffle_plugins.accounting.laws import (
     Round,
@@ -23,6 +25,7 @@ from shuffle_plugins.accounting.pld import LossComposition
 from shuffle_plugins.accounting.published import stronger_clones
 from shuffle_plugins.accounting.renyi import RenyiComposition
 from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.rounding import rounded
 
 Method = Literal["pld", "rdp"]
@@ -36,6 +39,9 @@ _ROUNDOFF = 1e-9  # relative, of a δ: small ε0 leave it few digits
 _NO_AMPLIFICATION = "local epsilon, no amplification"
 _GRIDLESS = "stronger clones, numerical"
 _MOST_REPLACEMENTS = 200
+_SMALL_CHARGE = 1e-2  # share of δ below which the distance of a sum from its cover is charged to δ alone
+_TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where that distance is charged to ε
+_LARGEST_EXPONENT = 700.0
 _SOURCE = "shuffle_plugins, docs/accounting.md"
 
 
@@ -221,7 +227,7 @@ class ShuffleAccountant:
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
-            upper = self._composed_delta(epsilon) * (1 + _ROUNDOFF) + self._replacement_charge(epsilon)
+            upper = self._charged_delta(epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
@@ -432,10 +438,17 @@ class ShuffleAccountant:
         return (1.0 + math.exp(min(epsilon, 700.0))) * distance if distance else 0.0
 
     def _charged_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """The least ε with composed δ plus the charge at that very ε within ``delta``, rounded up."""
+        """The least ε at ``delta`` with all that replacing rounds by others costs, rounded up."""
         delta *= 1 - _ROUNDOFF
         if not self._replacement_distance():
             return composition.epsilon(delta)
+        charged = self._charged_to_delta(composition, delta)
+        if self._replacement_charge(charged) <= _SMALL_CHARGE * delta:
+            return charged
+        return min(charged, self._charged_to_epsilon(composition, delta))
+
+    def _charged_to_delta(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """The least ε with composed δ plus the distance's charge at that very ε within ``delta``."""
         epsilon = 0.0
         for _ in range(_MOST_REPLACEMENTS):
             target = delta - self._replacement_charge(epsilon)
@@ -445,6 +458,73 @@ class ShuffleAccountant:
             if needed <= epsilon or needed == math.inf:
                 return max(needed, epsilon)
             epsilon = needed * (1 + 1e-6)
+        return math.inf
+
+    def _charged_to_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
+        """ε of what the sums are replaced by, and twice the η within whose e^η they are of each other.
+
+        What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
+        (docs/accounting-sums.md, "Large ε").
+        """
+        epsilon = composition.epsilon(delta / 2)
+        for _ in range(_MOST_REPLACEMENTS):
+            tail = _TAIL_SHARE * delta
+            ratio, distance = self._closeness(epsilon, tail=tail)
+            if not max(ratio, epsilon) < _LARGEST_EXPONENT:
+                return math.inf
+            target = delta * math.exp(-ratio) - tail - (1 + math.exp(epsilon)) * distance
+            if target <= 0:
+                return math.inf
+            needed = composition.epsilon(target)
+            if needed <= epsilon:
+                return (needed + 2 * ratio) * (1 + _ROUNDOFF)
+            epsilon = needed * (1 + 1e-6)
+        return math.inf
+
+    def _closeness(self, epsilon: float, *, tail: float) -> tuple[float, float]:
+        """Of all rounds together: the sums' η, and the distance of the rounds that have only a distance.
+
+        Args:
+            epsilon: at which a tail is charged 1 + e^ε times.
+            tail: what all tails together may be charged.
+        """
+        sums = [(r, steps) for r, steps in self.history if isinstance(r, SumRound)]
+        others = [(r, steps) for r, steps in self.history if not isinstance(r, SumRound)]
+        if not sums:
+            return math.inf, 0.0
+        log_tail = math.log(tail) - float(np.logaddexp(0.0, epsilon))
+        log_tail -= math.log(sum(steps for _, steps in sums))
+        ratio = math.fsum(r.replacement_ratio(log_tail) * steps for r, steps in sums)
+        return ratio, math.fsum(r.replacement_distance * steps for r, steps in others)
+
+    def _charged_delta(self, epsilon: float) -> float:
+        """δ at ε with all that replacing rounds by others costs, rounded up."""
+        composed = self._composed_delta(epsilon) * (1 + _ROUNDOFF)
+        charge = self._replacement_charge(epsilon)
+        if charge <= _SMALL_CHARGE * composed:
+            return composed + charge
+        tail = max(_TAIL_SHARE * composed, 1e-250)
+        ratio, distance = self._closeness(epsilon, tail=tail)
+        if not 2 * ratio <= epsilon < _LARGEST_EXPONENT:
+            return composed + charge
+        replaced = self._composed_delta(epsilon - 2 * ratio) * (1 + _ROUNDOFF)
+        replaced = math.exp(ratio) * (replaced + tail + (1 + math.exp(epsilon)) * distance)
+        return min(composed + charge, replaced * (1 + _ROUNDOFF))
+
+    def _in_parts(self, delta: float) -> float:
+        """ε by basic composition of parts of the history, for histories whose ε is too large in one piece."""
+        most = max(self._steps)
+        parts = 2
+        while parts <= 2 * most:
+            total = 0.0
+            for recorded, steps in self.history:
+                size = -(-steps // parts)
+                part = ShuffleAccountant(method=self._method)
+                part.step(recorded, num_steps=size)
+                total += -(-steps // size) * part._in_one_piece(delta / (parts * len(self._rounds)))[0]
+            if total < math.inf:
+                return total
+            parts *= 2
         return math.inf
 
     def _distinct(self) -> dict[Round, int]:
@@ -486,12 +566,20 @@ class ShuffleAccountant:
             raise ValueError(
                 f"no ε at δ={delta:g} can be certified: these sums have next to no noise, or are too far "
                 f"({self._replacement_distance():.3g}, charged 1 + e^ε times) from what covers them; use "
-                "more coins or shares, fewer rounds, or a larger δ"
+                "more noise, more coins or shares, fewer rounds, or a larger δ"
             )
         return tightest
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""
+        found = self._in_one_piece(delta)
+        sums = any(isinstance(r, SumRound) for r in self._rounds)
+        if found[0] == math.inf and sums and sum(self._steps) > 1:
+            found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
+        return found
+
+    def _in_one_piece(self, delta: float) -> tuple[float, str]:
+        """As :meth:`_certified`, of the whole history at once."""
         name = self._upper_name(self._method)
         if not self._rounds:
             return 0.0, name

@@ -15,9 +15,13 @@ REACH = 12.0
 """Standard deviations of the window; what lies outside has a mass below 2·e^-72 (Hoeffding)."""
 
 
-def upper_half(trials: int) -> npt.NDArray[np.int64]:
-    """Numbers of heads from the middle up to 12 standard deviations, never all of them."""
-    last = min(trials - 1, math.ceil(trials / 2 + REACH * math.sqrt(trials) / 2))
+DRAWN_REACH = 28.0
+"""Standard deviations beyond which drawn numbers of heads never lie."""
+
+
+def upper_half(trials: int, *, reach: float = REACH) -> npt.NDArray[np.int64]:
+    """Numbers of heads from the middle up to ``reach`` standard deviations, never all of them."""
+    last = min(trials - 1, math.ceil(trials / 2 + reach * math.sqrt(trials) / 2))
     return np.arange((trials + 1) // 2, last + 1, dtype=np.int64)
 
 

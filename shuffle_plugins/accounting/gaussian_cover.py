@@ -27,6 +27,8 @@ FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
 
 _MOST_SUMMED = 1 << 32  # trials whose outcomes are listed at once
+_FEWEST_COMPARED, _MOST_COMPARED = 1 << 16, 1 << 34  # trials whose masses are compared one by one
+_COMPARED_REACH, _COMPARED_STEP = 32.0, 0.5  # standard deviations
 _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulants of a uniform on one cell
 
 
@@ -119,9 +121,7 @@ def _cover(trials: int) -> GaussianCover:
     counts = upper_half(trials)
     centred = (2 * counts - trials).astype(np.longdouble) / 2
     binomial = masses(counts, trials)
-    image = (1 - np.longdouble(points.outer)) * _cell_mass(centred, deviation)
-    for shift in (points.reach, -points.reach):
-        image += np.longdouble(points.outer) / 2 * _cell_mass(centred - np.longdouble(shift), deviation)
+    image = _image(centred, points, deviation)
     times = np.where(centred == 0, 1, 2)
     apart = float((np.abs(binomial - image) * times).sum())
     # Of each law at most this much lies further out: Hoeffding, and a Gaussian tail moved by the points.
@@ -145,3 +145,58 @@ def _cell_mass(centre: Long, deviation: float) -> Long:
     eighth = (((y2 - 28) * y2 + 210) * y2 - 420) * y2 + 105
     series = 1 + h * (second / 6 + h * (fourth / 120 + h * (sixth / 5040 + h * eighth / 362880)))
     return np.asarray(2 * half * density * series, dtype=np.longdouble)
+
+
+def log_ratio(trials: int, *, log_tail: float) -> float:
+    """How far apart the logarithms of the masses of Bin(trials, ½) and of the channel's image are.
+
+    Outside of outcomes whose mass is at most exp(``log_tail``) under either law, one is at most e^η times the
+    other; this is η, rounded up. Unlike ``GaussianCover.distance`` it is charged to ε and not, e^ε times, to
+    δ.
+
+    Args:
+        trials: M.
+        log_tail: negative.
+
+    Returns:
+        η; infinite where it is not computed: for fewer than 2**16 or more than 2**34 coins, and for tails
+        further out than 32 standard deviations.
+    """
+    if not _FEWEST_COMPARED <= trials <= _MOST_COMPARED:
+        return math.inf
+    room = math.log(2) - log_tail
+    outer = _three_points(trials).reach + _deviation(trials) * math.sqrt(2 * room)
+    deviations = max(math.sqrt(trials * room / 2), outer) / (math.sqrt(trials) / 2)
+    place = math.ceil(deviations / _COMPARED_STEP)
+    found = _log_ratios(trials)
+    return found[place] if place < len(found) else math.inf
+
+
+@lru_cache(maxsize=64)
+def _log_ratios(trials: int) -> tuple[float, ...]:
+    """η up to 0, ½, 1, … standard deviations, rounded up."""
+    points, deviation = _three_points(trials), _deviation(trials)
+    counts = upper_half(trials, reach=_COMPARED_REACH)
+    centred = (2 * counts - trials).astype(np.longdouble) / 2
+    binomial, image = masses(counts, trials), _image(centred, points, deviation)
+    largest = np.maximum.accumulate(np.abs(np.log1p((image - binomial) / binomial)))
+    found = []
+    for place in range(int(_COMPARED_REACH / _COMPARED_STEP)):
+        reached = (place * _COMPARED_STEP) * math.sqrt(trials) / 2
+        last = min(int(np.searchsorted(centred, np.longdouble(reached))), len(centred) - 1)
+        # Both are exponentials of −y²/2 or so, which the machine knows to its own precision; and the Taylor
+        # series over a cell stops before the tenth Hermite polynomial, at most max(y², 24)⁵ in size.
+        y = (float(centred[last]) + points.reach + 1) / deviation
+        roundoff = 2 * LONG_ROUNDOFF * (1 + y * y / 2)
+        remainder = 4 * (max(y * y, 24.0) / (4 * deviation**2)) ** 5 / math.factorial(11)
+        apart = (float(largest[last]) + roundoff + remainder) * (1 + 1e-9)
+        found.append(apart if math.isfinite(apart) else math.inf)
+    return tuple(found)
+
+
+def _image(centred: Long, points: _ThreePoints, deviation: float) -> Long:
+    """Masses that the channel's image of the Gaussian has at lattice points."""
+    image = (1 - np.longdouble(points.outer)) * _cell_mass(centred, deviation)
+    for shift in (points.reach, -points.reach):
+        image += np.longdouble(points.outer) / 2 * _cell_mass(centred - np.longdouble(shift), deviation)
+    return np.asarray(image, dtype=np.longdouble)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_cover
+from shuffle_plugins.accounting.fair_coins import DRAWN_REACH
+from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
 from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
 from shuffle_plugins.accounting.rounds import Adversary, Sampling
 
@@ -31,6 +32,10 @@ class SumRound(KnownCohort):
             single pass, of which one step is one whole pass.
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
+        coin_ratio: bound on |log(P/P')| between the mass P of a number of heads really tossed for one
+            coordinate and the mass P' that fair coins have, up to ``fair_coins.DRAWN_REACH`` deviations of
+            each client's, or all clients', coins; beyond it P is zero. None if none is known; then a large ε
+            has no certificate.
         sampling: without replacement, full, or single pass.
         adversary: against whom the round is measured; a server that sees who took part gains what sampling
             hides.
@@ -48,6 +53,7 @@ class SumRound(KnownCohort):
     cohort: int
     attained: int = 0
     coin_distance: float = 0.0
+    coin_ratio: float | None = None
     sampling: Sampling = Sampling.FULL
     adversary: Adversary = Adversary.MODEL_OBSERVER
 
@@ -72,6 +78,11 @@ class SumRound(KnownCohort):
         if not 0 <= self.coin_distance <= 1:
             raise ValueError(f"coin_distance must be in [0, 1], got {self.coin_distance!r}")
         object.__setattr__(self, "coin_distance", float(self.coin_distance))
+        if self.coin_ratio is not None:
+            ratio = self.coin_ratio
+            if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < math.inf:
+                raise ValueError(f"coin_ratio must be a finite number, at least 0, got {ratio!r}")
+            object.__setattr__(self, "coin_ratio", float(ratio))
         object.__setattr__(self, "sensitivity", float(self.sensitivity))
         self.cover()
 
@@ -89,6 +100,20 @@ class SumRound(KnownCohort):
         """Total variation between the round and a function of the Gaussian mechanism, all coordinates."""
         return min(1.0, self.dim * (self.cover().distance + self.coin_distance))
 
+    def replacement_ratio(self, log_tail: float) -> float:
+        """η such that the round and a function of the Gaussian mechanism are within e^η of each other.
+
+        Every outcome's probability under one is at most e^η times that under the other, except for outcomes
+        that have at most probability exp(``log_tail``) together. Infinite if no such η is known.
+        """
+        ratio = self.coin_ratio if self.coin_distance else 0.0
+        each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
+        # Two tails of each client's coins (Hoeffding).
+        drawn_tail = math.log(2 * self.cohort) - DRAWN_REACH**2 / 2
+        if ratio is None or (self.coin_distance and each < drawn_tail):
+            return math.inf
+        return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
+
     def state(self) -> tuple[Any, ...]:
         """The round as a plain tuple of str, int and float, for checkpoints."""
         return (
@@ -102,6 +127,7 @@ class SumRound(KnownCohort):
             self.dim,
             self.population,
             self.cohort,
+            *(() if self.coin_ratio is None else (self.coin_ratio,)),
         )
 
     @classmethod
@@ -113,7 +139,8 @@ class SumRound(KnownCohort):
         """
         try:
             mark, sampling, adversary, sensitivity, attained, coin_distance, *sizes = state
-            trials, dim, population, cohort = sizes
+            trials, dim, population, cohort, *ratio = sizes
+            (coin_ratio,) = ratio or [None]
         except (TypeError, ValueError) as error:
             raise ValueError(f"not the state of a SumRound: {state!r}") from error
         if mark != cls.MARK:
@@ -124,6 +151,7 @@ class SumRound(KnownCohort):
             sensitivity=sensitivity,
             attained=attained,
             coin_distance=coin_distance,
+            coin_ratio=coin_ratio,
             trials=trials,
             dim=dim,
             population=population,

@@ -12,21 +12,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.fair_coins import masses, upper_half
+from shuffle_plugins.accounting.fair_coins import DRAWN_REACH, masses, upper_half
 from shuffle_plugins.randomness import Randomness, secure
 
 DISTANCE = 2.0**-52
 """Bound on the total variation between a drawn number of heads and Bin(coins, ½)."""
 MOST_COINS = 1 << 40
 
-MOST_FINE = 1 << 20
+MOST_FINE = 1 << 32
 """Up to so many coins that bound is 2**-100, so that the draws of any number of clients add up to nothing."""
+
+RATIO = 2.0**-64
+"""Up to ``MOST_FINE`` coins, bound on |log(P/P')| of a number of heads drawn with probability P that has P'
+under fair coins, within ``DRAWN_REACH`` standard deviations; none further out is drawn."""
 
 _MOST_TOSSED = 256
 _MOST_LISTED = 1 << 36  # the table of as many is 130 MB long; more are drawn in parts
 _WORDS_AT_ONCE = 1 << 16
 _FINE_BITS, _COARSE_BITS = 128, 58
-_GUARD_BITS = 160
+_GUARD_BITS = 720
+_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a fine table
+_FURTHER_WORDS = 12
 _HALF = np.uint64(32)
 
 
@@ -36,7 +42,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
     Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
     outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
-    within 2**-100 of the binomial in total variation up to 2**20 coins, and within 2**-52 beyond
+    within 2**-100 of the binomial in total variation up to 2**32 coins, and within 2**-52 beyond
     (``docs/accounting-sums.md``). A table is made once for each number of coins and kept.
 
     Args:
@@ -92,6 +98,9 @@ def _looked_up(coins: int, size: int, randomness: Randomness) -> Tensor:
         if undecided.size:
             own[undecided] = _own(table, words[undecided], column[undecided], randomness)
         np.copyto(column, packed.astype(np.uint32), where=~own)
+        if table.further is not None:
+            for place in np.flatnonzero(column == table.further):
+                column[place] = _further(coins, randomness) - table.first
         np.add(column, table.first, out=drawn[start : start + len(words)])
     return torch.from_numpy(drawn)
 
@@ -113,7 +122,7 @@ class AliasTable:
 
     Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
     outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
-    ``other``.
+    ``other``. ``further``, where there is one, is the entry that stands for every outcome that is not listed.
     """
 
     first: int
@@ -122,6 +131,7 @@ class AliasTable:
     low: NDArray[np.uint64]
     other: NDArray[np.int64]
     packed: NDArray[np.uint64]
+    further: int | None
 
     @classmethod
     def of(
@@ -131,10 +141,12 @@ class AliasTable:
         high: NDArray[np.uint64],
         low: NDArray[np.uint64],
         other: NDArray[np.int64],
+        *,
+        further: int | None = None,
     ) -> AliasTable:
         """With ``packed`` made from the others."""
         digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
-        return cls(first, bits, high, low, other, (digits << _HALF) | other.astype(np.uint64))
+        return cls(first, bits, high, low, other, (digits << _HALF) | other.astype(np.uint64), further)
 
 
 @lru_cache(maxsize=8)
@@ -149,7 +161,7 @@ def alias_table(coins: int) -> AliasTable:
         _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << column_bits, thresholds, other)
         high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
         low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-        return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64))
+        return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64), further=len(law) - 1)
     padded = np.zeros(1 << bits, dtype=np.int64)
     padded[: len(law)] = law
     found, others = np.zeros_like(padded), np.zeros_like(padded)
@@ -160,17 +172,43 @@ def alias_table(coins: int) -> AliasTable:
 
 
 def _fine_law(coins: int) -> tuple[int, list[int]]:
-    """First outcome and masses out of 2**128, by the ratios of neighbours in whole numbers."""
-    middle = (coins + 1) // 2
-    reach = math.ceil(math.sqrt(coins * 106 * math.log(2) / 2))
+    """First listed outcome and masses out of 2**128, the last that of all further out together."""
+    upper, listed = _upper_masses(coins)
+    whole = 2 * sum(upper) - (0 if coins % 2 else upper[0])
+    half = upper[:listed]
+    law = (half[::-1] if coins % 2 else half[:0:-1]) + half
+    law.append(whole - sum(law))
+    law = [(mass << _FINE_BITS) // whole for mass in law]
+    law[(len(law) - 1) // 2] += (1 << _FINE_BITS) - sum(law)
+    return (coins + 1) // 2 + listed - (len(law) - 1), law
+
+
+def _upper_masses(coins: int) -> tuple[list[int], int]:
+    """Masses from the middle up to ``DRAWN_REACH`` deviations, not normed, and how many a table lists.
+
+    By the ratios of neighbours in whole numbers: a mass 28 deviations out is 2**-566 of the middle's, so it
+    has 150 bits, and is right to 2**-130 of itself after a million divisions.
+    """
+    middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
+    last = min(coins, middle + math.ceil(DRAWN_REACH * deviation))
     upper = [1 << _GUARD_BITS]
-    for count in range(middle, min(coins, middle + reach)):
+    for count in range(middle, last):
         upper.append(upper[-1] * (coins - count) // (count + 1))
-    law = (upper[::-1] if coins % 2 else upper[:0:-1]) + upper
-    total = sum(law)
-    law = [(mass << _FINE_BITS) // total for mass in law]
-    law[len(law) // 2] += (1 << _FINE_BITS) - sum(law)
-    return middle + len(upper) - len(law), law
+    return upper, min(math.ceil(_LISTED_REACH * deviation), len(upper))
+
+
+def _further(coins: int, randomness: Randomness) -> int:
+    """A number of heads of those that a fine table does not list, one draw in 10**11."""
+    upper, listed = _upper_masses(coins)
+    words = [int(word) for word in randomness.words(_FURTHER_WORDS + 1).numpy().view(np.uint64)]
+    uniform = sum(word << (64 * i) for i, word in enumerate(words[:-1]))
+    rest = uniform * sum(upper[listed:]) >> (64 * _FURTHER_WORDS)
+    place = listed
+    while rest >= upper[place]:
+        rest -= upper[place]
+        place += 1
+    count = (coins + 1) // 2 + place
+    return count if words[-1] & 1 else coins - count
 
 
 def _coarse_law(coins: int) -> tuple[int, NDArray[np.int64]]:

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting.fair_coins import LONG_ROUNDOFF, masses
-from shuffle_plugins.protocols.coins import DISTANCE, MOST_FINE, _fill_columns, alias_table, heads
+from shuffle_plugins.protocols import coins as module
+from shuffle_plugins.protocols.coins import (
+    DISTANCE,
+    RATIO,
+    _fill_columns,
+    _upper_masses,
+    alias_table,
+    heads,
+)
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")
@@ -76,6 +84,8 @@ def test_a_clients_heads_are_within_2_to_the_minus_100_of_binomial(trials):
         law[column] += own
         law[int(other)] += full - own
     assert sum(law) == 1 << 128
+    further = law[table.further]
+    law = law[: table.further]
     exact = math.comb(trials, table.first)
     distance, seen = 0, 0
     for place, mass in enumerate(law):
@@ -83,7 +93,8 @@ def test_a_clients_heads_are_within_2_to_the_minus_100_of_binomial(trials):
         distance += abs((mass << trials) - (exact << 128))
         seen += exact
         exact = exact * (trials - count) // (count + 1)
-    distance += ((1 << trials) - seen) << 128
+    # Outcomes that are not listed share one entry, by their masses relative to each other.
+    distance += abs((((1 << trials) - seen) << 128) - (further << trials))
     assert distance < 1 << (trials + 128 - 100 + 1)
 
 
@@ -114,12 +125,56 @@ class Words(Randomness):
         return torch.from_numpy(np.array(drawn, dtype=np.uint64).view(np.int64))
 
 
-def test_compiled_columns_are_the_ones_of_plain_python():
-    coins = MOST_FINE + 1
-    compiled = alias_table(coins)
-    plain = alias_table.__wrapped__
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shuffle_plugins.protocols.coins._compiled_fill", lambda: _fill_columns)
-        again = plain(coins)
+@pytest.mark.parametrize("trials", [300, 5001, 1 << 17, 1 << 28])
+def test_every_outcome_is_drawn_with_the_binomials_probability_to_twenty_digits(trials):
+    """Relative to its own mass, however rare: what a large ε is certified by."""
+    table = alias_table(trials)
+    law, full = [0] * len(table.high), 1 << (128 - table.bits)
+    for column, (high, low, other) in enumerate(zip(table.high, table.low, table.other, strict=True)):
+        own = (int(high) << 64) + int(low)
+        law[column] += own
+        law[int(other)] += full - own
+    upper, listed = _upper_masses(trials)
+    tail = sum(upper[listed:])
+    counts = list(range(table.first, table.first + table.further))
+    rng = np.random.default_rng(trials)
+    with mpmath.workdps(60):
+        chosen = [counts[0], counts[-1], *(int(c) for c in rng.choice(counts, 20))]
+        errors = [
+            abs(mpmath.mpf(law[count - table.first]) / 2**128 / exact_mass(count, trials) - 1)
+            for count in chosen
+        ]
+        # The rest: both sides share the last entry, in proportion to the masses further out.
+        for place in {listed, (listed + len(upper)) // 2, len(upper) - 1}:
+            drawn = mpmath.mpf(law[table.further]) / 2**128 * upper[place] / tail / 2
+            errors.append(abs(drawn / exact_mass((trials + 1) // 2 + place, trials) - 1))
+        assert max(errors) < RATIO
+
+
+def test_outcomes_that_are_not_listed_are_drawn_by_their_masses():
+    trials = 4000
+    upper, listed = _upper_masses(trials)
+    tail = sum(upper[listed:])
+    table = alias_table(trials)
+    assert table.high[table.further] > 0  # so a fraction of nothing stands for its column's own entry
+
+    def outcome(share, sign):
+        uniform = (share << 768) // tail + 1
+        words = [(uniform >> (64 * i)) & ((1 << 64) - 1) for i in range(12)]
+        return int(heads(trials, 1, randomness=Words([table.further, *words, sign])))
+
+    first = trials // 2 + listed
+    assert [outcome(0, 1), outcome(0, 0)] == [first, trials - first]
+    assert outcome(upper[listed] - 1, 1) == first
+    assert outcome(upper[listed], 1) == first + 1
+    assert outcome(tail - 1, 0) == trials - (trials // 2 + len(upper) - 1)
+
+
+def test_compiled_columns_are_the_ones_of_plain_python(monkeypatch):
+    coins = (1 << 20) + 1
+    monkeypatch.setattr(module, "MOST_FINE", coins - 1)
+    compiled = alias_table.__wrapped__(coins)
+    monkeypatch.setattr(module, "_compiled_fill", lambda: _fill_columns)
+    again = alias_table.__wrapped__(coins)
     for name in ("high", "low", "other", "packed"):
         assert np.array_equal(getattr(again, name), getattr(compiled, name))

@@ -11,7 +11,12 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.gaussian_cover import _three_points, covering_deviation, gaussian_cover
+from shuffle_plugins.accounting.gaussian_cover import (
+    _three_points,
+    covering_deviation,
+    gaussian_cover,
+    log_ratio,
+)
 from shuffle_plugins.accounting.sum_losses import gaussian_profile
 
 
@@ -186,7 +191,7 @@ def test_a_history_of_sums_survives_a_checkpoint():
     restored.load_state_dict(accountant.state_dict())
     assert restored.history == accountant.history
     with pytest.raises(ValueError, match="SumRound"):
-        SumRound.from_state((*single().state(), 1))
+        SumRound.from_state((*single().state(), 1, 1))
 
 
 def test_a_distance_beyond_delta_has_no_epsilon():
@@ -227,3 +232,91 @@ def test_a_sum_of_next_to_no_noise_has_no_epsilon(method: str) -> None:
     assert not [bound for bound in accountant.bounds(1e-6) if bound.kind == "upper"]
     with pytest.raises(ValueError, match="noise"):
         accountant.epsilon(1e-6)
+
+
+# -- large ε: the distance charged to ε -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trials", [1 << 16, (1 << 20) + 1, 1 << 28])
+def test_masses_of_coins_and_of_the_image_are_as_close_as_is_said(trials):
+    """Both laws again at forty digits, from binomial coefficients and the normal distribution function."""
+    mpmath = pytest.importorskip("mpmath")
+    points, deviation = _three_points(trials), covering_deviation(trials)
+    rng = np.random.default_rng(1)
+    with mpmath.workdps(80):
+
+        def cell(centre):
+            above, below = (centre + mpmath.mpf(1) / 2) / deviation, (centre - mpmath.mpf(1) / 2) / deviation
+            return (mpmath.erfc(below / mpmath.sqrt(2)) - mpmath.erfc(above / mpmath.sqrt(2))) / 2
+
+        for reach in (6.0, 9.0, 14.0, 20.0):
+            # The least tail that lets masses be compared up to ``reach`` deviations and no further.
+            found = log_ratio(trials, log_tail=-(reach**2) / 2)
+            furthest = 0.0
+            for share in (1.0, *rng.uniform(0.0, 1.0, 12)):
+                count = trials // 2 + round(share * reach * math.sqrt(trials) / 2)
+                exponent = mpmath.loggamma(trials + 1) - mpmath.loggamma(count + 1)
+                exponent -= mpmath.loggamma(trials - count + 1) + trials * mpmath.log(2)
+                centre = mpmath.mpf(2 * count - trials) / 2
+                image = (1 - mpmath.mpf(points.outer)) * cell(centre)
+                for shift in (points.reach, -points.reach):
+                    image += mpmath.mpf(points.outer) / 2 * cell(centre - mpmath.mpf(shift))
+                furthest = max(furthest, abs(float(exponent - mpmath.log(image))))
+            assert furthest <= found
+            assert found < 8 * furthest + 1e-15  # and hardly more is charged
+
+
+def test_ratios_that_are_not_known_are_infinite():
+    assert log_ratio((1 << 16) - 1, log_tail=-30.0) == math.inf
+    assert log_ratio((1 << 34) + 1, log_tail=-30.0) == math.inf
+    assert log_ratio(1 << 20, log_tail=-600.0) == math.inf
+    assert single(trials=1 << 20, coin_distance=2.0**-52).replacement_ratio(-30.0) == math.inf
+    known = single(trials=1 << 20, coin_distance=2.0**-52, coin_ratio=2.0**-64)
+    assert 0 < known.replacement_ratio(-30.0) < 1e-3
+    assert known.replacement_ratio(-400.0) == math.inf  # further out than coins are drawn
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_large_epsilon_is_certified_above_the_exact_one(steps):
+    """Where e^ε times the distance is more than δ: one round by its outcomes, more by the Gaussian's ε."""
+    trials, shift = 1 << 16, 560
+    sum_round = single(sensitivity=float(shift), attained=shift, trials=trials, dim=1)
+    accountant = ShuffleAccountant()
+    accountant.step(sum_round, num_steps=steps)
+    for delta in (1e-5, 1e-12):
+        found = accountant.epsilon(delta)
+        assert (1 + math.exp(found.upper)) * accountant._replacement_distance() > delta
+        counts = np.arange(trials + 1)
+        p, q = binom.logpmf(counts, trials, 0.5), binom.logpmf(counts - shift, trials, 0.5)
+        if steps == 1:
+
+            def exact(epsilon, p=p, q=q):
+                return float(np.maximum(np.exp(p) - np.exp(epsilon + q), 0).sum())
+
+            assert exact(found.upper) <= delta <= exact(0.995 * found.upper)
+        mu = steps**0.5 * shift / (math.sqrt(trials) / 2)
+        central = mu**2 / 2 + mu * norm.isf(delta)
+        assert central * 0.97 < found.upper < 1.03 * central + 0.1
+
+
+def test_any_number_of_rounds_has_an_epsilon():
+    fields = {"sensitivity": 3000.0, "trials": 1 << 24, "dim": 1000, "coin_distance": 2.0**-52}
+    sum_round = single(coin_ratio=2.0**-60, cohort=50, sampling="without-replacement", **fields)
+    accountant, before = ShuffleAccountant(), 0.0
+    for steps in (1, 9, 90, 900, 9_000):
+        accountant.step(sum_round, num_steps=steps)
+        found = accountant.epsilon(1e-6)
+        assert before < found.upper < math.inf
+        before = found.upper
+    assert found.upper_bound.endswith("in parts")
+    assert found.lower <= found.upper
+
+
+def test_rounds_saved_before_ratios_were_known_are_read_as_they_were():
+    known = single(coin_distance=2.0**-52, coin_ratio=2.0**-64)
+    assert type(known).from_state(known.state()) == known
+    old = type(known).from_state(known.state()[:-1])
+    assert old.coin_ratio is None
+    assert old.state() == known.state()[:-1]
+    with pytest.raises(ValueError, match="coin_ratio"):
+        single(coin_ratio=-1.0)

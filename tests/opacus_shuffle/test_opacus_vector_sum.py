@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -21,11 +22,15 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
+    SubsampledShuffleRDPAccountant,
 )
 from torch import nn
 from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.losses import FINE
+from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.sum_losses import gaussian_law
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
@@ -323,6 +328,53 @@ def test_noise_schedulers_of_opacus_change_the_noise_and_every_round_is_counted_
     for accountant, (shuffle_round, steps) in zip(alone, history, strict=True):
         accountant.record(shuffle_round, num_steps=steps)
     assert alone[0].get_epsilon(1e-3) > 1.3 * alone[1].get_epsilon(1e-3)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.56, 0.8, 1.1])
+def test_noise_as_opacus_users_choose_it_has_an_epsilon(
+    private_sum: Any, train: Any, noise_multiplier: float
+) -> None:
+    """A central Gaussian of this noise, with 10 epochs of its rounds: at most a little above its own ε."""
+    engine, module, optimizer, loader = private_sum(engine=PrivacyEngine(), noise_multiplier=noise_multiplier)
+    train(module, optimizer, loader)
+    assert 0 < engine.get_epsilon(1e-5) < math.inf
+    accountant = SubsampledShufflePLDAccountant()
+    protocol = VectorSum.with_noise(dim=50_000, clients=600, noise_multiplier=noise_multiplier)
+    accountant.record(protocol.sum_round(population=60_000), num_steps=1_000)
+    central = LossComposition(
+        [gaussian_law(noise_multiplier=noise_multiplier / 2, sampling_rate=0.01, resolution=FINE)], [1_000]
+    ).epsilon(1e-5)
+    assert central * 0.999 < accountant.get_epsilon(1e-5) < 1.01 * central
+
+
+def test_noise_that_no_round_can_be_certified_with_is_refused_before_training(
+    private_sum: Any, make_model: Any
+) -> None:
+    module = make_model()
+    with pytest.raises(ShufflePrivacyError, match=r"noise_multiplier=0\.05 is too little"):
+        private_sum(module=module, noise_multiplier=0.05)
+    assert not hasattr(module, "autograd_grad_sample_hooks")
+    _, _, optimizer, _ = private_sum()
+    with pytest.raises(ShufflePrivacyError, match="too little"):
+        optimizer.noise_multiplier = 0.05
+    assert optimizer.noise_multiplier == 3.0
+
+
+@pytest.mark.parametrize("target", [15.0, 50.0])
+def test_a_large_target_is_used(make_model: Any, dataset: Any, target: float) -> None:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, optimizer, _ = solved(make_model, dataset, engine=engine, target_epsilon=target)
+    accountant = SubsampledShuffleRDPAccountant()
+    accountant.record(optimizer.shuffle_round, num_steps=10)
+    assert 0.97 * target < accountant.get_epsilon(1e-5) <= target
+
+
+def test_a_target_that_the_least_noise_does_not_use_up_is_told(make_model: Any, dataset: Any) -> None:
+    engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    with pytest.warns(UserWarning, match=r"target_epsilon=100000 is not used up: with noise_multiplier=0.25"):
+        solved(make_model, dataset, engine=engine, target_epsilon=1e5)
 
 
 @pytest.mark.parametrize("build", [VectorSum.with_noise, BallSum.with_noise])

@@ -12,7 +12,7 @@ from scipy.stats import binom, chisquare, norm
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols import Tally, VectorSum, published
-from shuffle_plugins.protocols.coins import DISTANCE, alias_table, heads
+from shuffle_plugins.protocols.coins import DISTANCE, RATIO, alias_table, heads
 from shuffle_plugins.protocols.fixed_point import FixedPoint
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
@@ -323,8 +323,10 @@ def test_many_sampled_steps_are_calibrated_together():
 
 def test_drawing_charges_its_distance():
     assert small().sum_round().coin_distance == DISTANCE
-    many = small(coins=(1 << 20) + 1)
+    assert small().sum_round().coin_ratio == 6 * RATIO
+    many = small(coins=(1 << 32) + 1)
     assert many.sum_round().coin_distance == 6 * DISTANCE
+    assert many.sum_round().coin_ratio is None
 
 
 @pytest.mark.parametrize(
