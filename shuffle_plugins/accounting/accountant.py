@@ -566,7 +566,7 @@ class ShuffleAccountant:
             raise ValueError(
                 f"no ε at δ={delta:g} can be certified: these sums have next to no noise, or are too far "
                 f"({self._replacement_distance():.3g}, charged 1 + e^ε times) from what covers them; use "
-                "more noise, more coins or shares, fewer rounds, or a larger δ"
+                "more coins or shares, more noise, fewer rounds, or a larger δ"
             )
         return tightest
 
