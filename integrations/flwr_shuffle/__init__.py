@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr_shuffle.cohort_view import CohortMismatch
+    from flwr_shuffle.evaluation import PrivateEvaluation
     from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
     from flwr_shuffle.in_process import InProcessGrid
     from flwr_shuffle.limits import ClientRefusal
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from flwr_shuffle.mod import ShuffleMod
     from flwr_shuffle.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
     from flwr_shuffle.stages import Anonymous, InMemoryStage, ShuffleStage
-    from flwr_shuffle.strategy import ShuffleStrategy
+    from flwr_shuffle.strategy import ClientsRefused, ShuffleStrategy
     from flwr_shuffle.sum_stage import SummingStage
     from shuffle_plugins.ledger.client import ClientLimits
     from shuffle_plugins.mechanisms.spec import MechanismSpec
@@ -38,7 +39,9 @@ _LAZY = {
     "InProcessGrid": "flwr_shuffle.in_process",
     "MechanismSpec": "shuffle_plugins.mechanisms.spec",
     "MixNodeStage": "flwr_shuffle.mix_stage",
+    "ClientsRefused": "flwr_shuffle.strategy",
     "Poisson": "flwr_shuffle.sampling",
+    "PrivateEvaluation": "flwr_shuffle.evaluation",
     "SelfSampling": "flwr_shuffle.sampling",
     "ShuffleGrid": "flwr_shuffle.grid",
     "ShuffleMod": "flwr_shuffle.mod",
@@ -54,6 +57,7 @@ __all__ = [
     "ClientLimits",
     "ClientRefusal",
     "ClientSampling",
+    "ClientsRefused",
     "CohortMismatch",
     "FixedSize",
     "InMemoryStage",
@@ -61,6 +65,7 @@ __all__ = [
     "MechanismSpec",
     "MixNodeStage",
     "Poisson",
+    "PrivateEvaluation",
     "SelfSampling",
     "ShuffleGrid",
     "ShuffleMod",

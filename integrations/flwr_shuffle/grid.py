@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -22,6 +22,7 @@ from flwr_shuffle.updates import Layout
 
 _log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
+_OTHER_ERROR = "the app failed; its text may hold data and is not shown here, the client's own log has it"
 
 
 class AnonymousReply(Message):
@@ -30,21 +31,28 @@ class AnonymousReply(Message):
     Attributes:
         anonymous: what the stage gave back.
         token: of the round.
+        errors: how many clients answered with an error, by why. A client's refusals depend on its settings
+            and the request alone, and are told as they are; other texts may hold data and are not.
     """
 
     anonymous: Anonymous
     token: bytes
+    errors: Counter[str]
 
-    def __init__(self, anonymous: Anonymous, *, token: bytes) -> None:
+    def __init__(
+        self, anonymous: Anonymous, *, token: bytes, errors: Mapping[str, int] | None = None
+    ) -> None:
         counts: dict[str, int | float | list[int] | list[float]] = {
             "reports": anonymous.count,
             "answered": anonymous.answered,
             "unreadable": anonymous.unreadable,
+            "errors": sum((errors or {}).values()),
         }
         content = RecordDict({"metrics": MetricRecord(counts)})
         super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
         self.anonymous = anonymous
         self.token = token
+        self.errors = Counter(errors or {})
 
 
 class ShuffleGrid(Grid):
@@ -150,7 +158,7 @@ class ShuffleGrid(Grid):
         anonymous = self._stage.collect(
             received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
         )
-        return [AnonymousReply(anonymous, token=instruction.token)]
+        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(received.replies))]
 
 
 def _is_shuffled(message: Message) -> bool:
@@ -243,16 +251,21 @@ class _Received:
         _log_errors(self.replies, invited=invited)
 
 
-def _log_errors(replies: Sequence[Message], *, invited: int) -> None:
-    """How many clients failed, and why where that is a constant: other texts may hold data."""
+def _errors(replies: Sequence[Message]) -> Counter[str]:
+    """How many clients answered with an error, by why where that is a constant: other texts may hold data."""
     errors = [reply.error for reply in replies if reply.has_error()]
+    return Counter(
+        error.reason
+        if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason in _REFUSALS
+        else _OTHER_ERROR
+        for error in errors
+    )
+
+
+def _log_errors(replies: Sequence[Message], *, invited: int) -> None:
+    errors = _errors(replies)
     if not errors:
         return
-    _log.warning("%d of %d clients answered with an error", len(errors), invited)
-    refusals = Counter(
-        error.reason
-        for error in errors
-        if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason in _REFUSALS
-    )
-    for reason, count in refusals.most_common(5):
-        _log.warning("\t%d refused: %s", count, reason)
+    _log.warning("%d of %d clients answered with an error", errors.total(), invited)
+    for reason, count in errors.most_common(5):
+        _log.warning("\t%d: %s", count, reason)

@@ -49,7 +49,22 @@ def messages_of(
     return messages
 
 
-def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
+def evaluation_messages(
+    strategy: Strategy,
+    *,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    cohort: Sequence[int],
+) -> list[Message]:
+    """The model for a cohort to evaluate, under the names that the strategy gives its records."""
+    config["server-round"] = server_round  # as Flower's own strategies do
+    key = _named(strategy, "arrayrecord_key", "arrays")
+    content = RecordDict({key: arrays, _named(strategy, "configrecord_key", "config"): config})
+    return [Message(content, node, MessageType.EVALUATE) for node in cohort]
+
+
+def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> tuple[str, ArrayRecord]:
     """The model in a round's messages, which must be one and the same, and its key.
 
     Raises:
@@ -58,7 +73,7 @@ def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
     """
     contents = {}
     for message in messages:
-        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+        if message.metadata.message_type.split(".")[0] != kind:
             raise ValueError("the inner strategy's messages of a training round must be of type train")
         contents[id(message.content)] = message.content
     models: dict[int, tuple[str, ArrayRecord]] = {}
@@ -81,10 +96,14 @@ def model_of(messages: Sequence[Message]) -> tuple[str, ArrayRecord]:
     return key, arrays
 
 
+def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
+    names = (getattr(layer, attribute, None) for layer in layers(strategy))
+    return next((name for name in names if name), otherwise)
+
+
 def synthetic_reply(strategy: Strategy, arrays: ArrayRecord, *, key: str) -> Message:
     """The one reply that stands for a whole round: a model of weight 1, from nobody."""
-    names = (getattr(layer, "weighted_by_key", None) for layer in layers(strategy))
-    weight = next((name for name in names if name), _WEIGHT_KEY)
+    weight = _named(strategy, "weighted_by_key", _WEIGHT_KEY)
     content = RecordDict({key: arrays, _METRICS_KEY: MetricRecord({weight: 1})})
     return Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
 

@@ -6,11 +6,12 @@ import logging
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import Result, Strategy
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from flwr_shuffle.books import Books
 from flwr_shuffle.checkpoints import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.evaluation import Metric, PrivateEvaluation, record_of
 from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.inner import messages_of, model_of, synthetic_reply, typed_alike
+from flwr_shuffle.inner import evaluation_messages, messages_of, model_of, synthetic_reply, typed_alike
 from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
-from flwr_shuffle.randomizers import Randomizer
+from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.sampling import ClientSampling, SelfSampling
 from flwr_shuffle.settings import Settings, mechanism_of, stage_of
@@ -45,6 +47,7 @@ from shuffle_plugins.shuffler.base import Shuffler
 _log = logging.getLogger("flwr")
 
 _MENTION_EVERY = 10.0
+_ENOUGH_ERRORS = 20  # in a row: if half of all clients took part, one run in a million would come to that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,21 @@ class _Round:
     arrays: ArrayRecord
     arrays_key: str
     layout: Layout
+    metrics: tuple[Metric, ...]
     mechanism: Randomizer
     candidates: int
     invited: int
     worst: FederatedRound
     checked: FederatedRound
+
+    @property
+    def step(self) -> str:
+        """Where Flower's log is when the replies are there."""
+        return "aggregate_evaluate" if self.metrics else "aggregate_train"
+
+
+class ClientsRefused(RuntimeError):
+    """One client after another refused to take part, or failed; the error says why, as far as it may."""
 
 
 class ShuffleStrategy(Strategy):
@@ -110,8 +123,11 @@ class ShuffleStrategy(Strategy):
         max_epsilon: ε that must not be exceeded; None sets no budget.
         budget_against: whose ε that is.
         evaluation: what clients are asked about a model. None, the default, asks nothing, whatever the inner
-            strategy would. ``"raw"`` sends what the inner strategy sends: the replies are NOT private, and
-            come from clients whose operators allow them (``shuffle-allow-evaluate=true``).
+            strategy would. A :class:`PrivateEvaluation` asks clients, drawn anew by ``sampling``, for metrics
+            as randomised reports, shuffled by the same stage and entered in the same books; an evaluation
+            that the budget does not allow is left out. ``"raw"`` sends what the inner strategy sends: the
+            replies are NOT private, and come from clients whose operators allow them
+            (``shuffle-allow-evaluate=true``).
         connect_timeout: seconds to wait for ``population`` clients at the start of a round.
         poll_interval: seconds between two looks for them.
 
@@ -147,7 +163,7 @@ class ShuffleStrategy(Strategy):
         delta: float,
         max_epsilon: float | None = None,
         budget_against: Against = Against.OBSERVER,
-        evaluation: Literal["raw"] | None = None,
+        evaluation: PrivateEvaluation | Literal["raw"] | None = None,
         connect_timeout: float = 600.0,
         poll_interval: float = 1.0,
     ) -> None:
@@ -171,13 +187,15 @@ class ShuffleStrategy(Strategy):
         )
         if ledger is not None and not isinstance(ledger, BudgetLedger):
             ledger = BudgetLedger(ledger, model=model)
-        if evaluation not in (None, "raw"):
-            raise ValueError(f'evaluation is None or "raw", got {evaluation!r}')
+        if not isinstance(evaluation, PrivateEvaluation) and evaluation not in (None, "raw"):
+            raise ValueError(f'evaluation is a PrivateEvaluation, "raw" or None, got {evaluation!r}')
         self._evaluation = evaluation
         self._books = Books(accountant or FederatedAccountant(), ledger=ledger)
         self._round: _Round | None = None
         self._arrays: ArrayRecord | None = None
         self._done = 0
+        self._run = ""
+        self._errors: Counter[str] = Counter()
         self._invited = self._answered = 0
 
     @property
@@ -260,6 +278,8 @@ class ShuffleStrategy(Strategy):
                 :attr:`arrays`, and in the ledger.
             TimeoutError: if fewer than ``population`` clients connect in time.
             CohortMismatch: if the inner strategy samples on its own.
+            ClientsRefused: if client after client answers by an error; says for what reasons. The model so
+                far is in :attr:`arrays`.
             ValueError: if the checkpoint is of another model.
         """
         stage = self._settings.stage
@@ -308,60 +328,15 @@ class ShuffleStrategy(Strategy):
 
         No messages, if chance drew fewer clients than ``minimum_reports``: the round is left out.
         """
-        settings = self._settings
-        if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
-            raise ValueError(
-                "a shuffled round needs a ShuffleGrid with this strategy's stage: call start(), or wrap the "
-                "grid yourself"
-            )
-        self._round = None
-        self._books.settle()
         server_round += self._done
-        minimum = self.minimum_reports
-        grid.open()
-        candidates = self._connected(grid)
-        cohort = settings.sampling.draw(candidates)
-        if len(cohort) < minimum:
-            _log.warning("configure_train: %d clients drawn, %d needed; left out", len(cohort), minimum)
+        drawn = self._drawn(grid, step="configure_train")
+        if drawn is None:
             return []
+        candidates, cohort = drawn
         messages = messages_of(
             self.strategy, server_round=server_round, arrays=arrays, config=config, grid=grid, cohort=cohort
         )
-        key, sent = model_of(messages)
-        layout = Layout.of(sent)
-        mechanism = settings.mechanism.build(dim=layout.dim)
-        drawn = {"candidates": len(candidates), "invited": len(cohort), "minimum": minimum}
-        share = settings.honest_fraction
-        worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
-        checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
-        self._check_budget(checked)
-        settings.stage.require(self._needed(len(cohort)))
-        instruction = Instruction(
-            token=secrets.token_bytes(TOKEN_BYTES),
-            run=str(grid.run.run_id),
-            server_round=server_round,
-            mechanism=settings.mechanism,
-            participation=settings.sampling.participation,
-            analyzer_key=settings.stage.analyzer_key,
-            minimum=minimum,
-        )
-        record = instruction.to_record()
-        for message in messages:
-            message.content[RECORD_KEY] = record
-        self._books.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
-        self._round = _Round(
-            token=instruction.token,
-            server_round=server_round,
-            arrays=sent,
-            arrays_key=key,
-            layout=layout,
-            mechanism=mechanism,
-            candidates=len(candidates),
-            invited=len(cohort),
-            worst=worst,
-            checked=checked,
-        )
-        _log.info("configure_train: invited %d clients of %d", len(cohort), len(candidates))
+        self._begin(messages, server_round=server_round, candidates=candidates)
         return messages
 
     def aggregate_train(
@@ -373,56 +348,167 @@ class ShuffleStrategy(Strategy):
         ``epsilon-server``.
         """
         del server_round
+        current, found = self._received(replies)
+        if current is None or found is None:
+            return None, None
+        total, count = found
+        arrays, metrics = self._released(current, total / count)
+        return arrays, self._with_spending(current, metrics, count)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """What clients are asked about the model, by ``evaluation``; called by Flower."""
+        server_round += self._done
+        asked = self._evaluation
+        if asked == "raw":
+            return list(self.strategy.configure_evaluate(server_round, arrays, config, grid))
+        if asked is None or server_round % asked.every:
+            return []
+        drawn = self._drawn(grid, step="configure_evaluate")
+        if drawn is None:
+            return []
+        candidates, cohort = drawn
+        messages = evaluation_messages(
+            self.strategy, server_round=server_round, arrays=arrays, config=config, cohort=cohort
+        )
+        try:
+            self._begin(messages, server_round=server_round, candidates=candidates, evaluation=asked)
+        except PrivacyBudgetExhausted as exhausted:
+            _log.warning("configure_evaluate: left out, as %s", exhausted)
+            return []
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """What clients answered, put together; called by Flower.
+
+        Of a :class:`PrivateEvaluation` the mean of each metric, with ``reports``, ``epsilon-observer`` and
+        ``epsilon-server`` as in training; None if nothing is released.
+        """
+        if self._evaluation == "raw":
+            return self.strategy.aggregate_evaluate(server_round + self._done, replies)
+        if self._evaluation is None:
+            return None
+        current, found = self._received(replies)
+        if current is None or found is None:
+            return None
+        total, count = found
+        self._books.complete(current.token, checkpoint=None)
+        return self._with_spending(current, record_of(current.metrics, total / count), count)
+
+    def _drawn(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
+        """How many clients are connected, and which of them are invited; None if those are too few."""
+        settings = self._settings
+        if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
+            raise ValueError(
+                "a shuffled round needs a ShuffleGrid with this strategy's stage: call start(), or wrap the "
+                "grid yourself"
+            )
+        self._round = None
+        self._books.settle()
+        grid.open()
+        candidates = self._connected(grid)
+        cohort = settings.sampling.draw(candidates)
+        _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
+        if len(cohort) < self.minimum_reports:
+            _log.warning("%s: %d clients drawn, %d needed; left out", step, len(cohort), self.minimum_reports)
+            return None
+        self._run = str(grid.run.run_id)
+        return len(candidates), cohort
+
+    def _begin(
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        candidates: int,
+        evaluation: PrivateEvaluation | None = None,
+    ) -> None:
+        """Ask the budget, put the instruction into the messages, and enter the round before they are sent.
+
+        Raises:
+            PrivacyBudgetExhausted: if the round could cost more than is left; nothing is entered then.
+        """
+        settings, minimum, share = self._settings, self.minimum_reports, self._settings.honest_fraction
+        key, sent = model_of(messages, kind=MessageType.TRAIN if evaluation is None else MessageType.EVALUATE)
+        layout = Layout.of(sent)
+        metrics = () if evaluation is None else evaluation.ranges
+        spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
+        mechanism = spec.build(dim=len(metrics) or layout.dim)
+        drawn = {"candidates": candidates, "invited": len(messages), "minimum": minimum}
+        worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
+        checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
+        self._check_budget(checked)
+        settings.stage.require(self._needed(len(messages)))
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=self._run,
+            server_round=server_round,
+            mechanism=spec,
+            participation=settings.sampling.participation,
+            analyzer_key=settings.stage.analyzer_key,
+            minimum=minimum,
+            metrics=metrics,
+        )
+        record = instruction.to_record()
+        for message in messages:
+            message.content[RECORD_KEY] = record
+        self._books.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
+        self._round = _Round(
+            token=instruction.token,
+            server_round=server_round,
+            arrays=sent,
+            arrays_key=key,
+            layout=layout,
+            metrics=metrics,
+            mechanism=mechanism,
+            candidates=candidates,
+            invited=len(messages),
+            worst=worst,
+            checked=checked,
+        )
+
+    def _received(self, replies: Iterable[Message]) -> tuple[_Round | None, tuple[Tensor, int] | None]:
+        """The round under way, with the sum of its reports and their number once they are in the books.
+
+        None in place of the sum if nothing is to be released.
+        """
         received = list(replies)
         current, self._round = self._round, None
         if current is None:
             if received:
                 raise ValueError("replies to a round that this strategy did not begin")
             return None, None
-        anonymous = _anonymous(received, current)
+        anonymous, errors = _anonymous(received, current)
         self._invited += current.invited
         self._answered += anonymous.answered  # and not participants: who sends nonsense hides nobody
         if anonymous.count == 0 or anonymous.refusal is not None:
-            self._refuse(anonymous, current)
-            return None, None
+            self._refuse(anonymous, current, errors)
+            return current, None
         total, count = _summed(anonymous, current.mechanism)
         self._answered -= anonymous.count - count
         dropped = anonymous.unreadable + anonymous.count - count
         if dropped:
-            _log.warning("aggregate_train: %d replies dropped: no reports of this round", dropped)
+            _log.warning("%s: %d replies dropped: no reports of this round", current.step, dropped)
         if count == 0:
-            self._refuse(anonymous, current)
-            return None, None
+            self._refuse(anonymous, current, errors)
+            return current, None
         actual = self._settings.sampling.accounted(
             current.mechanism,
             candidates=self._hiding(current, count),
             invited=current.invited,
             answered=anonymous.answered - (anonymous.count - count),
-            reports=self._settings.charged_reports(count),
+            reports=count if current.metrics else self._settings.charged_reports(count),
             honest_fraction=self._settings.honest_fraction,
         )
         if count < self.minimum_reports:
             self._books.refuse(actual=actual, participants=anonymous.participants)
-            _log.warning("aggregate_train: %d reports, %d needed; not released", count, self.minimum_reports)
-            return None, None
+            _log.warning("%s: %d reports, %d needed; not released", current.step, count, self.minimum_reports)
+            return current, None
         self._check_dearer(actual, current.checked, anonymous)
         self._books.receive(actual=actual, participants=anonymous.participants)
-        arrays, metrics = self._released(current, total / count)
-        return arrays, self._with_spending(metrics, count)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """What clients are asked about the model, by ``evaluation``; called by Flower."""
-        if self._evaluation is None:
-            return []
-        return list(self.strategy.configure_evaluate(server_round + self._done, arrays, config, grid))
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What clients answered, put together; called by Flower."""
-        if self._evaluation is None:
-            return None
-        return self.strategy.aggregate_evaluate(server_round + self._done, replies)
+        self._errors.clear()
+        return current, (total, count)
 
     def summary(self) -> None:
         """Log what protects the clients and what was spent, then the inner strategy's summary."""
@@ -445,8 +531,12 @@ class ShuffleStrategy(Strategy):
             lines.append("δ is above 1/population: it allows that one client's data is shown as it is")
         if self._evaluation == "raw":
             lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
-        else:
+        elif self._evaluation is None:
             lines.append("Evaluation: clients are asked nothing (evaluation=None)")
+        else:
+            asked = self._evaluation
+            names = ", ".join(asked.names)
+            lines.append(f"Evaluation: {names}, by private reports of ε0 = {asked.local_epsilon:g}")
         if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
             lines.append("Participation is open to this process: only a mix node hides it from the server")
         _log.info("\t├──> Shuffle-model differential privacy:")
@@ -536,17 +626,28 @@ class ShuffleStrategy(Strategy):
         answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
         return Needed(reports=reports, answered=answered)
 
-    def _refuse(self, anonymous: Anonymous, current: _Round) -> None:
+    def _refuse(self, anonymous: Anonymous, current: _Round, errors: Counter[str]) -> None:
         """Nobody saw these reports shuffled, unless a mixer's answer was lost on its way.
 
         Raises:
             ValueError: if enough clients for a round answered, and no answer was a report: that is an app
                 without the mod. Fewer are drop-outs, lest a few nodes could stop a run.
+            ClientsRefused: if all connected clients, or the last 20 that were asked, answered by errors.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
         self._books.refuse(actual=current.worst if lost else None, participants=None)
         reason = anonymous.refusal or "no report in it"
-        _log.warning("aggregate_train: the batch was refused (%s); nothing is released", reason)
+        _log.warning("%s: the batch was refused (%s); nothing is released", current.step, reason)
+        if anonymous.participants:
+            self._errors.clear()
+        else:
+            self._errors.update(errors)
+        if self._errors.total() >= min(current.candidates, _ENOUGH_ERRORS):
+            reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
+            raise ClientsRefused(
+                f"of {self._errors.total()} clients asked last, up to round {current.server_round}, not one "
+                f"took part:\n{reasons}"
+            )
         answered = len(anonymous.participants)
         if answered >= self.minimum_reports and anonymous.unreadable == answered:
             raise ValueError(
@@ -570,12 +671,12 @@ class ShuffleStrategy(Strategy):
         self._arrays = arrays
         return arrays, metrics
 
-    def _with_spending(self, metrics: MetricRecord | None, reports: int) -> MetricRecord:
+    def _with_spending(self, current: _Round, metrics: MetricRecord | None, reports: int) -> MetricRecord:
         told = MetricRecord() if metrics is None else metrics
         told["reports"] = reports
         for against in (Against.OBSERVER, Against.SERVER):
             told[f"epsilon-{against}"] = self._books.spent(self._settings.delta, against=against)
-        _log.info("aggregate_train: %d reports; %s", reports, self._spent_line())
+        _log.info("%s: %d reports; %s", current.step, reports, self._spent_line())
         return told
 
     def _spent_line(self) -> str:
@@ -587,12 +688,12 @@ class ShuffleStrategy(Strategy):
         return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
 
 
-def _anonymous(received: list[Message], current: _Round) -> Anonymous:
+def _anonymous(received: list[Message], current: _Round) -> tuple[Anonymous, Counter[str]]:
     if len(received) != 1 or not isinstance(received[0], AnonymousReply):
         raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
     if received[0].token != current.token:
         raise ValueError("this reply is to another round")
-    return received[0].anonymous
+    return received[0].anonymous, received[0].errors
 
 
 def _summed(anonymous: Anonymous, mechanism: Randomizer) -> tuple[Tensor, int]:

@@ -54,7 +54,7 @@ def test_replies_come_back_as_one_from_nobody():
     reply = ask(grid)
     assert reply.metadata.src_node_id not in inner.get_node_ids()
     assert reply.metadata.reply_to_message_id == ""
-    assert dict(reply.content["metrics"]) == {"reports": 6, "answered": 6, "unreadable": 0}
+    assert dict(reply.content["metrics"]) == {"reports": 6, "answered": 6, "unreadable": 0, "errors": 0}
     assert len(reply.anonymous.reports) == 6
     assert reply.anonymous.participants == tuple(str(node) for node in inner.get_node_ids())
 
@@ -89,7 +89,8 @@ def test_errors_are_drop_outs_and_their_text_is_not_logged(caplog):
         anonymous = ask(ShuffleGrid(grid_of(payload, clients=6), stage=stage())).anonymous
     assert (len(anonymous.reports), anonymous.answered, len(anonymous.participants)) == (4, 4, 4)
     ours = [entry.getMessage() for entry in caplog.records if "ClientApp" not in entry.getMessage()]
-    assert ours == ["2 of 6 clients answered with an error"]
+    assert ours[0] == "2 of 6 clients answered with an error"
+    assert "the client's data" not in "".join(ours)
 
 
 def test_reasons_that_are_no_constant_of_the_mod_are_not_logged(caplog):
@@ -105,7 +106,9 @@ def test_reasons_that_are_no_constant_of_the_mod_are_not_logged(caplog):
     with caplog.at_level("WARNING", logger="flwr"):
         ask(ShuffleGrid(InProcessGrid(app, num_nodes=3), stage=stage()))
     logged = [entry.getMessage() for entry in caplog.records]
-    assert logged == ["3 of 3 clients answered with an error", f"\t1 refused: {ClientRefusal.MAX_ROUNDS}"]
+    assert logged[0] == "3 of 3 clients answered with an error"
+    assert f"\t1: {ClientRefusal.MAX_ROUNDS}" in logged
+    assert "42" not in "".join(logged)
 
 
 def test_what_is_no_report_is_dropped_and_counted():

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
     ClientLimits,
     ClientRefusal,
+    ClientsRefused,
     FixedSize,
     InProcessGrid,
     MechanismSpec,
@@ -224,16 +225,14 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
         ClientLimits(max_local_epsilon=math.inf, max_rounds=0),
     ],
 )
-def test_a_client_that_did_not_agree_to_sums_refuses(
-    limits: ClientLimits, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_did_not_agree_to_sums_refuses(limits: ClientLimits) -> None:
     strategy = strategy_of()
-    before = record(MODEL)
-    result = strategy.start(grid_of(agreed_app(limits)), before, num_rounds=1)
+    with pytest.raises(ClientsRefused) as stopped:
+        strategy.start(grid_of(agreed_app(limits)), record(MODEL), num_rounds=1)
     assert strategy.accountant.num_rounds == 0
-    np.testing.assert_array_equal(numpy_of(result.arrays)["weight"], MODEL["weight"])
+    assert strategy.arrays is None
     if limits.max_local_epsilon == 400.0:
-        assert str(ClientRefusal.NO_SUMS) in caplog.text
+        assert str(ClientRefusal.NO_SUMS) in str(stopped.value)
 
 
 def test_the_guides_calibration_meets_its_epsilon() -> None:
@@ -270,8 +269,9 @@ def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:
         ),
     )
     strategy = strategy_of()
-    strategy.start(grid, record(MODEL), num_rounds=2)
-    assert strategy.accountant.num_rounds == 1  # in the second round all of them refuse
+    with pytest.raises(ClientsRefused, match="as many rounds as it agrees to"):
+        strategy.start(grid, record(MODEL), num_rounds=2)
+    assert strategy.accountant.num_rounds == 1
 
 
 def test_a_sealed_share_is_refused_by_the_client() -> None:

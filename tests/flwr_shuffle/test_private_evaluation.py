@@ -1,0 +1,330 @@
+"""Evaluation as private reports: what it tells, what it costs, and what a server cannot make of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    ClientLimits,
+    ClientsRefused,
+    FixedSize,
+    InProcessGrid,
+    PrivateEvaluation,
+    SelfSampling,
+    ShuffleMod,
+    ShuffleStrategy,
+)
+from flwr_shuffle.evaluation import Metric, from_json, record_of, to_json, vector_of
+from flwr_shuffle.limits import ClientRefusal
+from flwr_shuffle.messages import payload_of, read_plain_payload
+from mixing import MixedRun
+from mod_harness import ask as ask_mod
+from mod_harness import grid_of as mod_grid
+from mod_harness import instruction, question
+from strategy_harness import CLIENTS, MODEL, record, shuffled, train
+
+from shuffle_plugins.accounting.federated import FederatedAccountant, FederatedRound
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger
+from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.protocols import VectorSum
+
+METRICS = {"accuracy": (0.0, 1.0), "loss": (0.0, 10.0)}
+LIMITS = ClientLimits(max_local_epsilon=500.0, max_rounds=100)
+
+
+def evaluate(message: Message, context: Context) -> Message:
+    """Clients measure 0, 0.05, 0.1, … and a loss of which two are far out of its range."""
+    place = int(context.node_config["partition-id"])
+    told = MetricRecord({"accuracy": place / 20, "loss": 1e9 if place < 2 else 3.0, "num-examples": 5})
+    return Message(RecordDict({"metrics": told}), reply_to=message)
+
+
+def app_of(evaluation: Any = evaluate, *, mod: ShuffleMod | None = None, training: Any = train) -> ClientApp:
+    app = ClientApp(mods=[mod or ShuffleMod(limits=LIMITS)])
+    app.train()(training)
+    app.evaluate()(evaluation)
+    return app
+
+
+def strategy_of(local_epsilon: float = 400.0, **options: Any) -> ShuffleStrategy:
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=local_epsilon)
+    return shuffled(**({"evaluation": asked} | options))
+
+
+def test_the_means_of_the_clients_metrics() -> None:
+    result = strategy_of().start(InProcessGrid(app_of(), num_nodes=CLIENTS), record(MODEL), num_rounds=2)
+    told = result.evaluate_metrics_clientapp[2]
+    assert sorted(told) == ["accuracy", "epsilon-observer", "epsilon-server", "loss", "reports"]
+    assert told["reports"] == CLIENTS
+    assert told["accuracy"] == pytest.approx(np.mean(np.arange(20) / 20), abs=0.35)
+    assert told["loss"] == pytest.approx((2 * 10 + 18 * 3) / 20, abs=2.5)  # clipped to the range, at ε0 = 400
+
+
+@pytest.mark.parametrize("local_epsilon", [1.0, 3.0])
+def test_the_means_are_unbiased_with_the_noise_that_is_documented(local_epsilon: float) -> None:
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=local_epsilon)
+    mechanism = asked.mechanism.build(dim=2)
+    content = RecordDict({"any": MetricRecord({"accuracy": 0.8, "loss": 2.0})})
+    vector = vector_of(asked.ranges, content, failed_share=0.0)
+    reports = 40_000
+    mean = mechanism.sum(mechanism.randomize(vector.repeat(reports, 1))) / reports
+    told = record_of(asked.ranges, mean)
+    deviation = (3.0 if local_epsilon == 1.0 else 1.6) / math.sqrt(reports)
+    assert abs(told["accuracy"] - 0.8) < 6 * 0.5 * deviation
+    assert abs(told["loss"] - 2.0) < 6 * 5 * deviation
+    if local_epsilon == 1.0:
+        singles = mechanism.randomize(vector.repeat(2000, 1))
+        each = torch.stack([mechanism.sum(singles.narrow(i, i + 1)) for i in range(2000)])
+        assert each.std(dim=0).mean().item() == pytest.approx(3.0, rel=0.1)
+
+
+def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
+    strategy = shuffled(
+        evaluation=PrivateEvaluation(metrics=METRICS, local_epsilon=1.0),
+        randomizer="linf-block",
+        local_epsilon=2.0,
+        ledger=tmp_path / "ledger",
+        model="m",
+    )
+    files = {"shuffle-max-local-epsilon": 2.0, "shuffle-max-rounds": 9}
+    grid = InProcessGrid(
+        app_of(mod=ShuffleMod()),
+        num_nodes=CLIENTS,
+        node_config=lambda place: files | {"shuffle-ledger-file": str(tmp_path / f"{place}.db")},
+    )
+    strategy.start(grid, record(MODEL), num_rounds=3)
+    with BudgetLedger(tmp_path / "ledger", model="m") as ledger:
+        charged = [each.charged.local_epsilon for each in ledger.rounds() if each.charged]
+        assert ledger.last_checkpoint().server_round == 3  # type: ignore[union-attr]
+    assert charged == [2.0, 1.0] * 3
+    expected = FederatedAccountant()
+    for each in strategy.accountant._records:
+        expected.step(each.federated_round, participants=[str(i) for i in range(CLIENTS)])
+    assert strategy.get_epsilon(1e-6) == pytest.approx(expected.spent(1e-6), rel=1e-6)
+    training = FederatedAccountant()
+    one = strategy.accountant._records[0].federated_round
+    for _ in range(3):
+        training.step(one, participants=[str(i) for i in range(CLIENTS)])
+    assert strategy.get_epsilon(1e-6) > training.spent(1e-6)
+    with ClientLedger(tmp_path / "0.db") as ledger:
+        assert (ledger.spent().reports, ledger.spent().local_epsilon) == (6, 9.0)
+
+
+def test_only_one_report_of_the_metrics_leaves() -> None:
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
+    grid = InProcessGrid(app_of(), num_nodes=1)
+    told = instruction(asked.mechanism, metrics=asked.ranges)
+    [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
+    size = asked.mechanism.report_bytes(dim=2)
+    report = read_plain_payload(payload_of(answer), size=size)
+    assert report is not None
+    assert Reports.from_bytes(report).dim == 2
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"accuracy": 0.5}, {"accuracy": [0.5], "loss": 1.0}, {"accuracy": math.nan, "loss": 1.0}]
+)
+def test_an_evaluation_that_fails_looks_like_any_other(told: dict[str, Any]) -> None:
+    def failing(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
+    grid = InProcessGrid(app_of(failing), num_nodes=1)
+    message = question(
+        {"w": np.zeros(9)}, instruction(asked.mechanism, metrics=asked.ranges), node=2, kind="evaluate"
+    )
+    [answer] = grid.send_and_receive([message])
+    assert len(payload_of(answer)) == asked.mechanism.report_bytes(dim=2) + 1
+
+
+@pytest.mark.parametrize(("kind", "metrics"), [("train", True), ("evaluate", False)])
+def test_an_instruction_of_the_other_kind_is_refused(kind: str, metrics: bool) -> None:
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
+    told = instruction(asked.mechanism, metrics=asked.ranges if metrics else ())
+    grid = InProcessGrid(app_of(), num_nodes=1)
+    [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind=kind)])
+    assert answer.error.reason == ClientRefusal.BAD_INSTRUCTION
+
+
+def test_a_server_that_asks_without_end_is_refused() -> None:
+    """Private evaluation is within the client's limits, as training is."""
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0)
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=2.0, max_total_local_epsilon=5.0))
+    grid = InProcessGrid(app_of(mod=mod), num_nodes=1)
+    answered = []
+    for _ in range(20):
+        told = instruction(asked.mechanism, metrics=asked.ranges)
+        [answer] = grid.send_and_receive([question({"w": np.zeros(9)}, told, node=2, kind="evaluate")])
+        answered.append(not answer.has_error())
+    assert answered == [True] * 5 + [False] * 15
+
+
+def test_clients_that_fail_are_told_of_by_a_randomised_number() -> None:
+    def failing(message: Message, context: Context) -> Message:
+        if int(context.node_config["partition-id"]) < 15:
+            raise RuntimeError("no data")
+        return train(message, context)
+
+    asked = PrivateEvaluation(metrics={"failed-rounds": (0, 1)}, local_epsilon=400.0)
+    strategy = shuffled(evaluation=asked, local_epsilon=400.0)
+    grid = InProcessGrid(app_of(training=failing), num_nodes=CLIENTS)
+    result = strategy.start(grid, record(MODEL), num_rounds=2)
+    assert result.train_metrics_clientapp[1]["reports"] == CLIENTS  # all of them look alike in training
+    assert result.evaluate_metrics_clientapp[1]["failed-rounds"] == pytest.approx(0.75, abs=0.01)
+
+
+def test_evaluation_only_every_few_rounds_and_at_rates_of_their_own() -> None:
+    asked = PrivateEvaluation(metrics=METRICS, local_epsilon=2.0, every=2)
+    strategy = shuffled(
+        evaluation=asked,
+        sampling=SelfSampling(0.8),
+        minimum_reports=2,
+        local_epsilon=2.0,
+        randomizer="linf-block",
+    )
+    grid = InProcessGrid(app_of(), num_nodes=CLIENTS)
+    result = strategy.start(grid, record(MODEL), num_rounds=4)
+    assert sorted(result.evaluate_metrics_clientapp) == [2, 4]
+    assert strategy.accountant.num_rounds == 6
+
+
+def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    one = FederatedRound.drawn(
+        strategy_of().settings.mechanism.build(dim=9), candidates=CLIENTS, invited=CLIENTS, reports=16
+    )
+    alone = FederatedAccountant()
+    alone.step(one, participants=None)
+    strategy = strategy_of(local_epsilon=300.0, max_epsilon=alone.spent(1e-6) * 1.01)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = strategy.start(InProcessGrid(app_of(), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
+    assert result.evaluate_metrics_clientapp == {}
+    assert strategy.accountant.num_rounds == 1
+    assert "configure_evaluate: left out" in caplog.text
+
+
+def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
+    protocol = VectorSum.with_noise(dim=9, clients=16, noise_multiplier=2.0)
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=9))
+    strategy = shuffled(
+        randomizer=protocol,
+        local_epsilon=None,
+        clipping_norm=None,
+        evaluation=PrivateEvaluation(metrics=METRICS, local_epsilon=4.0),
+    )
+    result = strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
+    assert result.evaluate_metrics_clientapp[1]["reports"] == CLIENTS
+    assert strategy.accountant.num_rounds == 2
+
+
+def test_a_mix_node_shuffles_metrics_as_it_shuffles_updates(tmp_path: Path) -> None:
+    """Envelopes are bound to the metrics: other ranges than the clients heard open nothing."""
+    run = MixedRun(folder=tmp_path)
+    run.stage.open(run.grid)
+    asked = run.instruction()
+    assert run.collect(run.answers(asked), asked).count == 6
+    ranged = run.instruction(metrics=tuple(Metric(name=f"m{i}", low=0, high=1) for i in range(3)))
+    answers = run.answers(ranged)
+    other = tuple(Metric(name=f"m{i}", low=0, high=2) for i in range(3))
+    lied = run.instruction(metrics=other, token=ranged.token)
+    assert run.collect(answers, lied).count == 0
+
+
+def test_a_run_in_which_everybody_refuses_ends_with_the_reasons() -> None:
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=500.0, max_rounds=1))
+    strategy = shuffled()
+    with pytest.raises(
+        ClientsRefused,
+        match=r"of 20 clients asked last, up to round 2, not one.*\n.*20: shuffle: the client has taken",
+    ):
+        strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=5)
+    assert strategy.arrays is not None  # the first round's model is there
+    assert strategy.accountant.num_rounds == 1
+
+
+def test_the_reasons_hold_no_text_of_an_app() -> None:
+    def secretive(message: Message, context: Context) -> Message:
+        raise ValueError("row 17 holds 4711")
+
+    app = ClientApp()
+    app.train()(secretive)
+    with pytest.raises(ClientsRefused, match="own log") as stopped:
+        shuffled().start(InProcessGrid(app, num_nodes=CLIENTS), record(MODEL), num_rounds=5)
+    assert "4711" not in str(stopped.value)
+
+
+def test_small_cohorts_that_refuse_by_chance_stop_nothing() -> None:
+    """Every round of four is refused whole; only after five of them, twenty clients, it is taken for good."""
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=1.0, max_rounds=1))
+    strategy = shuffled(sampling=FixedSize(4), minimum_reports=2)
+    strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=4)
+    with pytest.raises(ClientsRefused, match="exceeds the client's limit"):
+        strategy.start(InProcessGrid(app_of(mod=mod), num_nodes=CLIENTS), record(MODEL), num_rounds=4)
+
+
+def test_a_few_that_refuse_stop_nothing() -> None:
+    refusing = ShuffleMod(limits=ClientLimits(max_local_epsilon=1.0, max_rounds=9))
+    willing = ShuffleMod(limits=LIMITS)
+
+    def either(message: Message, context: Context, call_next: Any) -> Message:
+        return (refusing if int(context.node_config["partition-id"]) < 19 else willing)(
+            message, context, call_next
+        )
+
+    app = ClientApp(mods=[either])
+    app.train()(train)
+    shuffled().start(InProcessGrid(app, num_nodes=CLIENTS), record(MODEL), num_rounds=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"metrics": {}},
+        {"metrics": {"loss": (1, 0)}},
+        {"metrics": {"loss": (0, math.inf)}},
+        {"metrics": {"": (0, 1)}},
+        {"metrics": {"loss": (0, 1)}, "every": 0},
+        {"metrics": {"loss": (0, 1)}, "local_epsilon": 0},
+    ],
+)
+def test_arguments_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        PrivateEvaluation(**({"local_epsilon": 1.0} | options))
+
+
+def test_metrics_survive_the_wire() -> None:
+    ranges = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0).ranges
+    assert from_json(to_json(ranges)) == ranges
+    assert from_json(to_json(())) == ()
+
+
+def test_the_inner_strategys_names_are_used() -> None:
+    seen: list[list[str]] = []
+
+    def noting(message: Message, context: Context) -> Message:
+        seen.append(sorted(message.content))
+        assert message.content["settings"]["server-round"] == 1
+        return evaluate(message, context)
+
+    strategy = strategy_of(local_epsilon=1.0)
+    strategy.strategy = FedAvg(arrayrecord_key="model", configrecord_key="settings")
+    strategy.start(
+        InProcessGrid(app_of(noting), num_nodes=CLIENTS),
+        record(MODEL),
+        num_rounds=1,
+        evaluate_config=ConfigRecord(),
+    )
+    assert seen[0] == ["model", "settings", "shuffle"]
+
+
+def test_without_an_instruction_evaluation_stays_closed() -> None:
+    answer = ask_mod(mod_grid(train), MODEL, None)
+    assert answer.error.reason == ClientRefusal.NO_INSTRUCTION
