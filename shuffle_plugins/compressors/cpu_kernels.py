@@ -470,6 +470,150 @@ def _coefficient_rows_64(
     )
 
 
+@_compiled
+def _clipped_rest(
+    row: _Value, rest: _Value, size: _Value, moved: _Value, share: _Value, inner: _Value, enough: _Value
+) -> _Value:
+    """Add ``share`` times ``rest`` to a row where it was moved; then how far each entry is from the box."""
+    data, far = numba.carray(row, size), numba.carray(rest, size)
+    outside = numba.int32(0)
+    if moved:
+        for i in range(size):
+            data[i] = data[i] + share * far[i]
+    for i in range(size):
+        value = data[i]
+        far[i] = min(max(value, -inner), inner) - value
+        outside |= numba.int32(abs(value) > enough)
+    return outside != 0
+
+
+@_compiled
+def _box_rows(
+    source: _Value,
+    stride: _Value,
+    norms: _Value,
+    positions: _Value,
+    signs: _Value,
+    dim: _Value,
+    out: _Value,
+    rest: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+    share: _Value,
+    inner: _Value,
+    enough: _Value,
+    steps: _Value,
+    missed: _Value,
+) -> None:
+    size = 1 << size_bits
+    places = numba.carray(_int64_at(positions), dim)
+    factors = numba.carray(_int8_at(signs), dim)
+    lengths, far = numba.carray(norms, rows), numba.carray(rest, size)
+    flags = numba.carray(_int8_at(missed), rows)
+    for r in range(rows):
+        given, row = _advance(source, r * stride), _advance(out, r << size_bits)
+        entries, wanted = numba.carray(given, dim), numba.carray(row, size)
+        length = lengths[r]
+        wanted[:] = 0
+        for i in range(dim):
+            wanted[places[i]] = entries[i] / length * wanted.dtype.type(factors[i])
+        _transform(row, row, size_bits, lane_bits, scale)
+        outside = _clipped_rest(row, rest, size, False, share, inner, enough)
+        for _ in range(steps):
+            if not outside:
+                break
+            _transform(rest, rest, size_bits, lane_bits, scale)
+            for i in range(dim):
+                far[places[i]] = 0
+            _transform(rest, rest, size_bits, lane_bits, scale)
+            outside = _clipped_rest(row, rest, size, True, share, inner, enough)
+        flags[r] = outside
+
+
+@_compiled
+def _box_rows_32(
+    source: _Value,
+    stride: _Value,
+    norms: _Value,
+    positions: _Value,
+    signs: _Value,
+    dim: _Value,
+    out: _Value,
+    rest: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+    share: _Value,
+    inner: _Value,
+    enough: _Value,
+    steps: _Value,
+    missed: _Value,
+) -> None:
+    _box_rows(
+        _float32_at(source),
+        stride,
+        _float32_at(norms),
+        positions,
+        signs,
+        dim,
+        _float32_at(out),
+        _float32_at(rest),
+        size_bits,
+        rows,
+        lane_bits,
+        numba.float32(scale),
+        numba.float32(share),
+        numba.float32(inner),
+        numba.float32(enough),
+        steps,
+        missed,
+    )
+
+
+@_compiled
+def _box_rows_64(
+    source: _Value,
+    stride: _Value,
+    norms: _Value,
+    positions: _Value,
+    signs: _Value,
+    dim: _Value,
+    out: _Value,
+    rest: _Value,
+    size_bits: _Value,
+    rows: _Value,
+    lane_bits: _Value,
+    scale: _Value,
+    share: _Value,
+    inner: _Value,
+    enough: _Value,
+    steps: _Value,
+    missed: _Value,
+) -> None:
+    _box_rows(
+        _float64_at(source),
+        stride,
+        _float64_at(norms),
+        positions,
+        signs,
+        dim,
+        _float64_at(out),
+        _float64_at(rest),
+        size_bits,
+        rows,
+        lane_bits,
+        scale,
+        share,
+        inner,
+        enough,
+        steps,
+        missed,
+    )
+
+
 def handles(x: Tensor, size: int) -> bool:
     """Whether rows of this dtype and device, padded to ``size``, can be given to the functions below."""
     return x.is_cpu and (
@@ -544,6 +688,67 @@ def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, 
         )
 
     in_parts(part, rows=rows, size=dim)
+
+
+def box_rows(
+    source: Tensor,
+    out: Tensor,
+    *,
+    norms: Tensor,
+    positions: Tensor,
+    signs: Tensor,
+    share: float,
+    inner: float,
+    enough: float,
+    steps: int,
+) -> Tensor:
+    """Fill ``out`` with representations of rows over their norms, moved into a box; which stayed outside.
+
+    Args:
+        source: (rows, dim), rows of neighbours.
+        out: contiguous (rows, size), of the same dtype; :func:`handles` it.
+        norms: (rows,) of the same dtype, contiguous, positive.
+        positions: int64 (dim,), where the entries of a row stand before the transform.
+        signs: int8 (dim,).
+        share: of the step to the box that is nearest, in (0, 2).
+        inner: half the side of the box that is aimed at.
+        enough: half the side of the box that is wanted.
+        steps: at most so many.
+
+    Returns:
+        int8 (rows,), 1 for a row that has an entry beyond ``enough``.
+    """
+    size_bits = out.shape[1].bit_length() - 1
+    missed = torch.empty(len(out), dtype=torch.int8)
+    if out.dtype is torch.float32:
+        kernel, lane_bits, item = _box_rows_32, _LANE_BITS_32, 4
+    else:
+        kernel, lane_bits, item = _box_rows_64, _LANE_BITS_64, 8
+
+    def part(first: int, last: int) -> None:
+        rest = torch.empty(out.shape[1], dtype=out.dtype)
+        kernel(
+            source.data_ptr() + first * source.stride(0) * item,
+            source.stride(0),
+            norms.data_ptr() + first * item,
+            positions.data_ptr(),
+            signs.data_ptr(),
+            source.shape[1],
+            out.data_ptr() + first * out.shape[1] * item,
+            rest.data_ptr(),
+            size_bits,
+            last - first,
+            lane_bits,
+            out.shape[1] ** -0.5,
+            share,
+            inner,
+            enough,
+            steps,
+            missed.data_ptr() + first,
+        )
+
+    in_parts(part, rows=len(out), size=2 * steps * out.shape[1])
+    return missed
 
 
 def in_parts(action: Callable[[int, int], _Result], *, rows: int, size: int) -> list[_Result]:

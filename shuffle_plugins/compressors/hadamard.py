@@ -62,7 +62,7 @@ def hadamard_transform(x: Tensor, *, normalized: bool = False, out: Tensor | Non
     size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    kernels = _cpu_kernels()
+    kernels = cpu_kernels()
     compiled = kernels is not None and kernels.handles(x, size) and x.is_contiguous()
     if out is None:
         out = torch.empty_like(x) if compiled else torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -126,7 +126,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
     out = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
     if indices.numel() == 0:
         return out
-    kernels = _cpu_kernels()
+    kernels = cpu_kernels()
     if kernels is not None and kernels.handles(out, size) and rows.dtype == out.dtype:
         blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
         kernels.coefficient_rows(blocks, out, indices=indices, signs=signs)
@@ -190,7 +190,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
     scale = size**-0.5 if normalized else 1.0
     if signs is not None:
         signs = signs.to(out.device).contiguous()
-    kernels = _cpu_kernels()
+    kernels = cpu_kernels()
     if kernels is not None and kernels.handles(out, size):
         rows = x if x.stride(1) == 1 else x.contiguous()
         kernels.transform_rows(rows, out, x.shape[1], rows.stride(0), size, signs, scale)
@@ -243,7 +243,7 @@ def _chunk_rows(size: int, device: torch.device) -> int:
 
 
 @cache
-def _cpu_kernels() -> ModuleType | None:
+def cpu_kernels() -> ModuleType | None:
     """The compiled kernels, or None where numba does not run; torch then does the same, slower."""
     try:
         return import_module("shuffle_plugins.compressors.cpu_kernels")

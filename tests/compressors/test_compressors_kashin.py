@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from shuffle_plugins.compressors import kashin
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.rows import Rows
 
@@ -157,3 +158,43 @@ def test_bad_arguments_are_refused():
             KashinFrame(dim=5, seed=1, max_iterations=iterations)
     with pytest.raises(ValueError, match="public seed"):
         KashinFrame(dim=5, seed="a")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_compiled_and_torch_find_the_same_representations(monkeypatch, dtype, threads):
+    if kashin.cpu_kernels() is None:
+        pytest.skip("numba does not run here")
+    frame = KashinFrame(dim=5000, seed=3)
+    x = torch.randn(70, 6000, generator=torch.Generator().manual_seed(1), dtype=dtype)[:, :5000]
+    x[0] = 0
+    x[1] = torch.eye(5000, dtype=dtype)[17] * -4
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        compiled = frame.represent(x)
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr(kashin, "cpu_kernels", lambda: None)
+    assert torch.equal(compiled, frame.represent(x))
+
+
+@pytest.mark.parametrize("kind", ["normal", "laplace", "sparse", "one entry in a thousand"])
+def test_rows_chosen_before_the_seed_take_few_steps(monkeypatch, kind):
+    """The search by projections is left to rows that need it: none of these."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(6, 3000, generator=generator)
+    if kind == "laplace":
+        x = x * x.abs()
+    elif kind == "sparse":
+        x[torch.rand(x.shape, generator=generator) > 0.1] = 0
+    elif kind != "normal":
+        x[:, 3:] = 0
+    monkeypatch.setattr(KashinFrame, "_into_box", lambda *_: pytest.fail("a row needed a longer search"))
+    monkeypatch.setattr(kashin, "_QUICK_STEPS", 4)
+    for seed in range(4):
+        frame = KashinFrame(dim=3000, seed=seed)
+        found = frame.represent(x)
+        limits = frame.level * x.norm(dim=1) / frame.size**0.5
+        assert bool((found.abs().amax(dim=1) <= limits).all())
+        assert torch.allclose(frame.reconstruct(found), x, atol=1e-5)
