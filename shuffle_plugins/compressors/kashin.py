@@ -107,7 +107,8 @@ class KashinFrame:
         rows = self._rows(x)
         found = torch.empty((rows.num_rows, self.size), dtype=rows.compute_dtype, device=rows.device)
         for start, stop in self._chunks(rows):
-            found[start:stop] = self._represent(rows.narrow(start, stop))
+            units, norms = self._represent(rows.narrow(start, stop))
+            torch.mul(units, norms.unsqueeze(1), out=found[start:stop])
         return found
 
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
@@ -129,8 +130,9 @@ class KashinFrame:
             raise ValueError(f"an index lies outside [0, {self.size})")
         found = torch.empty(indices.shape, dtype=rows.compute_dtype, device=rows.device)
         for start, stop in self._chunks(rows):
-            part = self._represent(rows.narrow(start, stop))
-            found[start:stop] = part.gather(1, indices[start:stop].to(rows.device))
+            units, norms = self._represent(rows.narrow(start, stop))
+            entries = units.gather(1, indices[start:stop].to(rows.device))
+            torch.mul(entries, norms.unsqueeze(1), out=found[start:stop])
         return found
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
@@ -155,7 +157,8 @@ class KashinFrame:
         step = max(1, _CHUNK // self.size) if rows.device.type == "cpu" else max(1, 16 * _CHUNK // self.size)
         return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
 
-    def _represent(self, rows: Rows) -> Tensor:
+    def _represent(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Representations of rows over their norms, and the norms."""
         norms = rows.l2_norm()
         if not bool(norms.isfinite().all()):
             raise ValueError("a row has NaN or infinite entries: it has no representation")
@@ -183,7 +186,7 @@ class KashinFrame:
         late = missed.nonzero().squeeze(1)
         if late.numel():
             found[late] = self._into_box(*self._wanted(dense[late], lengths[late]), limit)
-        return found.mul_(norms.unsqueeze(1))
+        return found, norms
 
     def _wanted(self, dense: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What the transform of a representation must be at the kept rows, and 1 where it is free."""

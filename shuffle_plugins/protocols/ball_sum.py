@@ -218,7 +218,7 @@ class BallSum(TaggedSum):
         norms = rows.l2_norm().double()
         scale = self.radius / norms.clamp(min=self.radius) / self.coefficient_radius
         wanted = columns.flatten(1)
-        if wanted.shape[1] <= self.size.bit_length():
+        if isinstance(self.spread, KashinSpreading) or wanted.shape[1] <= self.size.bit_length():
             values = self.spread.entries(rows, wanted)
         else:
             values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
