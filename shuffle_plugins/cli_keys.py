@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.command("mixer")
 def mixer(file: NewFile, state: StateOption = None) -> None:
-    """Make a mixer's key and its file of spent rounds; print the public key that clients pin.
+    """Make a mixer's keys and its file of spent rounds; print the public key that clients and the server pin.
 
     The two files belong together. Without the second, old rounds could be replayed: if it is lost, make new
     ones and give the new public key to the clients.
@@ -40,16 +40,16 @@ def mixer(file: NewFile, state: StateOption = None) -> None:
     from shuffle_plugins.shuffler.errors import ShuffleError
     from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
 
-    key = keys.generate_sealing_key()
+    key = keys.generate_mixer_key()
     rounds = state or state_beside(file)
     if file.absolute() == rounds.absolute():
         raise ShuffleError("the key and its spent rounds need a file each")
     for path in (file, rounds):
         if path.exists():
             raise FileExistsError(f"{path} exists; a key, or what it has seen, is never overwritten")
-    SpentTokens.create(rounds, public_key=keys.public_bytes(key))
+    SpentTokens.create(rounds, public_key=key.public.sealing)
     keys.write_private_key(file, key)
-    print(keys.public_hex(key))
+    print(key.public.hex())
 
 
 @app.command("client")
@@ -69,7 +69,8 @@ def public(file: KeyFile) -> None:
     """Print the public key that belongs to a private one."""
     from shuffle_plugins.shuffler import keys
 
-    print(keys.public_hex(keys.read_private_key(file)))
+    key = keys.read_private_key(file)
+    print(key.public.hex() if isinstance(key, keys.MixerKey) else keys.public_hex(key))
 
 
 @app.command("enrol")

@@ -152,7 +152,9 @@ class ShuffleGrid(Grid):
         if len(invited) != len(sent):
             raise ValueError("a node is asked twice in one round; each client may report once")
         if invited & self._stage.excluded_nodes:
-            raise ValueError("the mix node is no client: leave it out of the cohort")
+            raise ValueError(
+                "the mix node, and nodes that its stage excludes, are no clients: leave them out"
+            )
         received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
         received.log()
         anonymous = self._stage.collect(

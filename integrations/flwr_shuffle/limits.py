@@ -17,7 +17,7 @@ from flwr.app import UserConfigValue
 
 from shuffle_plugins.ledger import ClientLimits
 from shuffle_plugins.shuffler.errors import ShuffleError
-from shuffle_plugins.shuffler.keys import parse_public_key
+from shuffle_plugins.shuffler.keys import parse_mixer_sealing_key
 
 Number = TypeVar("Number", int, float)
 
@@ -218,7 +218,7 @@ class ClientSettings:
             limits=both,
             max_local_delta=_least(max_local_delta, delta) or 0.0,
             ledger_file=_path(own, LEDGER_FILE),
-            mixer_key=None if mixer_key is None else parse_public_key(mixer_key),
+            mixer_key=None if mixer_key is None else parse_mixer_sealing_key(mixer_key),
             signing_key_file=signing_key,
             reply_seconds=_seconds(own, REPLY_SECONDS),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,9 +11,17 @@ from flwr.app import ConfigRecord, RecordDict
 
 from shuffle_plugins.shuffler.base import check_minimum
 from shuffle_plugins.shuffler.envelopes import RoundContext
-from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import KEY_BYTES
-from shuffle_plugins.shuffler.mixer import MixedBatch
+from shuffle_plugins.shuffler.mixer import MixedBatch, Mixer
+from shuffle_plugins.shuffler.statements import (
+    CHALLENGE_BYTES,
+    Statement,
+    batch_statement,
+    refusal_statement,
+    request_digest,
+    role_statement,
+)
 
 MIX_KEY = "shuffle-mix"
 """Key of the one :class:`ConfigRecord` in each of these messages."""
@@ -29,10 +39,18 @@ _REQUEST: dict[str, type] = {
     "analyzer-key": bytes,
     "promised": int,
     "minimum": int,
+    "size": int,
     "envelopes": list,
 }
-_BATCH: dict[str, type] = {"token": bytes, "answered": int, "reports": list}
-_ROLE: dict[str, type] = {"version": int, "public-key": bytes, "minimum": int}
+_ANSWER: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
+_BATCH: dict[str, type] = _ANSWER | {"answered": int, "reports": list}
+_REFUSED: dict[str, type] = _ANSWER | {_REFUSAL: str}
+_QUESTION: dict[str, type] = {"version": int, "challenge": bytes}
+_ROLE: dict[str, type] = {"version": int, "public-key": bytes, "minimum": int, "signature": bytes}
+
+
+class WrongVersionError(ValueError):
+    """A message of another version of mixing; says which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +61,25 @@ class MixRequest:
         context: the round.
         analyzer_key: public key to which clients sealed their reports, 32 bytes.
         minimum: fewest reports the server wants to be told, at least 2.
+        size: bytes of an envelope of the round.
         envelopes: one per client that answered; at least one.
     """
 
     context: RoundContext
     analyzer_key: bytes
     minimum: int
+    size: int
     envelopes: list[bytes]
+
+    def digest(self) -> bytes:
+        """32 bytes that an answer is bound to."""
+        return request_digest(
+            context=self.context,
+            analyzer_key=self.analyzer_key,
+            minimum=self.minimum,
+            size=self.size,
+            envelopes=self.envelopes,
+        )
 
     def to_content(self) -> RecordDict:
         """The content of a ``query.mix`` message."""
@@ -62,6 +92,7 @@ class MixRequest:
                 "analyzer-key": self.analyzer_key,
                 "promised": self.context.minimum,
                 "minimum": self.minimum,
+                "size": self.size,
                 "envelopes": self.envelopes,
             }
         )
@@ -74,8 +105,6 @@ class MixRequest:
             ValueError: if it is anything else.
         """
         values = _values(content, _REQUEST)
-        if values["version"] != PROTOCOL_VERSION:
-            raise ValueError(f"version {values['version']} of mixing; this library knows {PROTOCOL_VERSION}")
         if len(values["analyzer-key"]) != KEY_BYTES:
             raise ValueError(f"an analyzer's key has {KEY_BYTES} bytes")
         return cls(
@@ -87,6 +116,7 @@ class MixRequest:
             ),
             analyzer_key=values["analyzer-key"],
             minimum=check_minimum(values["minimum"]),
+            size=values["size"],
             envelopes=_ciphertexts(values["envelopes"]),
         )
 
@@ -96,52 +126,129 @@ class MixerRole:
     """What a mix node says of itself.
 
     Attributes:
-        public_key: the one that clients pin, 32 bytes. The server shows it; it never passes it on.
+        public_key: to which clients seal, 32 bytes. The server shows it; it never passes it on.
         minimum: fewest reports that it gives out.
+        signature: by the key that the server has pinned; it covers the challenge and the node's id, too.
     """
 
     public_key: bytes
     minimum: int
+    signature: bytes
+
+    @classmethod
+    def signed(cls, mixer: Mixer, *, challenge: bytes, run: str, node: int) -> Self:
+        """What a mixer answers to a challenge, as one node of a run."""
+        key, minimum = mixer.public_key.sealing, mixer.minimum
+        said = role_statement(challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum)
+        return cls(public_key=key, minimum=minimum, signature=mixer.sign(said))
+
+    def holds(self, *, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
+        """Whether the owner of a key has said so, to this challenge and as this node."""
+        said = role_statement(
+            challenge=challenge, run=run, node=node, sealing_key=self.public_key, minimum=self.minimum
+        )
+        return said.holds(self.signature, verifying_key=verifying_key)
 
     def to_content(self) -> RecordDict:
         """The content of the reply to ``query.role``."""
-        return _content({"version": PROTOCOL_VERSION, "public-key": self.public_key, "minimum": self.minimum})
+        return _content(
+            {
+                "version": PROTOCOL_VERSION,
+                "public-key": self.public_key,
+                "minimum": self.minimum,
+                "signature": self.signature,
+            }
+        )
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read what :meth:`to_content` wrote.
 
         Raises:
-            ValueError: if it is anything else, or of another version.
+            WrongVersionError: if it is of another version.
+            ValueError: if it is anything else.
         """
         values = _values(content, _ROLE)
-        if values["version"] != PROTOCOL_VERSION or len(values["public-key"]) != KEY_BYTES:
-            raise ValueError("a mix node of another version")
-        return cls(public_key=values["public-key"], minimum=check_minimum(values["minimum"]))
+        if len(values["public-key"]) != KEY_BYTES:
+            raise ValueError(f"a mixer's key to seal to has {KEY_BYTES} bytes")
+        return cls(
+            public_key=values["public-key"],
+            minimum=check_minimum(values["minimum"]),
+            signature=values["signature"],
+        )
 
 
-def batch_content(batch: MixedBatch, *, token: bytes) -> RecordDict:
-    """The content of a mix node's reply to ``query.mix``."""
-    return _content({"token": token, "answered": batch.answered, "reports": batch.reports})
+def question_content(challenge: bytes) -> RecordDict:
+    """The content of a ``query.role`` message: a challenge that only the mixer can answer."""
+    return _content({"version": PROTOCOL_VERSION, "challenge": challenge})
 
 
-def read_batch(content: RecordDict) -> tuple[MixedBatch, bytes]:
-    """The batch and the token in what :func:`batch_content` wrote.
+def read_question(content: RecordDict) -> bytes:
+    """The challenge in what :func:`question_content` wrote.
 
     Raises:
+        WrongVersionError: if it is of another version.
         ValueError: if it is anything else.
     """
-    values = _values(content, _BATCH)
-    batch = MixedBatch(reports=_ciphertexts(values["reports"]), answered=values["answered"])
-    if not 1 <= len(batch.reports) <= batch.answered:
-        raise ValueError("no reports, or more reports than clients that answered")
-    if len(set(batch.reports)) < len(batch.reports):
+    challenge: bytes = _values(content, _QUESTION)["challenge"]
+    if len(challenge) != CHALLENGE_BYTES:
+        raise ValueError(f"a challenge has {CHALLENGE_BYTES} bytes")
+    return challenge
+
+
+def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> RecordDict:
+    """The content of a mix node's reply to ``query.mix``: a batch, signed."""
+    said = batch_statement(
+        request=request.digest(), answered=batch.answered, rejected=batch.rejected, reports=batch.reports
+    )
+    values = _answer(request, rejected=batch.rejected, signature=mixer.sign(said))
+    return _content(values | {"answered": batch.answered, "reports": batch.reports})
+
+
+def refused_content(refused: BatchRefused, *, request: MixRequest, mixer: Mixer) -> RecordDict:
+    """The content of a mix node's reply to ``query.mix``: that there is no batch, signed."""
+    said = refusal_statement(request=request.digest(), code=refused.code, rejected=refused.rejected)
+    values = _answer(request, rejected=refused.rejected, signature=mixer.sign(said))
+    return _content(values | {_REFUSAL: str(refused.code)})
+
+
+def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: bytes) -> MixedBatch:
+    """The batch in what :func:`batch_content` wrote in answer to a request.
+
+    Args:
+        content: of the mix node's reply.
+        request: what it was asked.
+        verifying_key: of the mixer, as pinned by the server.
+
+    Raises:
+        BatchRefused: with the mixer's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+            another round; NOT_PROVEN if the mixer did not sign it, for this very request.
+        ValueError: if it is anything else.
+    """
+    if refusal_in(content) is not None:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    refuses = _REFUSAL in content.get(MIX_KEY, {})
+    values = _values(content, _REFUSED if refuses else _BATCH)
+    if values["token"] != request.context.token:
+        raise BatchRefused(Refusal.WRONG_ROUND)
+    rejected = _read_positions(values["rejected"], envelopes=len(request.envelopes))
+    if refuses:
+        code = Refusal(values[_REFUSAL])
+        said = refusal_statement(request=request.digest(), code=code, rejected=rejected)
+        _check(said, values["signature"], verifying_key=verifying_key)
+        raise BatchRefused(code, rejected)
+    reports, answered = _ciphertexts(values["reports"]), values["answered"]
+    said = batch_statement(request=request.digest(), answered=answered, rejected=rejected, reports=reports)
+    _check(said, values["signature"], verifying_key=verifying_key)
+    if answered + len(rejected) != len(request.envelopes) or not 1 <= len(reports) <= answered:
+        raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")
+    if len(set(reports)) < len(reports):
         raise ValueError("the same report twice: every one is sealed anew")
-    return batch, values["token"]
+    return MixedBatch(reports=reports, answered=answered, rejected=rejected)
 
 
 def refusal_content(code: Refusal) -> RecordDict:
-    """The content of a reply that refuses; it follows from the code alone."""
+    """The content of a reply of a node that cannot sign; it follows from the code alone."""
     return _content({_REFUSAL: str(code)})
 
 
@@ -157,6 +264,37 @@ def refusal_in(content: RecordDict) -> Refusal | None:
     return Refusal(str(record[_REFUSAL]))
 
 
+def _answer(request: MixRequest, *, rejected: Mapping[int, Refusal], signature: bytes) -> dict[str, Any]:
+    return {
+        "version": PROTOCOL_VERSION,
+        "token": request.context.token,
+        "rejected": json.dumps(sorted((position, str(code)) for position, code in rejected.items())),
+        "signature": signature,
+    }
+
+
+def _read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
+    """The envelopes that a mixer dropped, by position, and why.
+
+    Raises:
+        ValueError: if it is anything else, or a position is none of theirs or there twice.
+    """
+    pairs = json.loads(text)
+    if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
+        raise ValueError("dropped envelopes are pairs of position and code")
+    if any(type(position) is not int or not 0 <= position < envelopes for position, _ in pairs):
+        raise ValueError("a dropped envelope that was not sent")
+    rejected = {position: Refusal(code) for position, code in pairs}
+    if len(rejected) < len(pairs):
+        raise ValueError("an envelope that was dropped twice")
+    return rejected
+
+
+def _check(said: Statement, signature: bytes, *, verifying_key: bytes) -> None:
+    if not said.holds(signature, verifying_key=verifying_key):
+        raise BatchRefused(Refusal.NOT_PROVEN)
+
+
 def _content(values: dict[str, Any]) -> RecordDict:
     return RecordDict({MIX_KEY: ConfigRecord(values)})
 
@@ -165,6 +303,11 @@ def _values(content: RecordDict, types: dict[str, type]) -> dict[str, Any]:
     record = content.get(MIX_KEY)
     if list(content) != [MIX_KEY] or not isinstance(record, ConfigRecord):
         raise ValueError(f"the content is one ConfigRecord {MIX_KEY!r}")
+    if (version := record.get("version")) != PROTOCOL_VERSION and type(version) is int:
+        raise WrongVersionError(
+            f"version {version} of mixing; this library knows version {PROTOCOL_VERSION}: install the same "
+            "shuffle-plugins on the server and the mix node"
+        )
     if record.keys() != types.keys() or any(type(record[key]) is not kind for key, kind in types.items()):
         raise ValueError(f"the record has the entries {sorted(types)}, no others, each of its type")
     return dict(record)

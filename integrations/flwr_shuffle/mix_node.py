@@ -3,7 +3,7 @@
 All SuperNodes of a run are given the same app; what makes one the mixer is its own ``node_config``:
 
     shuffle-role           "mixer"
-    shuffle-mixer-key-file the private key, made by ``shuffle-plugins keys mixer``
+    shuffle-mixer-key-file the private keys, made by ``shuffle-plugins keys mixer``
     shuffle-enrolled-file  public signing keys of the clients that may take part
     shuffle-min-batch      fewest reports given out, at least 2
     shuffle-state-file     spent rounds; by default the key file's name with ``.rounds`` behind it
@@ -14,6 +14,9 @@ Whoever runs it must know what code it runs: see docs/shuffling.md.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
@@ -21,11 +24,14 @@ from flwr.clientapp import ClientApp
 from flwr_shuffle.mix_messages import (
     MixerRole,
     MixRequest,
+    WrongVersionError,
     batch_content,
+    read_question,
     refusal_content,
+    refused_content,
 )
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import read_enrolled, read_sealing_key
+from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
 from shuffle_plugins.shuffler.mixer import Mixer
 from shuffle_plugins.shuffler.tokens import state_beside
 
@@ -42,8 +48,9 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
-    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mixer say so, and no more. A
-    reply holds a batch or a constant code: whatever goes wrong is told in the node's own log alone.
+    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mixer say so, and no more. The
+    mixer signs what it says. A reply holds a batch or a constant code, and which envelopes were no good:
+    whatever else goes wrong is told in the node's own log alone.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -56,9 +63,11 @@ def register_mix_node(app: ClientApp) -> None:
     def role(message: Message, context: Context) -> Message:
         try:
             mixer = mixer_of(context)
+            with _refused_if_unreadable():
+                challenge = read_question(message.content)
         except BatchRefused as refused:
             return Message(refusal_content(refused.code), reply_to=message)
-        told = MixerRole(public_key=mixer.public_key, minimum=mixer.minimum)
+        told = MixerRole.signed(mixer, challenge=challenge, run=str(context.run_id), node=context.node_id)
         return Message(told.to_content(), reply_to=message)
 
     @app.query("mix")
@@ -86,7 +95,7 @@ def mixer_of(context: Context) -> Mixer:
         if type(minimum) is not int:
             raise ShuffleError(f"{MIN_BATCH} in node_config must be a whole number, got {minimum!r}")
         return Mixer(
-            private_key=read_sealing_key(key_file),
+            key=read_mixer_key(key_file),
             enrolled=read_enrolled(_text(config, ENROLLED_FILE)),
             minimum=minimum,
             state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),
@@ -97,26 +106,49 @@ def mixer_of(context: Context) -> Mixer:
 
 
 def _mixed(mixer: Mixer, message: Message) -> RecordDict:
-    try:
+    """The signed answer to a request.
+
+    Raises:
+        BatchRefused: if it is no request, so there is nothing to bind a signature to.
+    """
+    with _refused_if_unreadable():
         request = MixRequest.from_content(message.content)
-    except ValueError as error:
-        _log.error("shuffle: a request that is none: %s", error)
-        raise BatchRefused(Refusal.UNREADABLE) from None
     try:
         batch = mixer.mix(
             request.envelopes,
             context=request.context,
             analyzer_key=request.analyzer_key,
+            size=request.size,
             minimum=request.minimum,
         )
     except BatchRefused as refused:
+        _log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
-        raise
+        return refused_content(refused, request=request, mixer=mixer)
     except ShuffleError as error:
         _log.error("shuffle: this mix node cannot work: %s", error)
-        raise BatchRefused(Refusal.MISCONFIGURED) from None
-    _log.info("shuffle: %d envelopes taken, %d reports given out", batch.answered, len(batch.reports))
-    return batch_content(batch, token=request.context.token)
+        return refused_content(BatchRefused(Refusal.MISCONFIGURED), request=request, mixer=mixer)
+    _log_rejected(batch.rejected)
+    _log.info("shuffle: %d good envelopes, %d reports given out", batch.answered, len(batch.reports))
+    return batch_content(batch, request=request, mixer=mixer)
+
+
+def _log_rejected(rejected: Mapping[int, Refusal]) -> None:
+    for code, count in Counter(rejected.values()).items():
+        _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
+
+
+@contextmanager
+def _refused_if_unreadable() -> Iterator[None]:
+    """Turn what is wrong with a server's message into a code, and say it in the log."""
+    try:
+        yield
+    except WrongVersionError as error:
+        _log.error("shuffle: the server speaks %s", error)
+        raise BatchRefused(Refusal.WRONG_VERSION) from None
+    except ValueError as error:
+        _log.error("shuffle: a request that is none: %s", error)
+        raise BatchRefused(Refusal.UNREADABLE) from None
 
 
 def _text(config: UserConfig, key: str) -> str:

@@ -1,8 +1,10 @@
-"""Why a batch is not shuffled: codes that are the same whoever is at fault."""
+"""Why a batch, or one envelope of it, is not shuffled: codes that are the same whoever is at fault."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 
 class Refusal(StrEnum):
@@ -18,6 +20,8 @@ class Refusal(StrEnum):
     NOT_A_MIXER = "not-a-mixer"
     MISCONFIGURED = "misconfigured"
     NO_ANSWER = "no-answer"
+    NOT_PROVEN = "not-proven"
+    WRONG_VERSION = "wrong-version"
 
     @property
     def conclusive(self) -> bool:
@@ -25,7 +29,7 @@ class Refusal(StrEnum):
 
         If not, an answer may have been lost, and whoever keeps a budget must count the round.
         """
-        return self not in (Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NO_ANSWER)
+        return self not in (Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
 
 
 _MEANING = {
@@ -42,6 +46,10 @@ _MEANING = {
     Refusal.NOT_A_MIXER: "no mix node, or one that is none; set shuffle-role in its node_config",
     Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",
     Refusal.NO_ANSWER: "the shuffler's answer was lost, or did not come in time",
+    Refusal.NOT_PROVEN: "an answer that the pinned mixer did not sign for this round; see who runs the node",
+    Refusal.WRONG_VERSION: (
+        "server and mix node speak different versions; install the same shuffle-plugins on both"
+    ),
 }
 
 
@@ -54,11 +62,13 @@ class BatchRefused(ShuffleError):
 
     Attributes:
         code: why. The text follows from it alone, so it tells nothing about who was in the batch.
+        rejected: by position, the envelopes that were no good and why, as far as that was looked at.
     """
 
-    def __init__(self, code: Refusal) -> None:
+    def __init__(self, code: Refusal, rejected: Mapping[int, Refusal] | None = None) -> None:
         super().__init__(f"the batch was refused ({code}): {_MEANING[code]}")
         self.code = code
+        self.rejected = MappingProxyType(dict(rejected or {}))
 
-    def __reduce__(self) -> tuple[type[BatchRefused], tuple[Refusal]]:
-        return type(self), (self.code,)
+    def __reduce__(self) -> tuple[type[BatchRefused], tuple[Refusal, dict[int, Refusal]]]:
+        return type(self), (self.code, dict(self.rejected))

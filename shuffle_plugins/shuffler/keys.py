@@ -1,7 +1,8 @@
 """Key pairs of mixers, analyzers and clients, and the files that hold them.
 
 A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits:
-short enough for a line of configuration, which is where it must stand to be pinned.
+short enough for a line of configuration, which is where it must stand to be pinned. A mixer has two pairs, to
+seal to and to sign with, in one file; its public key is both public halves, 128 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -30,10 +32,46 @@ SealingKey = X25519PrivateKey
 """Private key that opens what was sealed to its public key: a mixer's or an analyzer's."""
 
 SigningKey = Ed25519PrivateKey
-"""Private key with which a client signs its envelopes."""
+"""Private key with which a client signs its envelopes, and a mixer what it says."""
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_KEY_FILE = 10_000
+_END = b"-----END PRIVATE KEY-----\n"
+
+
+@dataclass(frozen=True, slots=True)
+class MixerPublicKey:
+    """What clients and the server pin to know a mixer by.
+
+    Attributes:
+        sealing: clients seal envelopes to it, 32 bytes.
+        verifying: the server checks by it that the mixer, and nobody else, has said something, 32 bytes.
+    """
+
+    sealing: bytes
+    verifying: bytes
+
+    def hex(self) -> str:
+        """128 hexadecimal digits, first the sealing key."""
+        return (self.sealing + self.verifying).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class MixerKey:
+    """A mixer's private keys.
+
+    Attributes:
+        sealing: opens envelopes.
+        signing: proves to a server that it talks to this mixer.
+    """
+
+    sealing: SealingKey
+    signing: SigningKey
+
+    @property
+    def public(self) -> MixerPublicKey:
+        """What clients and the server pin."""
+        return MixerPublicKey(sealing=public_bytes(self.sealing), verifying=public_bytes(self.signing))
 
 
 def generate_sealing_key() -> SealingKey:
@@ -44,6 +82,11 @@ def generate_sealing_key() -> SealingKey:
 def generate_signing_key() -> SigningKey:
     """A new Ed25519 key for signatures, from the operating system's entropy."""
     return Ed25519PrivateKey.generate()
+
+
+def generate_mixer_key() -> MixerKey:
+    """New keys of a mixer, from the operating system's entropy."""
+    return MixerKey(sealing=generate_sealing_key(), signing=generate_signing_key())
 
 
 def public_bytes(private_key: SealingKey | SigningKey) -> bytes:
@@ -67,14 +110,47 @@ def parse_public_key(text: object) -> bytes:
     return bytes.fromhex(text)
 
 
-def write_private_key(path: Path | str, private_key: SealingKey | SigningKey) -> None:
+def parse_mixer_public_key(text: object) -> MixerPublicKey:
+    """A mixer's public key, written as 128 hexadecimal digits.
+
+    Raises:
+        ShuffleError: if it is anything else; it says so if it is only the half to which clients seal.
+    """
+    if isinstance(text, str) and _HEX.fullmatch(text):
+        raise ShuffleError(
+            "these 64 digits are a key to seal to, by which nobody can tell who answers for the mixer: its "
+            "whole public key has 128. The mixer's operator gets it by: shuffle-plugins keys public FILE"
+        )
+    if not isinstance(text, str) or not _HEX.fullmatch(text[:64]) or not _HEX.fullmatch(text[64:]):
+        raise ShuffleError(
+            "a mixer's public key is a string of 128 hexadecimal digits, as shuffle-plugins keys mixer "
+            "prints it; quote it in a configuration"
+        )
+    return MixerPublicKey(sealing=bytes.fromhex(text[:64]), verifying=bytes.fromhex(text[64:]))
+
+
+def parse_mixer_sealing_key(text: object) -> bytes:
+    """The key to which clients seal: the first half of a mixer's public key, or that half alone; 32 bytes.
+
+    Raises:
+        ShuffleError: if it is neither 128 nor 64 hexadecimal digits.
+    """
+    if isinstance(text, str) and _HEX.fullmatch(text):
+        return bytes.fromhex(text)
+    return parse_mixer_public_key(text).sealing
+
+
+def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | MixerKey) -> None:
     """Write a private key to a new file that only its owner may read (mode 0600).
 
     Raises:
         FileExistsError: if there is such a file: a key is never overwritten.
         OSError: if it cannot be written.
     """
-    text = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    parts: list[SealingKey | SigningKey] = (
+        [private_key.sealing, private_key.signing] if isinstance(private_key, MixerKey) else [private_key]
+    )
+    text = b"".join(part.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for part in parts)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(text)
@@ -83,7 +159,7 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey) ->
 
 
 def read_sealing_key(path: Path | str) -> SealingKey:
-    """The mixer's or analyzer's private key in a file.
+    """The analyzer's private key in a file.
 
     Raises:
         ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
@@ -106,14 +182,31 @@ def read_signing_key(path: Path | str) -> SigningKey:
     return key
 
 
-def read_private_key(path: Path | str) -> SealingKey | SigningKey:
-    """The private key in a file, of either kind.
+def read_mixer_key(path: Path | str) -> MixerKey:
+    """The mixer's private keys in a file.
 
     Raises:
         ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
     """
     key = _read(path)
-    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey):
+    if isinstance(key, X25519PrivateKey):
+        raise ShuffleError(
+            f"the file {path} holds a mixer's key of an older version, with which it cannot prove who it is; "
+            "make new keys (shuffle-plugins keys mixer) and give the new public key to clients and the server"
+        )
+    if not isinstance(key, MixerKey):
+        raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
+    return key
+
+
+def read_private_key(path: Path | str) -> SealingKey | SigningKey | MixerKey:
+    """The private key in a file, of any kind.
+
+    Raises:
+        ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
+    """
+    key = _read(path)
+    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey | MixerKey):
         raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
     return key
 
@@ -181,7 +274,14 @@ def _read(path: Path | str) -> object:
             text = file.read(_LONGEST_KEY_FILE)
     except OSError as error:
         raise ShuffleError(f"the key file {path} cannot be read: {error.strerror}") from error
+    first, end, second = text.partition(_END)
     try:
-        return load_pem_private_key(text, password=None)
+        keys = [load_pem_private_key(part, password=None) for part in (first + end, second) if part]
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
+    match keys:
+        case [X25519PrivateKey() as sealing, Ed25519PrivateKey() as signing]:
+            return MixerKey(sealing=sealing, signing=signing)
+        case [key]:
+            return key
+    return None

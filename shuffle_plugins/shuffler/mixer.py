@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuffle_plugins.shuffler.base import check_minimum
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, RoundContext
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, RoundContext
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, public_bytes
+from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, MixerPublicKey
 from shuffle_plugins.shuffler.permutation import shuffled
+from shuffle_plugins.shuffler.statements import Statement
 from shuffle_plugins.shuffler.tokens import SpentTokens
 
 
@@ -20,22 +21,25 @@ class MixedBatch:
 
     Attributes:
         reports: ciphertexts for the analyzer, in uniformly random order, dummies gone.
-        answered: envelopes taken, dummies included.
+        answered: good envelopes, dummies included.
+        rejected: by position among the envelopes, those that were dropped and why.
     """
 
     reports: list[bytes]
     answered: int
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)
 
 
 class Mixer:
     """Peels the outer layer off a round's envelopes, drops dummies, permutes the rest.
 
     Runs with an organisation that does not work together with the server. It never sees a report: those are
-    sealed to the analyzer. A batch is refused as a whole, with a code that names nobody, and its round is
-    spent: who could try subsets of a batch would learn who sent a dummy.
+    sealed to the analyzer. An envelope that is no good is dropped by itself, and told by its position: who
+    relays envelopes could have left it out as well, so this says nothing new about the others. A round is
+    spent whatever comes of it: who could try subsets of a batch would learn who sent a dummy.
 
     Args:
-        private_key: the mixer's; clients pin the public one.
+        key: the mixer's; clients and the server pin the public part.
         enrolled: public signing keys of the clients that may take part.
         minimum: fewest reports, dummies not counted, that are given out; at least 2.
         state: the file of spent rounds that was made with the key (:meth:`SpentTokens.create`).
@@ -45,15 +49,13 @@ class Mixer:
         ValueError: if the minimum is less than 2.
     """
 
-    def __init__(
-        self, *, private_key: SealingKey, enrolled: frozenset[bytes], minimum: int, state: Path | str
-    ) -> None:
-        if not enrolled or any(len(key) != KEY_BYTES for key in enrolled):
+    def __init__(self, *, key: MixerKey, enrolled: frozenset[bytes], minimum: int, state: Path | str) -> None:
+        if not enrolled or any(len(client) != KEY_BYTES for client in enrolled):
             raise ShuffleError(f"a mixer needs enrolled clients, each by a public key of {KEY_BYTES} bytes")
-        self._private_key = private_key
+        self._key = key
         self._enrolled = frozenset(enrolled)
         self._minimum = check_minimum(minimum)
-        self._spent = SpentTokens(state, public_key=public_bytes(private_key))
+        self._spent = SpentTokens(state, public_key=key.public.sealing)
 
     @property
     def minimum(self) -> int:
@@ -61,12 +63,22 @@ class Mixer:
         return self._minimum
 
     @property
-    def public_key(self) -> bytes:
-        """The key that clients pin, 32 bytes."""
-        return public_bytes(self._private_key)
+    def public_key(self) -> MixerPublicKey:
+        """The key that clients and the server pin."""
+        return self._key.public
+
+    def sign(self, statement: Statement) -> bytes:
+        """A signature by which whoever pinned the public key knows that this mixer says so; 64 bytes."""
+        return statement.signed(self._key.signing)
 
     def mix(
-        self, envelopes: Sequence[bytes], *, context: RoundContext, analyzer_key: bytes, minimum: int = 2
+        self,
+        envelopes: Sequence[bytes],
+        *,
+        context: RoundContext,
+        analyzer_key: bytes,
+        size: int,
+        minimum: int = 2,
     ) -> MixedBatch:
         """Mix a round's envelopes. The round is spent on disk before anything else happens.
 
@@ -74,33 +86,41 @@ class Mixer:
             envelopes: one per client that answered.
             context: the round as the server tells it; clients must have heard the same.
             analyzer_key: public key to which clients were told to seal their reports.
+            size: bytes of every envelope of the round.
             minimum: fewest reports the asker wants; the largest of this, of what the clients were promised
                 (``context.minimum``), and of the mixer's own counts.
 
+        Returns:
+            The batch. An envelope is dropped by itself for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, as
+            :class:`EnvelopeOpener` says; and for DUPLICATE if one of the same signer came before it.
+
         Raises:
-            BatchRefused: REPLAYED for a spent round; WRONG_SIZE for envelopes of several lengths; DUPLICATE
-                for one twice, or two of one signer; UNREADABLE or UNKNOWN_SIGNER for one that
-                :class:`EnvelopeOpener` refuses; UNDER_MINIMUM for too few reports.
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good reports.
             ShuffleError: if the analyzer's key is none, or the state file cannot be written.
         """
         if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
         required = max(self._minimum, check_minimum(minimum), context.minimum)
         self._spent.spend(context.token)
-        if len({len(envelope) for envelope in envelopes}) > 1:
-            raise BatchRefused(Refusal.WRONG_SIZE)
-        if len(set(envelopes)) < len(envelopes):
-            raise BatchRefused(Refusal.DUPLICATE)
         opener = EnvelopeOpener(
             context=context,
             analyzer_key=analyzer_key,
-            private_key=self._private_key,
+            private_key=self._key.sealing,
             enrolled=self._enrolled,
         )
-        opened = [opener.open(envelope) for envelope in envelopes]
-        if len({one.signer for one in opened}) < len(opened):
-            raise BatchRefused(Refusal.DUPLICATE)
-        reports = [one.inner for one in opened if one.real]
+        opened: dict[bytes, Opened] = {}
+        rejected: dict[int, Refusal] = {}
+        for position, envelope in enumerate(envelopes):
+            try:
+                if len(envelope) != size:  # another length would mark the report inside
+                    raise BatchRefused(Refusal.WRONG_SIZE)
+                one = opener.open(envelope)
+                if one.signer in opened:
+                    raise BatchRefused(Refusal.DUPLICATE)
+                opened[one.signer] = one
+            except BatchRefused as refused:
+                rejected[position] = refused.code
+        reports = [one.inner for one in opened.values() if one.real]
         if len(reports) < required:
-            raise BatchRefused(Refusal.UNDER_MINIMUM)
-        return MixedBatch(reports=shuffled(reports), answered=len(opened))
+            raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+        return MixedBatch(reports=shuffled(reports), answered=len(opened), rejected=rejected)

@@ -84,10 +84,16 @@ class Parties:
         }
         return self.deployment.start_supernode(f"client-{partition}", node_config=config)
 
+    def start_hostile(self, how: str) -> Program:
+        """Start a node that nobody enrolled; ``how`` is what it does, by its name in the tested app."""
+        config = {"hostile": how, "public-key": self.mixer_public_key}
+        return self.deployment.start_supernode(how, node_config=config)
+
     def start_run(
         self, name: str, *, app: Path = TESTED_APP, **run_config: str | int | float | bool
     ) -> Program:
-        """Start a run of an app; keys of the run-config with underscores for hyphens."""
+        """Start a run of an app that knows the mixer; keys of the run-config with underscores for hyphens."""
+        run_config = {"mixer_public_key": self.mixer_public_key, **run_config}
         config: Mapping[str, str | int | float | bool] = {
             key.replace("_", "-"): value for key, value in run_config.items()
         }

@@ -197,7 +197,7 @@ def train(folder: Path) -> None:
         randomizer=SPEC,
         sampling=SelfSampling(1.0),
         population=CLIENTS,
-        shuffler=MixNodeStage(discovery_timeout=1.0),
+        shuffler=MixNodeStage(mixer_public_key=mixer_key, discovery_timeout=1.0),
         ledger=folder / "budget.db",
         delta=DELTA,
     )

@@ -22,11 +22,10 @@ from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler import SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
     enrol,
-    generate_sealing_key,
+    generate_mixer_key,
     generate_signing_key,
-    parse_public_key,
+    parse_mixer_sealing_key,
     public_bytes,
-    public_hex,
     write_private_key,
 )
 
@@ -72,9 +71,9 @@ class MixedRun:
     restarted: int | None = None
 
     def __post_init__(self) -> None:
-        self.mixer_key = generate_sealing_key()
+        self.mixer_key = generate_mixer_key()
         write_private_key(self.folder / "mixer", self.mixer_key)
-        SpentTokens.create(self.folder / "mixer.rounds", public_key=public_bytes(self.mixer_key))
+        SpentTokens.create(self.folder / "mixer.rounds", public_key=self.mixer_key.public.sealing)
         self.signing_keys = {i: generate_signing_key() for i in range(1, self.clients + 1)}
         for key in self.signing_keys.values():
             enrol(self.folder / "enrolled", public_bytes(key))
@@ -84,12 +83,17 @@ class MixedRun:
         self.grid = SpiedGrid(app, num_nodes=self.clients + 1, node_config=self.config)
         self.nodes = self.grid.get_node_ids()
         self.grid.connected = lambda: range(len(self.nodes)) if self.connected is None else self.connected
-        self.stage = MixNodeStage(discovery_timeout=0.2, poll_interval=0.05)
+        self.stage = self.new_stage()
+
+    def new_stage(self, **options: Any) -> MixNodeStage:
+        """The stage of a server that has pinned this run's mixer."""
+        chosen = {"discovery_timeout": 0.2, "poll_interval": 0.05, **options}
+        return MixNodeStage(mixer_public_key=self.mixer_key.public.hex(), **chosen)
 
     def config(self, position: int) -> dict[str, Any]:
         """What a node's operator wrote."""
         if position not in (0, self.restarted):
-            return {"shuffle-mixer-public-key": public_hex(self.mixer_key)}
+            return {"shuffle-mixer-public-key": self.mixer_key.public.hex()}
         return {
             "shuffle-role": "mixer",
             "shuffle-mixer-key-file": str(self.folder / "mixer"),
@@ -136,7 +140,7 @@ class MixedRun:
             "size": SIZE,
             "context": context_of(instruction, dim=DIM),
             "analyzer_key": instruction.analyzer_key,
-            "mixer_key": parse_public_key(context.node_config["shuffle-mixer-public-key"]),
+            "mixer_key": parse_mixer_sealing_key(context.node_config["shuffle-mixer-public-key"]),
             "signing_key": self.signing_keys[position],
         }
         values |= self.changes.get(position, {})

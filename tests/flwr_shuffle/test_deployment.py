@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from flwr_shuffle.messages import Instruction, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
 
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_sealing_key
+from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_mixer_key
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
@@ -127,7 +128,7 @@ def _instruction(record: dict) -> Instruction:
 
 
 def _replies(told: list[dict], parties: Parties) -> list[Reply]:
-    mixer_key: SealingKey = read_sealing_key(parties.secrets / "mixer.key")
+    mixer_key = read_mixer_key(parties.secrets / "mixer.key").sealing
     enrolled = read_enrolled(parties.secrets / "enrolled")
     analyzer = SealingKey.from_private_bytes(
         bytes.fromhex((parties.notes / "analyzer-keys").read_text().split()[-1])
@@ -245,36 +246,63 @@ def test_participation_cannot_be_told_from_what_the_server_holds(view: View) -> 
         assert abs(guesses @ above).max() >= abs(real @ above), name  # false alarms: 1 run in 800
 
 
-def test_a_mixer_refuses_what_a_server_can_make_up(parties: Parties) -> None:
+def test_a_mixer_refuses_or_drops_what_a_server_can_make_up(parties: Parties) -> None:
     run = parties.start_run("attack", attack=True)
     wait_for(lambda: run.exit_code is not None, seconds=300, what="attacks")
     assert (parties.notes / "attacked").exists(), run.text()
     (outcomes,) = parties.noted("attacked")
-    orders = [outcomes.pop(f"order {i}") for i in range(3)]
+    orders = [outcomes.pop(f"order {i}")["order"] for i in range(3)]
     good = outcomes.pop("good")
+    assert good["rejected"] == {}
+    dropped = {name: one["rejected"] for name, one in outcomes.items() if isinstance(one, dict)}
+    assert dropped == {
+        "tampered": {"3": "unreadable"},
+        "the same envelope twice": {"9": "duplicate"},
+        "two envelopes of one client": {"1": "duplicate"},
+        "a client that is not enrolled": {"0": "unknown-signer"},
+        "an envelope of another size": {"0": "wrong-size"},
+    }
+    for name, rejected in dropped.items():
+        assert len(outcomes.pop(name)["order"]) == 10 - len(rejected)
     assert outcomes == {
-        "tampered": "unreadable",
-        "the same envelope twice": "duplicate",
-        "two envelopes of one client": "duplicate",
-        "a client that is not enrolled": "unknown-signer",
-        "sealed to another mixer": "unreadable",
-        "an envelope of another size": "wrong-size",
+        "sealed to another mixer": "under-minimum",
         "one report among dummies": "under-minimum",
         "under the mixer's minimum": "under-minimum",
         "under the server's minimum": "under-minimum",
-        "envelopes of another round": "unreadable",
-        "envelopes of another run": "unreadable",
+        "envelopes of another round": "under-minimum",
+        "envelopes of another run": "under-minimum",
         "replayed": "replayed",
-        "the same envelopes in a new round": "unreadable",
+        "the same envelopes in a new round": "under-minimum",
         "the same round, new envelopes": "replayed",
-        "not a request": "unreadable",
+        "not a request": "unsigned unreadable",
     }
-    for order in (good, *orders):
+    for order in (good["order"], *orders):
         assert sorted(order) == list(range(10))
         assert order != sorted(order), "the order of arrival, by one chance in 3,628,800"
     assert len({tuple(order) for order in orders}) == len(orders)
     text = run.text()
     assert not any(key in text for key in parties.client_keys)
+
+
+def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
+    """One says that it is the mixer, with the mixer's public key; one sends random bytes as its envelope."""
+    before = len(parties.noted("released"))
+    hostile = [parties.start_hostile("impostor"), parties.start_hostile("garbage")]
+    run = parties.start_run(
+        "hostile", num_server_rounds=4, participation=1.0, population=4, minimum_reports=4
+    )
+    wait_for(lambda: run.exit_code is not None, seconds=300, what="rounds with hostile nodes")
+    for program in hostile:
+        program.kill()
+    released = parties.noted("released")[before:]
+    weights = [one["weight"] for one in released]
+    assert [one["round"] for one in released] == list(range(5)), run.text()
+    assert all(one != another for one, another in itertools.pairwise(weights)), run.text()
+    assert not (parties.notes / "impostor-was-asked").exists()
+    text = run.text()
+    assert text.count("says that it is a mix node and has not proven") == 1, text
+    assert text.count("1 envelopes dropped (unreadable), of nodes") == 2, text
+    assert "sent no good envelope in 2 rounds" in text
 
 
 def test_the_commands_of_the_examples_readme_deploy_it(tmp_path: Path) -> None:

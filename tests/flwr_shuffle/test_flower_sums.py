@@ -357,7 +357,7 @@ def test_one_liars_influence_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"shuffler": MixNodeStage()}, "SummingStage"),
+        ({"shuffler": MixNodeStage(mixer_public_key="ab" * 64)}, "SummingStage"),
         ({"shuffler": InMemoryShuffler()}, "SummingStage"),
         ({"sampling": Poisson(0.9)}, "FixedSize"),
         ({"sampling": SelfSampling(0.9)}, "FixedSize"),

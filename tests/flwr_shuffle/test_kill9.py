@@ -26,11 +26,10 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
     enrol,
-    generate_sealing_key,
+    generate_mixer_key,
     generate_signing_key,
     public_bytes,
-    public_hex,
-    read_sealing_key,
+    read_mixer_key,
     write_private_key,
 )
 from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
@@ -75,10 +74,10 @@ def trainer() -> Iterator[Trainer]:
 
 
 def make_keys(folder: Path) -> None:
-    mixer_key = generate_sealing_key()
+    mixer_key = generate_mixer_key()
     write_private_key(folder / "mixer.key", mixer_key)
-    SpentTokens.create(state_beside(folder / "mixer.key"), public_key=public_bytes(mixer_key))
-    (folder / "mixer.public").write_text(public_hex(mixer_key))
+    SpentTokens.create(state_beside(folder / "mixer.key"), public_key=mixer_key.public.sealing)
+    (folder / "mixer.public").write_text(mixer_key.public.hex())
     for i in range(CLIENTS):
         key = generate_signing_key()
         write_private_key(folder / f"client-{i}.key", key)
@@ -120,7 +119,7 @@ def check(books: Books, folder: Path) -> None:
     for client, reports in Counter(client for client, _ in books.left).items():
         assert books.client_reports[client] >= reports, "a report left that its client did not charge"
     spent_rounds = SpentTokens(
-        state_beside(folder / "mixer.key"), public_key=public_bytes(read_sealing_key(folder / "mixer.key"))
+        state_beside(folder / "mixer.key"), public_key=read_mixer_key(folder / "mixer.key").public.sealing
     )
     for token in books.mixed:
         with pytest.raises(BatchRefused) as refused:

@@ -20,16 +20,16 @@ from flwr_shuffle import (
 )
 from flwr_shuffle import mod as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
+from flwr_shuffle.mix_messages import MIX_KEY
 from scipy.stats import chi2, mannwhitneyu
 
 from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
-from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol,
-    generate_sealing_key,
+    generate_mixer_key,
     generate_signing_key,
     public_bytes,
-    public_hex,
     write_private_key,
 )
 
@@ -40,6 +40,8 @@ GOAL = np.linspace(-0.5, 0.5, DIM, dtype=np.float32)
 
 class WatchedGrid(InProcessGrid):
     """Notes what a server can see of each answer to a round, and beside it what it must not learn."""
+
+    mixer_public_key: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,9 +72,9 @@ def train(message: Message, context: Context) -> Message:
 
 @pytest.fixture
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
-    mixer = generate_sealing_key()
+    mixer = generate_mixer_key()
     write_private_key(tmp_path / "mixer", mixer)
-    SpentTokens.create(tmp_path / "mixer.rounds", public_key=public_bytes(mixer))
+    SpentTokens.create(tmp_path / "mixer.rounds", public_key=mixer.public.sealing)
     for client in range(CLIENTS):
         key = generate_signing_key()
         write_private_key(tmp_path / f"client{client}", key)
@@ -87,7 +89,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
                 "shuffle-min-batch": 2,
             }
         return {
-            "shuffle-mixer-public-key": public_hex(mixer),
+            "shuffle-mixer-public-key": mixer.public.hex(),
             "shuffle-signing-key-file": str(tmp_path / f"client{position}"),
             "shuffle-max-local-epsilon": 100.0,
             "shuffle-max-rounds": 1000,
@@ -98,6 +100,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
     app.train()(train)
     register_mix_node(app)
     grid = WatchedGrid(app, num_nodes=CLIENTS + 1, node_config=config)
+    grid.mixer_public_key = mixer.public.hex()
     toss = mod_module._coin
 
     def noted(probability: float) -> bool:
@@ -108,7 +111,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
     return grid
 
 
-def strategy_of(sampling: FixedSize | SelfSampling, **changes: Any) -> ShuffleStrategy:
+def strategy_of(grid: WatchedGrid, sampling: FixedSize | SelfSampling, **changes: Any) -> ShuffleStrategy:
     return ShuffleStrategy(
         FedAvg(fraction_evaluate=0.0),
         **{
@@ -117,7 +120,9 @@ def strategy_of(sampling: FixedSize | SelfSampling, **changes: Any) -> ShuffleSt
             "clipping_norm": 1.0,
             "sampling": sampling,
             "population": CLIENTS,
-            "shuffler": MixNodeStage(discovery_timeout=5.0, poll_interval=0.05),
+            "shuffler": MixNodeStage(
+                mixer_public_key=grid.mixer_public_key, discovery_timeout=5.0, poll_interval=0.05
+            ),
             "minimum_reports": 2,
             "delta": 1e-5,
             **changes,
@@ -130,7 +135,7 @@ def zeros() -> ArrayRecord:
 
 
 def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
-    strategy = strategy_of(FixedSize(CLIENTS), randomizer="laplace", local_epsilon=100.0)
+    strategy = strategy_of(grid, FixedSize(CLIENTS), randomizer="laplace", local_epsilon=100.0)
     result = strategy.start(grid, zeros(), num_rounds=12)
     found = result.arrays["w"].numpy()
     assert np.linalg.norm(found - GOAL) < 0.1  # of 0.79; the noise of a round has norm 0.02
@@ -141,7 +146,7 @@ def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
 
 def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> None:
     """Rounds that cost server and observer the same, and less than if the server had seen who took part."""
-    strategy = strategy_of(SelfSampling(0.5), randomizer="linf-block", local_epsilon=1.0)
+    strategy = strategy_of(grid, SelfSampling(0.5), randomizer="linf-block", local_epsilon=1.0)
     result = strategy.start(grid, zeros(), num_rounds=4)
     assert result.train_metrics_clientapp
     spent = strategy.spending()
@@ -161,7 +166,7 @@ def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> Non
 
 def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGrid) -> None:
     """Every bit of an envelope, its place among the answers and the time it took, given the secret coin."""
-    strategy = strategy_of(SelfSampling(0.5))
+    strategy = strategy_of(grid, SelfSampling(0.5))
     strategy.start(grid, zeros(), num_rounds=40)
     coins = np.array(grid.coins)
     assert len(coins) == len(grid.payloads) == 40 * CLIENTS
@@ -180,3 +185,31 @@ def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGr
     for trait in (grid.places, grid.seconds):
         values = np.array(trait, dtype=float)
         assert mannwhitneyu(values[coins], values[~coins]).pvalue > 1e-6
+
+
+def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
+    grid: WatchedGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The real batch may have gone somewhere; the round after it is as good as any."""
+    asked: list[Message] = []
+
+    def forging(messages: Any, *, timeout: float | None = None) -> list[Message]:
+        replies = WatchedGrid.send_and_receive(grid, messages, timeout=timeout)
+        for reply in replies:
+            if "reports" in reply.content.get(MIX_KEY, {}):
+                asked.append(reply)
+                if len(asked) == 2:
+                    reply.content = asked[0].content
+                elif len(asked) == 3:
+                    reply.content[MIX_KEY]["reports"] = reply.content[MIX_KEY]["reports"][1:]
+        return replies
+
+    grid.send_and_receive = forging  # type: ignore[method-assign]
+    strategy = strategy_of(grid, FixedSize(CLIENTS))
+    result = strategy.start(grid, zeros(), num_rounds=4)
+    assert sorted(result.train_metrics_clientapp) == [1, 4]
+    assert strategy.accountant.num_rounds == 4
+    local = strategy.accountant.spent(strategy.settings.delta, against=Against.LOCAL)
+    assert local == pytest.approx(4 * 8.0)
+    assert f"refused ({Refusal.WRONG_ROUND})" in caplog.text
+    assert f"refused ({Refusal.NOT_PROVEN})" in caplog.text

@@ -1,8 +1,10 @@
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -13,26 +15,33 @@ from flwr_shuffle.mix_messages import (
     MIX_KEY,
     MixerRole,
     MixRequest,
+    WrongVersionError,
     batch_content,
-    read_batch,
+    question_content,
+    read_answer,
+    read_question,
     refusal_content,
     refusal_in,
+    refused_content,
 )
 from flwr_shuffle.mix_node import register_mix_node
 from flwr_shuffle.mix_stage import MixNodeStage
+from flwr_shuffle.stages import Anonymous
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler import MixedBatch, Refusal, RoundContext, SpentTokens
+from shuffle_plugins.shuffler import BatchRefused, MixedBatch, Mixer, Refusal, RoundContext, SpentTokens
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
+    MixerKey,
     enrol,
+    generate_mixer_key,
     generate_sealing_key,
     generate_signing_key,
     public_bytes,
-    public_hex,
     write_private_key,
 )
+from shuffle_plugins.shuffler.statements import Statement
 
 
 @pytest.fixture
@@ -76,14 +85,14 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
     run.dummies = {4}
     run.round()
     (content,) = batches(run)
-    batch, _ = read_batch(content)
-    assert len(batch.reports) == 5
+    mixed = content[MIX_KEY]["reports"]
+    assert len(mixed) == 5
     for node in run.grid.get_node_ids()[1:]:
         said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
         role, (payload,) = said
         assert role == [str(Refusal.NOT_A_MIXER).encode()]
         assert len(payload) == envelope_size(SIZE)
-        for known in [*run.sent.values(), *batch.reports, *map(public_bytes, run.signing_keys.values())]:
+        for known in [*run.sent.values(), *mixed, *map(public_bytes, run.signing_keys.values())]:
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
 
 
@@ -115,14 +124,25 @@ def refusal_of(run: MixedRun, replies: list[Message], instruction: Any) -> Refus
     return found.refusal
 
 
+def dropped(run: MixedRun, replies: list[Message], instruction: Any, *, places: set[int]) -> None:
+    """The envelopes at these places are dropped, and nothing else is."""
+    found = run.collect(replies, instruction)
+    good = [i for i in run.sent if i - 1 not in places]
+    assert encoded(found.reports) == sorted(run.sent[i] for i in good)
+    assert (found.answered, found.unreadable, found.refusal) == (len(good), len(places), None)
+    assert len(found.participants) == len(run.sent)
+
+
 @pytest.mark.parametrize("byte", [0, 40, 150, -1])
-def test_a_tampered_envelope_refuses_the_round(run: MixedRun, byte: int) -> None:
+def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
+    run: MixedRun, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
     run.stage.open(run.grid)
     instruction = run.instruction()
     replies = run.answers(instruction)
     replies[3] = altered(replies[3], byte=byte)
-    assert refusal_of(run, replies, instruction) is Refusal.UNREADABLE
-    assert run.round().refusal is None
+    dropped(run, replies, instruction, places={3})
+    assert f"1 envelopes dropped (unreadable), of nodes {run.nodes[4]}" in caplog.text
 
 
 def test_replayed_batches_are_refused(run: MixedRun) -> None:
@@ -132,20 +152,18 @@ def test_replayed_batches_are_refused(run: MixedRun) -> None:
     assert run.collect(replies, instruction).refusal is None
     assert refusal_of(run, replies, instruction) is Refusal.REPLAYED
     assert refusal_of(run, replies[1:], instruction) is Refusal.REPLAYED
-    assert refusal_of(run, replies, run.instruction()) is Refusal.UNREADABLE
+    assert refusal_of(run, replies, run.instruction()) is Refusal.UNDER_MINIMUM
 
 
-def test_duplicates_are_refused(run: MixedRun) -> None:
+def test_one_signer_counts_once(run: MixedRun) -> None:
     run.stage.open(run.grid)
-    instruction = run.instruction()
-    replies = run.answers(instruction)
-    assert refusal_of(run, [*replies, replies[0]], instruction) is Refusal.DUPLICATE
     run.changes = {2: {"signing_key": run.signing_keys[1]}}
     instruction = run.instruction()
-    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.DUPLICATE
+    dropped(run, run.answers(instruction), instruction, places={1})
 
 
-def test_strangers_and_wrong_keys_are_refused(run: MixedRun) -> None:
+def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
+    run.stage = run.new_stage(exclude_after=None)
     run.stage.open(run.grid)
     for change, code in (
         ({"signing_key": generate_signing_key()}, Refusal.UNKNOWN_SIGNER),
@@ -154,7 +172,8 @@ def test_strangers_and_wrong_keys_are_refused(run: MixedRun) -> None:
     ):
         run.changes = {6: change}
         instruction = run.instruction()
-        assert refusal_of(run, run.answers(instruction), instruction) is code
+        dropped(run, run.answers(instruction), instruction, places={5})
+        assert f"({code}), of nodes {run.nodes[6]}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -167,13 +186,54 @@ def test_strangers_and_wrong_keys_are_refused(run: MixedRun) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_client_that_was_told_another_round_is_noticed(run: MixedRun, change: dict[str, Any]) -> None:
+def test_a_server_that_tells_one_client_another_round_does_not_get_its_report(
+    run: MixedRun, change: dict[str, Any]
+) -> None:
     run.stage.open(run.grid)
     told = run.instruction()
     replies = run.answers(told)
+    sent = dict(run.sent)
     other = run.instruction(token=told.token, **change)
     replies[2] = run.answers(other)[2]
-    assert refusal_of(run, replies, told) is Refusal.UNREADABLE
+    run.sent = sent
+    dropped(run, replies, told, places={2})
+
+
+def garbage(replies: list[Message], *, places: set[int]) -> list[Message]:
+    for place in places:
+        content = ConfigRecord({PAYLOAD_KEY: os.urandom(envelope_size(SIZE))})
+        replies[place].content = RecordDict({RECORD_KEY: content})
+    return replies
+
+
+def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
+    run: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where it pushes the round under the minimum; and a node that failed for a while is kept."""
+    run.stage = run.new_stage(exclude_after=2)
+    run.stage.open(run.grid)
+    clients = run.nodes[1:]
+
+    def play(places: set[int]) -> Anonymous:
+        instruction = run.instruction()
+        return run.collect(garbage(run.answers(instruction), places=places), instruction)
+
+    assert play({0, 1}).refusal is None
+    assert play({1}).refusal is None
+    assert run.stage.excluded_nodes == {run.nodes[0], clients[1]}
+    assert f"nodes {clients[1]} sent no good envelope in 2 rounds" in caplog.text
+    assert play({0}).refusal is None
+    found = play({0, 2, 3, 4})
+    assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, 2)
+    assert run.stage.excluded_nodes == {run.nodes[0], clients[1], clients[0]}
+
+
+def test_what_is_wrong_with_everybody_is_nobodys_fault(run: MixedRun) -> None:
+    run.stage = run.new_stage(exclude_after=1)
+    run.changes = {i: {"mixer_key": public_bytes(generate_sealing_key())} for i in range(1, 7)}
+    found = run.round()
+    assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, 0)
+    assert run.stage.excluded_nodes == {run.nodes[0]}
 
 
 def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: MixedRun) -> None:
@@ -191,7 +251,7 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
 
 
 def test_the_server_can_ask_for_more(run: MixedRun) -> None:
-    run.stage = MixNodeStage(minimum=6)
+    run.stage = run.new_stage(minimum=6)
     assert run.round().refusal is None
     run.dummies = {1}
     found = run.round()
@@ -224,9 +284,9 @@ def test_nonsense_that_a_client_sealed_is_dropped_and_does_not_count(run: MixedR
 def test_enrolled_clients_are_read_anew_every_round(run: MixedRun) -> None:
     newcomer = generate_signing_key()
     run.changes = {1: {"signing_key": newcomer}}
-    assert run.round().refusal is Refusal.UNKNOWN_SIGNER
+    assert run.round().answered == 5
     enrol(run.folder / "enrolled", public_bytes(newcomer))
-    assert run.round().refusal is None
+    assert run.round().answered == 6
 
 
 def spoil_key(run: MixedRun) -> None:
@@ -271,6 +331,7 @@ def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
         context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
         analyzer_key=bytes(32),
         minimum=2,
+        size=1,
         envelopes=[b"x"],
     )
     (reply,) = run.grid.send_and_receive([Message(request.to_content(), node, "query.mix")])
@@ -291,25 +352,182 @@ def grid_of(configs: list[dict[str, Any]]) -> InProcessGrid:
 
 
 def test_without_a_mix_node_the_run_does_not_start(run: MixedRun) -> None:
-    with pytest.raises(RuntimeError, match="no mix node is connected"):
+    with pytest.raises(RuntimeError, match="no mix node with the pinned keys"):
         run.stage.open(grid_of([{}, {"shuffle-role": "client"}]))
-    with pytest.raises(RuntimeError, match="no mix node is connected"):
+    with pytest.raises(RuntimeError, match="no mix node with the pinned keys"):
         run.stage.open(InProcessGrid(ClientApp(), num_nodes=2))  # an app without the handlers
 
 
-def test_of_several_mix_nodes_the_key_picks_one(run: MixedRun) -> None:
-    other = generate_sealing_key()
+def test_of_several_mix_nodes_the_pinned_one_mixes(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
+    other = generate_mixer_key()
     write_private_key(run.folder / "other", other)
-    SpentTokens.create(run.folder / "other.rounds", public_key=public_bytes(other))
+    SpentTokens.create(run.folder / "other.rounds", public_key=other.public.sealing)
     configs = [run.config(0), {**run.config(0), "shuffle-mixer-key-file": str(run.folder / "other")}, {}]
     grid = grid_of(configs)
-    with pytest.raises(RuntimeError, match="2 keys"):
-        run.stage.open(grid)
-    chosen = MixNodeStage(mixer_public_key=public_hex(other))
+    first, second, _ = grid.get_node_ids()
+    chosen = MixNodeStage(mixer_public_key=other.public.hex())
     chosen.open(grid)
-    assert chosen.excluded_nodes == set(grid.get_node_ids()[:2])
+    assert chosen.excluded_nodes == {first, second}
+    assert f"mix node {second}, public key {other.public.hex()}" in caplog.text
+    assert f"node {first} says that it is a mix node and has not proven" in caplog.text
     with pytest.raises(RuntimeError, match="no mix node"):
-        MixNodeStage(mixer_public_key="ab" * 32, discovery_timeout=0.1).open(grid)
+        MixNodeStage(mixer_public_key="ab" * 64, discovery_timeout=0.1).open(grid)
+
+
+def test_two_nodes_with_the_mixers_keys_stop_the_run_and_are_named(run: MixedRun) -> None:
+    grid = grid_of([run.config(0), {}, run.config(0)])
+    first, _, third = grid.get_node_ids()
+    with pytest.raises(RuntimeError, match=f"nodes {first}, {third} all hold the mixer's private keys"):
+        run.stage.open(grid)
+
+
+Forgery = Callable[[dict[int, Message], MixedRun, int, int], RecordDict]
+
+
+def signed_by_itself(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
+    """The pinned key to seal to, which is no secret, and a signature by another key."""
+    said = role_of(real[mixer])
+    return replace(said, signature=generate_signing_key().sign(b"I am it")).to_content()
+
+
+def passed_on(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
+    """The mixer's own answer to this very question round, under another node's id."""
+    return role_of(real[mixer]).to_content()
+
+
+def of_an_older_version(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
+    """What every node could say before mixers signed."""
+    said = {"version": 1, "public-key": run.mixer_key.public.sealing, "minimum": 2}
+    return RecordDict({MIX_KEY: ConfigRecord(said)})
+
+
+def role_of(reply: Message) -> MixerRole:
+    return MixerRole.from_content(reply.content)
+
+
+@pytest.mark.parametrize("forge", [signed_by_itself, passed_on, of_an_older_version])
+def test_an_impostor_does_not_become_the_mix_node(
+    run: MixedRun, forge: Forgery, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixer, impostor = run.nodes[0], run.nodes[6]
+
+    def lie(replies: list[Message]) -> list[Message]:
+        real = {reply.metadata.src_node_id: reply for reply in replies}
+        if MIX_KEY in real.get(impostor, replies[0]).content:
+            real[impostor].content = forge(real, run, impostor, mixer)
+        return replies
+
+    run.grid.receive = lie
+    run.stage.open(run.grid)
+    run.grid.receive = list
+    assert run.round().refusal is None
+    asked = [m for m in run.grid.seen if m.metadata.message_type == "query.mix" and m.metadata.dst_node_id]
+    assert impostor not in {m.metadata.dst_node_id for m in asked}
+    assert f"node {impostor} says that it is a mix node" in caplog.text
+
+
+def test_an_old_proof_is_none(run: MixedRun) -> None:
+    """The same node, but another challenge: who has recorded an answer cannot give it again."""
+    old: list[RecordDict] = []
+
+    def replay(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            if reply.metadata.src_node_id == run.nodes[0] and MIX_KEY in reply.content:
+                old.append(reply.content)
+                reply.content = old[0]
+        return replies
+
+    run.grid.receive = replay
+    run.stage.open(run.grid)
+    with pytest.raises(RuntimeError, match="no mix node with the pinned keys"):
+        run.new_stage().open(run.grid)
+    assert len(old) >= 2
+
+
+def resigned(run: MixedRun, content: RecordDict, **entries: Any) -> RecordDict:
+    """A batch by somebody who can change it, and sign it by a key that is not the mixer's."""
+    return with_entries(content, **{"signature": generate_signing_key().sign(b"x"), **entries})
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda run, content: with_entries(content, reports=[os.urandom(100) for _ in range(6)]),
+        lambda run, content: with_entries(content, reports=list(reversed(content[MIX_KEY]["reports"]))),
+        lambda run, content: with_entries(content, reports=content[MIX_KEY]["reports"][1:]),
+        lambda run, content: with_entries(content, answered=5),
+        lambda run, content: with_entries(content, rejected='[[0, "unreadable"]]', answered=5),
+        lambda run, content: with_entries(content, signature=bytes(64)),
+        lambda run, content: resigned(run, content, reports=[os.urandom(100) for _ in range(6)]),
+        lambda run, content: refusal_content(Refusal.UNDER_MINIMUM),
+        lambda run, content: refusal_content(Refusal.MISCONFIGURED),
+    ],
+    ids=["reports", "order", "fewer", "count", "positions", "unsigned", "resigned", "refusal", "broken"],
+)
+def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
+    run: MixedRun, forge: Callable[[MixedRun, RecordDict], RecordDict], caplog: pytest.LogCaptureFixture
+) -> None:
+    def lie(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            if "reports" in reply.content.get(MIX_KEY, {}):
+                reply.content = forge(run, reply.content)
+        return replies
+
+    run.stage.open(run.grid)
+    run.grid.receive = lie
+    instruction = run.instruction()
+    found = refusal_of(run, run.answers(instruction), instruction)
+    assert found is Refusal.NOT_PROVEN
+    assert not found.conclusive
+    assert f"node {run.nodes[0]}" in caplog.text
+    run.grid.receive = list
+    assert run.round().refusal is None
+
+
+def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun) -> None:
+    """What a relay could have mixed by itself: a part of the envelopes, under the round's own token."""
+    run.stage.open(run.grid)
+
+    def fewer(messages: list[Message]) -> list[Message]:
+        for message in messages:
+            if message.metadata.message_type == "query.mix":
+                envelopes = message.content[MIX_KEY]["envelopes"]
+                message.content = with_entries(message.content, envelopes=envelopes[1:])
+        return messages
+
+    run.grid.relay = fewer
+    instruction = run.instruction()
+    assert refusal_of(run, run.answers(instruction), instruction) is Refusal.NOT_PROVEN
+
+
+def test_a_signed_refusal_is_believed(run: MixedRun) -> None:
+    run.dummies = {1, 2, 3, 4}
+    found = run.round()
+    assert found.refusal is Refusal.UNDER_MINIMUM
+    assert found.refusal.conclusive
+
+
+def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
+    mixer = run.nodes[0]
+
+    def old(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            if reply.metadata.src_node_id == mixer:
+                reply.content = of_an_older_version({}, run, 0, mixer)
+        return replies
+
+    run.grid.receive = old
+    with pytest.raises(RuntimeError, match="no mix node"):
+        run.stage.open(run.grid)
+    assert f"node {mixer} says that it is a mix node of version 1 of mixing" in caplog.text
+    assert "install the same shuffle-plugins" in caplog.text
+
+
+def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
+    old = RecordDict({MIX_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
+    (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], "query.mix")])
+    assert refusal_in(reply.content) is Refusal.WRONG_VERSION
+    assert "the server speaks version 1 of mixing" in caplog.text
 
 
 def test_a_mixer_that_does_not_answer_is_looked_for_again(run: MixedRun) -> None:
@@ -338,7 +556,7 @@ def test_a_mix_node_whose_first_answer_is_an_error_is_asked_again(run: MixedRun)
         failures.extend(questions)
         return [Message(Error(code=0, reason="process died"), reply_to=question) for question in questions]
 
-    stage = MixNodeStage(poll_interval=0.01, discovery_timeout=20)
+    stage = run.new_stage(poll_interval=0.01, discovery_timeout=20)
     run.grid.relay, run.grid.receive = asked, failing
     stage.open(run.grid)
     assert len(failures) == 2 * len(questions)
@@ -353,6 +571,7 @@ def test_a_mix_node_that_was_started_anew_takes_over(tmp_path: Path) -> None:
     assert run.round().refusal is None
     run.connected = range(8)
     run.restarted = 7
+    run.grid.relay = lambda messages: [m for m in messages if m.metadata.dst_node_id != first]
     assert run.round().refusal is None
     assert run.stage.excluded_nodes == {first, second}
     asked = [m for m in run.grid.seen if m.metadata.message_type == "query.mix"]
@@ -373,7 +592,7 @@ def test_without_the_mix_node_a_round_is_refused_and_conclusively(run: MixedRun)
 
 
 def test_what_may_have_been_shuffled_is_not_conclusive() -> None:
-    lost = {Refusal.NO_ANSWER, Refusal.REPLAYED, Refusal.WRONG_ROUND}
+    lost = {Refusal.NO_ANSWER, Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NOT_PROVEN}
     assert {code for code in Refusal if not code.conclusive} == lost
 
 
@@ -397,7 +616,7 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
     [
         RecordDict(),
         RecordDict({MIX_KEY: ConfigRecord({"refusal": "because"})}),
-        RecordDict({MIX_KEY: ConfigRecord({"token": bytes(16), "answered": 6, "reports": [1, 2, 3]})}),
+        RecordDict({MIX_KEY: ConfigRecord({"version": 2, "token": bytes(16), "reports": [1, 2, 3]})}),
     ],
 )
 def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: RecordDict) -> None:
@@ -415,6 +634,8 @@ def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: Record
     [
         {"minimum": 1},
         {"mixer_public_key": "short"},
+        {"mixer_public_key": "ab" * 32},
+        {"exclude_after": 0},
         {"mix_timeout": 0},
         {"answer_timeout": -1.0},
         {"poll_interval": float("nan")},
@@ -422,8 +643,8 @@ def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: Record
     ids=lambda argument: next(iter(argument)),
 )
 def test_arguments_out_of_range_are_refused(argument: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|64 hexadecimal"):
-        MixNodeStage(**argument)
+    with pytest.raises(ValueError, match=r"must be|128 hexadecimal|64 digits"):
+        MixNodeStage(**{"mixer_public_key": "ab" * 64, **argument})
 
 
 def test_an_app_takes_the_handlers_once() -> None:
@@ -433,17 +654,49 @@ def test_an_app_takes_the_handlers_once() -> None:
         register_mix_node(app)
 
 
+REQUEST = MixRequest(
+    context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
+    analyzer_key=bytes(32),
+    minimum=2,
+    size=1,
+    envelopes=[b"a", b"b", b"c", b"d"],
+)
+BATCH = MixedBatch(reports=[b"a", b"b"], answered=3, rejected={2: Refusal.UNREADABLE})
+REFUSED = BatchRefused(Refusal.UNDER_MINIMUM, {0: Refusal.DUPLICATE})
+
+
+class Signer:
+    """A mixer as far as signing goes."""
+
+    key = generate_mixer_key()
+    minimum = 3
+    public_key = key.public
+
+    def sign(self, statement: Statement) -> bytes:
+        return statement.signed(self.key.signing)
+
+
+MIXER = cast(Mixer, Signer())
 CONTENTS = {
-    "request": MixRequest(
-        context=RoundContext(run="test", token=bytes(16), fingerprint=bytes(32)),
-        analyzer_key=bytes(32),
-        minimum=2,
-        envelopes=[b"a", b"b"],
-    ).to_content(),
-    "role": MixerRole(public_key=bytes(32), minimum=3).to_content(),
-    "batch": batch_content(MixedBatch(reports=[b"a", b"b"], answered=3), token=bytes(16)),
+    "request": REQUEST.to_content(),
+    "question": question_content(bytes(32)),
+    "role": MixerRole.signed(MIXER, challenge=bytes(32), run="7", node=5).to_content(),
+    "batch": batch_content(BATCH, request=REQUEST, mixer=MIXER),
+    "refused": refused_content(REFUSED, request=REQUEST, mixer=MIXER),
 }
-READERS = {"request": MixRequest.from_content, "role": MixerRole.from_content, "batch": read_batch}
+
+
+def answered(content: RecordDict, *, key: MixerKey = Signer.key, request: MixRequest = REQUEST) -> MixedBatch:
+    return read_answer(content, request=request, verifying_key=key.public.verifying)
+
+
+READERS = {
+    "request": MixRequest.from_content,
+    "question": read_question,
+    "role": MixerRole.from_content,
+    "batch": answered,
+    "refused": answered,
+}
 
 
 def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
@@ -456,8 +709,11 @@ def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
 )
 def test_an_entry_missing_or_of_another_type_is_refused(kind: str, key: str) -> None:
     value = CONTENTS[kind][MIX_KEY][key]
-    for wrong in [None, *(other for other in ("text", 7.5, 7, b"x", [1]) if type(other) is not type(value))]:
-        with pytest.raises(ValueError, match="each of its type"):
+    others = [other for other in ("text", 7.5, 7, b"x", [1]) if type(other) is not type(value)]
+    for wrong in [None, *others]:
+        if key == "refusal" and wrong is None:
+            continue  # then it is a batch, without the batch's entries
+        with pytest.raises(ValueError, match=r"each of its type|version 7"):
             READERS[kind](with_entries(CONTENTS[kind], **{key: wrong}))
 
 
@@ -480,28 +736,81 @@ def test_messages_hold_nothing_else(kind: str) -> None:
         ("request", {"analyzer-key": bytes(31)}),
         ("request", {"envelopes": [1]}),
         ("role", {"version": 1}),
+        ("batch", {"version": 3}),
+        ("question", {"challenge": bytes(31)}),
         ("role", {"public-key": bytes(31)}),
         ("role", {"minimum": 0}),
         ("batch", {"reports": ["a"]}),
-        ("batch", {"reports": []}),
-        ("batch", {"answered": 1}),
+        ("batch", {"rejected": "{}"}),
+        ("batch", {"rejected": "[[0]]"}),
+        ("batch", {"rejected": '[[4, "unreadable"]]'}),
+        ("batch", {"rejected": '[[-1, "unreadable"]]'}),
+        ("batch", {"rejected": '[[true, "unreadable"]]'}),
+        ("batch", {"rejected": '[[1, "unreadable"], [1, "duplicate"]]'}),
+        ("batch", {"rejected": '[[1, "because"]]'}),
+        ("batch", {"rejected": "no json"}),
     ],
 )
 def test_values_out_of_range_are_refused(kind: str, entries: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"version|least 2|bytes|more reports"):
+    with pytest.raises(ValueError, match=r"version|least 2|bytes|dropped|Refusal|Expecting"):
         READERS[kind](with_entries(CONTENTS[kind], **entries))
 
 
+def test_counts_that_do_not_add_up_are_refused_even_if_signed() -> None:
+    for batch in (
+        replace(BATCH, answered=2),
+        replace(BATCH, answered=4, rejected={}, reports=[]),
+        replace(BATCH, reports=[b"a", b"b", b"c", b"d"]),
+        replace(BATCH, reports=[b"a", b"a"]),
+    ):
+        with pytest.raises(ValueError, match=r"as many good and bad|same report twice"):
+            answered(batch_content(batch, request=REQUEST, mixer=MIXER))
+
+
 def test_contents_come_back() -> None:
-    request = MixRequest.from_content(CONTENTS["request"])
-    assert (request.envelopes, request.minimum, request.context.run) == ([b"a", b"b"], 2, "test")
-    assert MixerRole.from_content(CONTENTS["role"]) == MixerRole(public_key=bytes(32), minimum=3)
-    assert read_batch(CONTENTS["batch"]) == (MixedBatch(reports=[b"a", b"b"], answered=3), bytes(16))
+    assert MixRequest.from_content(CONTENTS["request"]) == REQUEST
+    assert read_question(CONTENTS["question"]) == bytes(32)
+    role = MixerRole.from_content(CONTENTS["role"])
+    assert (role.public_key, role.minimum) == (Signer.key.public.sealing, 3)
+    told = {"challenge": bytes(32), "run": "7", "node": 5, "verifying_key": Signer.key.public.verifying}
+    assert role.holds(**told)
+    for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
+        assert not role.holds(**{**told, **change})
+    assert answered(CONTENTS["batch"]) == BATCH
+    with pytest.raises(BatchRefused) as refused:
+        answered(CONTENTS["refused"])
+    assert (refused.value.code, refused.value.rejected) == (REFUSED.code, REFUSED.rejected)
     for code in Refusal:
         assert refusal_in(refusal_content(code)) is code
     assert refusal_in(CONTENTS["batch"]) is None
     with pytest.raises(ValueError, match="not a valid Refusal"):
         refusal_in(RecordDict({MIX_KEY: ConfigRecord({"refusal": "because"})}))
+
+
+@pytest.mark.parametrize("kind", ["batch", "refused"])
+def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str) -> None:
+    changes = [
+        {"envelopes": [b"b", b"a", b"c", b"d"]},
+        {"minimum": 3},
+        {"size": 2},
+        {"analyzer_key": bytes(31) + b"x"},
+    ]
+    for change in changes:
+        with pytest.raises(BatchRefused) as refused:
+            answered(CONTENTS[kind], request=replace(REQUEST, **change))
+        assert refused.value.code is Refusal.NOT_PROVEN
+    with pytest.raises(BatchRefused) as refused:
+        answered(CONTENTS[kind], key=generate_mixer_key())
+    assert refused.value.code is Refusal.NOT_PROVEN
+    other = replace(REQUEST, context=replace(REQUEST.context, token=b"x" * 16))
+    with pytest.raises(BatchRefused) as refused:
+        answered(CONTENTS[kind], request=other)
+    assert refused.value.code is Refusal.WRONG_ROUND
+
+
+def test_another_version_is_named_with_what_to_do() -> None:
+    with pytest.raises(WrongVersionError, match="version 1 of mixing; this library knows version 2: install"):
+        MixRequest.from_content(RecordDict({MIX_KEY: ConfigRecord({"version": 1, "run": "r"})}))
 
 
 def test_a_hundred_clients_answer_in_one_message(tmp_path: Path) -> None:

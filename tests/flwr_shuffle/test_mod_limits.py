@@ -26,6 +26,7 @@ from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, RoundContext, envelope_size, open_reports
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
+    MixerKey,
     generate_sealing_key,
     generate_signing_key,
     public_bytes,
@@ -464,8 +465,10 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
         state = tmp_path / os.urandom(4).hex()
         SpentTokens.create(state, public_key=public_bytes(sealed.mixer))
         enrolled = frozenset(public_bytes(signer) for signer in signers)
-        mixer = Mixer(private_key=sealed.mixer, enrolled=enrolled, minimum=2, state=state)
-        return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key).reports)
+        key = MixerKey(sealing=sealed.mixer, signing=generate_signing_key())
+        mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
+        size = len(envelopes[0])
+        return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key, size=size).reports)
 
     context = context_of(asked, dim=4)
     assert mixed(payloads, context) == 4

@@ -9,8 +9,10 @@ from typing import Any
 
 from shuffle_plugins.shuffler import Mixer, RoundContext, SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
+    MixerKey,
     SealingKey,
     SigningKey,
+    generate_mixer_key,
     generate_sealing_key,
     generate_signing_key,
     public_bytes,
@@ -29,7 +31,7 @@ def round_context(**changes: Any) -> RoundContext:
 class Parties:
     """Everybody of a round, and the round."""
 
-    mixer_key: SealingKey = field(default_factory=generate_sealing_key)
+    mixer_key: MixerKey = field(default_factory=generate_mixer_key)
     analyzer: SealingKey = field(default_factory=generate_sealing_key)
     clients: list[SigningKey] = field(default_factory=lambda: [generate_signing_key() for _ in range(6)])
     context: RoundContext = field(default_factory=round_context)
@@ -50,7 +52,7 @@ class Parties:
                 "size": SIZE,
                 "context": self.context,
                 "analyzer_key": self.analyzer_key,
-                "mixer_key": public_bytes(self.mixer_key),
+                "mixer_key": self.mixer_key.public.sealing,
                 "signing_key": self.clients[client],
                 **changes,
             },
@@ -59,5 +61,5 @@ class Parties:
     def mixer(self, state: Path, *, minimum: int = 2) -> Mixer:
         """The mixer, with a state file that is made if need be."""
         if not state.exists():
-            SpentTokens.create(state, public_key=public_bytes(self.mixer_key))
-        return Mixer(private_key=self.mixer_key, enrolled=self.enrolled, minimum=minimum, state=state)
+            SpentTokens.create(state, public_key=self.mixer_key.public.sealing)
+        return Mixer(key=self.mixer_key, enrolled=self.enrolled, minimum=minimum, state=state)

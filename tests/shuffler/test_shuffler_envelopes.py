@@ -25,7 +25,7 @@ def opener(parties: Parties, **changes: Any) -> EnvelopeOpener:
         **{
             "context": parties.context,
             "analyzer_key": parties.analyzer_key,
-            "private_key": parties.mixer_key,
+            "private_key": parties.mixer_key.sealing,
             "enrolled": parties.enrolled,
             **changes,
         }
@@ -112,7 +112,7 @@ def test_other_keys_open_nothing(parties: Parties) -> None:
     assert refusal(opener(parties, private_key=generate_sealing_key()), envelope) is Refusal.UNREADABLE
     assert refusal(opener(parties, private_key=parties.analyzer), envelope) is Refusal.UNREADABLE
     inner = opener(parties).open(envelope).inner
-    for key in (generate_sealing_key(), parties.mixer_key):
+    for key in (generate_sealing_key(), parties.mixer_key.sealing):
         assert open_reports([inner], context=parties.context, analyzer_private_key=key) == []
     assert open_reports([envelope], context=parties.context, analyzer_private_key=parties.analyzer) == []
 
@@ -124,13 +124,13 @@ def test_who_is_not_enrolled_is_refused(parties: Parties) -> None:
 
 def resealed(parties: Parties, cover: bytes, *, to: bytes | None = None) -> bytes:
     binding = envelopes._binding(parties.context, parties.analyzer_key)
-    key = X25519PublicKey.from_public_bytes(to or public_bytes(parties.mixer_key))
+    key = X25519PublicKey.from_public_bytes(to or parties.mixer_key.public.sealing)
     return envelopes._SUITE.encrypt(cover, key, info=envelopes._TO_MIXER + binding)
 
 
 def cover_of(parties: Parties, envelope: bytes) -> bytes:
     binding = envelopes._binding(parties.context, parties.analyzer_key)
-    return envelopes._SUITE.decrypt(envelope, parties.mixer_key, info=envelopes._TO_MIXER + binding)
+    return envelopes._SUITE.decrypt(envelope, parties.mixer_key.sealing, info=envelopes._TO_MIXER + binding)
 
 
 def test_every_flipped_bit_under_the_cover_is_noticed(parties: Parties) -> None:
@@ -165,7 +165,7 @@ def test_envelopes_have_nothing_in_common(parties: Parties) -> None:
     """Reports or dummies, of one client or two: no two share eight bytes, nor do they with what is inside."""
     kinds = [(REPORT, 0), (REPORT, 0), (REPORT, 1), (None, 0), (None, 1), (bytes(SIZE), 0)] * 20
     known = REPORT + bytes(SIZE) + b"".join(parties.enrolled) + parties.analyzer_key
-    known += public_bytes(parties.mixer_key) + parties.context.token + parties.context.fingerprint
+    known += parties.mixer_key.public.sealing + parties.context.token + parties.context.fingerprint
     seen = windows(known, 8)
     for report, client in kinds:
         found = windows(parties.envelope(report, client=client), 8)

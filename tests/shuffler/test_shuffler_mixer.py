@@ -16,8 +16,10 @@ from shuffle_plugins.shuffler import (
     Refusal,
     ShuffleError,
     SpentTokens,
+    envelope_size,
     open_reports,
 )
+from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
@@ -43,13 +45,24 @@ def envelopes_of(parties: Parties, *reports: bytes | None) -> list[bytes]:
 
 
 def mixed(mixer: Mixer, parties: Parties, envelopes: list[bytes], **more: int) -> MixedBatch:
-    return mixer.mix(envelopes, context=parties.context, analyzer_key=parties.analyzer_key, **more)
+    values: dict[str, int] = {"size": envelope_size(SIZE), **more}
+    return mixer.mix(envelopes, context=parties.context, analyzer_key=parties.analyzer_key, **values)
 
 
 def refusal(mixer: Mixer, parties: Parties, envelopes: list[bytes], **more: int) -> Refusal:
     with pytest.raises(BatchRefused) as refused:
         mixed(mixer, parties, envelopes, **more)
     return refused.value.code
+
+
+def dropped(
+    mixer: Mixer, parties: Parties, envelopes: list[bytes], *, bad: dict[int, Refusal], reports: list[bytes]
+) -> None:
+    """These envelopes are dropped, and nothing else is."""
+    batch = mixed(mixer, parties, envelopes)
+    found = open_reports(batch.reports, context=parties.context, analyzer_private_key=parties.analyzer)
+    assert sorted(found) == sorted(reports)
+    assert (batch.answered, batch.rejected) == (len(envelopes) - len(bad), bad)
 
 
 def test_reports_come_out_and_dummies_do_not(parties: Parties, mixer: Mixer) -> None:
@@ -90,43 +103,81 @@ def test_the_asker_may_want_more_but_not_less(parties: Parties, mixer: Mixer) ->
         mixed(mixer, parties, [], minimum=1)
 
 
-def test_duplicates_are_refused(parties: Parties, mixer: Mixer) -> None:
-    envelopes = envelopes_of(parties, *REPORTS)
-    assert refusal(mixer, parties, [*envelopes[:5], envelopes[0]]) is Refusal.DUPLICATE
-    parties.context = round_context()
+def test_of_one_signers_envelopes_the_first_counts(parties: Parties, mixer: Mixer) -> None:
     envelopes = envelopes_of(parties, *REPORTS)
     again = parties.envelope(REPORTS[0], client=1)
-    assert refusal(mixer, parties, [*envelopes, again]) is Refusal.DUPLICATE
-    parties.context = round_context()
     dummy_too = parties.envelope(None, client=0)
-    assert refusal(mixer, parties, [*envelopes_of(parties, *REPORTS), dummy_too]) is Refusal.DUPLICATE
+    bad = dict.fromkeys((6, 7, 8), Refusal.DUPLICATE)
+    dropped(mixer, parties, [*envelopes, envelopes[0], again, dummy_too], bad=bad, reports=REPORTS)
 
 
-def test_sizes_must_be_equal(parties: Parties, mixer: Mixer) -> None:
-    longer = parties.envelope(REPORTS[0] + b"x", client=5, size=SIZE + 1)
-    assert refusal(mixer, parties, [*envelopes_of(parties, *REPORTS[:5]), longer]) is Refusal.WRONG_SIZE
+def test_an_envelope_of_another_size_is_dropped(parties: Parties, mixer: Mixer) -> None:
+    """Or the length of what is inside would say whose it is."""
+    envelopes = envelopes_of(parties, *REPORTS)
+    envelopes[5] = parties.envelope(REPORTS[0] + b"x", client=5, size=SIZE + 1)
+    dropped(mixer, parties, envelopes, bad={5: Refusal.WRONG_SIZE}, reports=REPORTS[:5])
 
 
 @pytest.mark.parametrize("place", [0, 3, 5])
 @pytest.mark.parametrize("byte", [0, 40, 120, -1])
-def test_one_altered_envelope_refuses_the_batch(
-    parties: Parties, mixer: Mixer, place: int, byte: int
-) -> None:
+def test_one_altered_envelope_is_dropped(parties: Parties, mixer: Mixer, place: int, byte: int) -> None:
     envelopes = envelopes_of(parties, *REPORTS)
     altered = bytearray(envelopes[place])
     altered[byte] ^= 1
     envelopes[place] = bytes(altered)
-    assert refusal(mixer, parties, envelopes) is Refusal.UNREADABLE
+    left = REPORTS[:place] + REPORTS[place + 1 :]
+    dropped(mixer, parties, envelopes, bad={place: Refusal.UNREADABLE}, reports=left)
 
 
-def test_one_stranger_refuses_the_batch(parties: Parties, mixer: Mixer) -> None:
-    stranger = parties.envelope(REPORTS[5], signing_key=generate_signing_key())
-    assert refusal(mixer, parties, [*envelopes_of(parties, *REPORTS[:5]), stranger]) is Refusal.UNKNOWN_SIGNER
+def test_garbage_strangers_and_other_rounds_are_dropped_one_by_one(parties: Parties, mixer: Mixer) -> None:
+    other_round = Parties(clients=parties.clients, mixer_key=parties.mixer_key, analyzer=parties.analyzer)
+    envelopes = [
+        os.urandom(envelope_size(SIZE)),
+        parties.envelope(REPORTS[0], client=0),
+        parties.envelope(REPORTS[5], signing_key=generate_signing_key()),
+        parties.envelope(REPORTS[1], client=1),
+        other_round.envelope(REPORTS[5], client=5),
+        parties.envelope(REPORTS[2], client=2),
+        bytes(envelope_size(SIZE)),
+    ]
+    bad = {0: Refusal.UNREADABLE, 2: Refusal.UNKNOWN_SIGNER, 4: Refusal.UNREADABLE, 6: Refusal.UNREADABLE}
+    dropped(mixer, parties, envelopes, bad=bad, reports=REPORTS[:3])
+
+
+def test_good_envelopes_alone_count_for_the_minimum(parties: Parties, mixer: Mixer) -> None:
+    """So nobody can fill a batch up with garbage, nor thin it out by altering envelopes."""
+    envelopes = [*envelopes_of(parties, *REPORTS[:2]), *[os.urandom(envelope_size(SIZE)) for _ in range(9)]]
+    with pytest.raises(BatchRefused) as refused:
+        mixed(mixer, parties, envelopes)
+    assert refused.value.code is Refusal.UNDER_MINIMUM
+    assert refused.value.rejected == dict.fromkeys(range(2, 11), Refusal.UNREADABLE)
+
+
+def test_who_is_not_enrolled_costs_no_signature_check(
+    parties: Parties, mixer: Mixer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    original = envelopes_module.Ed25519PublicKey
+
+    class Counting:
+        @staticmethod
+        def from_public_bytes(key: bytes) -> object:
+            checked.append(key)
+            return original.from_public_bytes(key)
+
+    monkeypatch.setattr(envelopes_module, "Ed25519PublicKey", Counting)
+    strangers = [parties.envelope(REPORTS[0], signing_key=generate_signing_key()) for _ in range(5)]
+    garbage = [os.urandom(envelope_size(SIZE)) for _ in range(5)]
+    assert mixed(mixer, parties, [*strangers, *envelopes_of(parties, *REPORTS[:3]), *garbage]).answered == 3
+    assert set(checked) <= parties.enrolled
+    assert len(checked) == 3
 
 
 def test_envelopes_for_another_mixer_are_unreadable(parties: Parties, mixer: Mixer) -> None:
     other = Parties(clients=parties.clients, context=parties.context, analyzer=parties.analyzer)
-    assert refusal(mixer, parties, envelopes_of(other, *REPORTS)) is Refusal.UNREADABLE
+    with pytest.raises(BatchRefused) as refused:
+        mixed(mixer, parties, envelopes_of(other, *REPORTS))
+    assert refused.value.rejected == dict.fromkeys(range(6), Refusal.UNREADABLE)
 
 
 def test_a_round_is_mixed_once(parties: Parties, mixer: Mixer, tmp_path: Path) -> None:
@@ -141,7 +192,10 @@ def test_old_envelopes_are_of_no_use_in_a_new_round(parties: Parties, mixer: Mix
     envelopes = envelopes_of(parties, *REPORTS)
     mixed(mixer, parties, envelopes)
     parties.context = round_context()
-    assert refusal(mixer, parties, envelopes) is Refusal.UNREADABLE
+    with pytest.raises(BatchRefused) as refused:
+        mixed(mixer, parties, envelopes)
+    assert refused.value.code is Refusal.UNDER_MINIMUM
+    assert set(refused.value.rejected.values()) == {Refusal.UNREADABLE}
 
 
 def test_a_refused_round_is_spent(parties: Parties, mixer: Mixer) -> None:
@@ -155,8 +209,8 @@ def test_what_is_said_of_a_refusal_does_not_depend_on_who_is_at_fault(parties: P
     said = set()
     for place in range(6):
         parties.context = round_context()
-        envelopes = envelopes_of(parties, *REPORTS)
-        envelopes[place] = parties.envelope(REPORTS[place], signing_key=generate_signing_key())
+        envelopes = envelopes_of(parties, *REPORTS[:2], *[None] * 4)
+        envelopes[place] = parties.envelope(None, signing_key=generate_signing_key())
         with pytest.raises(BatchRefused) as refused:
             mixed(mixer, parties, envelopes)
         assert refused.value.__cause__ is None
@@ -167,14 +221,15 @@ def test_what_is_said_of_a_refusal_does_not_depend_on_who_is_at_fault(parties: P
 
 @pytest.mark.parametrize("code", Refusal)
 def test_refusals_travel(code: Refusal) -> None:
-    error = pickle.loads(pickle.dumps(BatchRefused(code)))
-    assert (error.code, str(error)) == (code, str(BatchRefused(code)))
+    rejected = {3: Refusal.UNREADABLE}
+    error = pickle.loads(pickle.dumps(BatchRefused(code, rejected)))
+    assert (error.code, error.rejected, str(error)) == (code, rejected, str(BatchRefused(code)))
     assert str(code) in str(error)
 
 
 def test_a_mixer_without_its_state_does_not_start(parties: Parties, tmp_path: Path) -> None:
     def start(state: Path) -> None:
-        Mixer(private_key=parties.mixer_key, enrolled=parties.enrolled, minimum=2, state=state)
+        Mixer(key=parties.mixer_key, enrolled=parties.enrolled, minimum=2, state=state)
 
     with pytest.raises(ShuffleError, match="no state file"):
         start(tmp_path / "state")
@@ -191,7 +246,7 @@ def test_a_mixer_without_its_state_does_not_start(parties: Parties, tmp_path: Pa
     sqlite3.connect(tmp_path / "foreign").executescript("CREATE TABLE spent (token BLOB)")
     with pytest.raises(ShuffleError, match="not the state file"):
         start(tmp_path / "foreign")
-    SpentTokens.create(tmp_path / "newer", public_key=public_bytes(parties.mixer_key))
+    SpentTokens.create(tmp_path / "newer", public_key=parties.mixer_key.public.sealing)
     sqlite3.connect(tmp_path / "newer").execute("PRAGMA user_version=2")
     with pytest.raises(ShuffleError, match="version 2"):
         start(tmp_path / "newer")
@@ -220,11 +275,11 @@ def test_a_mixer_knows_its_clients(
     parties: Parties, mixer: Mixer, tmp_path: Path, enrolled: frozenset[bytes]
 ) -> None:
     with pytest.raises(ShuffleError, match="enrolled"):
-        Mixer(private_key=parties.mixer_key, enrolled=enrolled, minimum=2, state=tmp_path / "state")
+        Mixer(key=parties.mixer_key, enrolled=enrolled, minimum=2, state=tmp_path / "state")
     for minimum in (1, True, 2.5):
         with pytest.raises(ValueError, match="at least 2"):
             Mixer(
-                private_key=parties.mixer_key,
+                key=parties.mixer_key,
                 enrolled=parties.enrolled,
                 minimum=minimum,  # type: ignore[arg-type]
                 state=tmp_path / "state",
@@ -236,7 +291,7 @@ MIXING_PROCESS = """
 import os, signal, sys
 from pathlib import Path
 from shuffle_plugins.shuffler import BatchRefused, Mixer, RoundContext, mixer as module
-from shuffle_plugins.shuffler.keys import read_sealing_key
+from shuffle_plugins.shuffler.keys import read_mixer_key
 
 folder, token, analyzer, point = Path(sys.argv[1]), *map(bytes.fromhex, sys.argv[2:4]), sys.argv[4]
 
@@ -253,12 +308,13 @@ elif point == "recording":
     module.SpentTokens.spend = killed
 enrolled = frozenset((folder / "enrolled").read_bytes()[i : i + 32] for i in range(0, 6 * 32, 32))
 mixer = Mixer(
-    private_key=read_sealing_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state"
+    key=read_mixer_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state"
 )
 envelopes = [path.read_bytes() for path in sorted(folder.glob("envelope*"))]
 context = RoundContext(run="test", token=token, fingerprint=bytes(range(32)))
 try:
-    print(len(mixer.mix(envelopes, context=context, analyzer_key=analyzer).reports))
+    size = len(envelopes[0])
+    print(len(mixer.mix(envelopes, context=context, analyzer_key=analyzer, size=size).reports))
 except BatchRefused as refused:
     print(refused.code)
 """

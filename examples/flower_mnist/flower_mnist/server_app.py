@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
         clipping_norm=float(config["clipping-norm"]),
         sampling=sampling(config),
         population=int(config["population"]),
-        shuffler=MixNodeStage() if config["mixer"] else None,
+        shuffler=MixNodeStage(mixer_public_key=mixer) if (mixer := str(config["mixer-public-key"])) else None,
         minimum_reports=int(config["minimum-reports"]) or None,
         ledger=str(config["ledger-file"]) or None,
         delta=delta,

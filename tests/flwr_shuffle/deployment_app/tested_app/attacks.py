@@ -1,4 +1,4 @@
-"""What a server can try on a mixer: every request that it must refuse, and one that it must not."""
+"""What a server can try on a mixer: requests that it must refuse, and envelopes that it must drop."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from flwr_shuffle.mix_messages import (
     MIX_KEY,
     MIX_QUERY,
     ROLE_QUERY,
-    MixerRole,
     MixRequest,
-    read_batch,
+    question_content,
+    read_answer,
     refusal_in,
 )
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.envelopes import RoundContext, open_reports, seal
+from shuffle_plugins.shuffler.envelopes import RoundContext, envelope_size, open_reports, seal
+from shuffle_plugins.shuffler.errors import BatchRefused
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
+    parse_mixer_public_key,
     public_bytes,
     read_signing_key,
 )
@@ -53,17 +55,33 @@ class _Round:
 
     def request(self, envelopes: list[bytes]) -> MixRequest:
         return MixRequest(
-            context=self.context, analyzer_key=self.analyzer_key, minimum=2, envelopes=envelopes
+            context=self.context,
+            analyzer_key=self.analyzer_key,
+            minimum=2,
+            size=envelope_size(self.size),
+            envelopes=envelopes,
         )
 
 
-def attack(grid: Grid, *, dim: int, randomizer: str, local_epsilon: float, clipping_norm: float) -> dict:
-    """Send what a mixer must refuse. Returns, by the attack's name, its codes or the orders it gave out."""
+def attack(
+    grid: Grid,
+    *,
+    dim: int,
+    mixer_public_key: str,
+    randomizer: str,
+    local_epsilon: float,
+    clipping_norm: float,
+) -> dict:
+    """Send what a mixer must refuse or drop. Returns what came of it by the attack's name.
+
+    That is the mixer's code; or the order in which it gave the reports out, and what it dropped by position.
+    """
     spec = MechanismSpec(name=randomizer, local_epsilon=local_epsilon, radius=clipping_norm)
     mechanism = spec.build(dim=dim)
     reports = [mechanism.randomize(torch.zeros(1, dim), clip=True).to_bytes() for _ in range(_BATCH)]
     accomplices = [read_signing_key(folder() / f"accomplice-{i}.key") for i in range(_BATCH)]
-    mixer, mixer_key = _mixer(grid)
+    mixer, pinned = _mixer(grid), parse_mixer_public_key(mixer_public_key)
+    mixer_key = pinned.sealing
     analyzer = generate_sealing_key()
 
     def new_round() -> _Round:
@@ -116,25 +134,31 @@ def attack(grid: Grid, *, dim: int, randomizer: str, local_epsilon: float, clipp
     requests |= {f"order {i}": orders[i].request(honest(orders[i])) for i in range(_ORDERS)}
     contents = {name: request.to_content() for name, request in requests.items()}
     contents["not a request"] = RecordDict({MIX_KEY: ConfigRecord({"envelopes": [b"x"]})})
-    outcomes = {}
+    outcomes: dict = {}
     for name, content in contents.items():
         answer = next(iter(grid.send_and_receive([Message(content, mixer, MIX_QUERY)], timeout=60)))
         if answer.has_error():
             outcomes[name] = f"error: {answer.error.reason}"
         elif code := refusal_in(answer.content):
-            outcomes[name] = str(code)
+            outcomes[name] = f"unsigned {code}"
         else:
-            mixed, _ = read_batch(answer.content)
-            context = requests[name].context
-            opened = open_reports(mixed.reports, context=context, analyzer_private_key=analyzer)
-            outcomes[name] = [reports.index(report) for report in opened]
+            request = requests[name]
+            try:
+                mixed = read_answer(answer.content, request=request, verifying_key=pinned.verifying)
+            except BatchRefused as refused:
+                outcomes[name] = str(refused.code)
+                continue
+            opened = open_reports(mixed.reports, context=request.context, analyzer_private_key=analyzer)
+            order = [reports.index(report) for report in opened]
+            rejected = {position: str(code) for position, code in mixed.rejected.items()}
+            outcomes[name] = {"order": order, "rejected": rejected}
     return outcomes
 
 
-def _mixer(grid: Grid) -> tuple[int, bytes]:
+def _mixer(grid: Grid) -> int:
     for answer in grid.send_and_receive(
-        [Message(RecordDict(), node, ROLE_QUERY) for node in grid.get_node_ids()], timeout=60
+        [Message(question_content(bytes(32)), node, ROLE_QUERY) for node in grid.get_node_ids()], timeout=60
     ):
         if answer.has_content() and refusal_in(answer.content) is None:
-            return answer.metadata.src_node_id, MixerRole.from_content(answer.content).public_key
+            return answer.metadata.src_node_id
     raise RuntimeError("no mixer")

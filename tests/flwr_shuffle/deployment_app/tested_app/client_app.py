@@ -1,4 +1,4 @@
-"""Clients whose updates are known to the test, and the mix node."""
+"""Clients whose updates are known to the test, the mix node, and hostile nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from flwr_shuffle import ShuffleMod, register_mix_node
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.mix_messages import batch_content
 
+from tested_app.hostile import hostile_mod
 from tested_app.pauses import pause
 
-app = ClientApp(mods=[ShuffleMod()])
+app = ClientApp(mods=[hostile_mod, ShuffleMod()])
 register_mix_node(app)
 
 

@@ -72,7 +72,8 @@ Grid.register(WatchedGrid)
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     if config["attack"]:
-        note("attacked", json.dumps(attack(grid, dim=DIM, **ROUND)))
+        outcomes = attack(grid, dim=DIM, mixer_public_key=str(config["mixer-public-key"]), **ROUND)
+        note("attacked", json.dumps(outcomes))
         return
     analyzer_key = generate_sealing_key()
     add_line("analyzer-keys", analyzer_key.private_bytes_raw().hex())
@@ -81,7 +82,13 @@ def main(grid: Grid, context: Context) -> None:
         **ROUND,
         sampling=SelfSampling(float(config["participation"])),
         population=int(config["population"]),
-        shuffler=PausingStage(analyzer_private_key=analyzer_key, poll_interval=0.1, answer_timeout=20),
+        shuffler=PausingStage(
+            mixer_public_key=str(config["mixer-public-key"]),
+            analyzer_private_key=analyzer_key,
+            poll_interval=0.1,
+            answer_timeout=20,
+            exclude_after=2,
+        ),
         minimum_reports=int(config["minimum-reports"]),
         ledger=str(config["ledger-file"]) or None,
         delta=DELTA,

@@ -1,0 +1,64 @@
+"""Nodes that run code of their own: what a SuperNode can do that anybody has connected.
+
+Which of them a node is stands in its ``node_config``, under "hostile".
+"""
+
+from __future__ import annotations
+
+import os
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
+from flwr_shuffle.mix_messages import MIX_KEY, MixerRole, refusal_content
+
+from shuffle_plugins.shuffler.envelopes import envelope_size
+from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
+from tested_app.pauses import add_line
+
+DIM = 40
+
+
+def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """What a hostile node answers; all others answer as they are."""
+    match context.node_config.get("hostile"), message.metadata.message_type:
+        case "impostor", "query.role":
+            content = _claim(str(context.node_config["public-key"]))
+        case "impostor", "query.mix":
+            add_line("impostor-was-asked", "1")
+            content = _forged_batch(message)
+        case "garbage", "train":
+            content = _garbage(message)
+        case "garbage" | "impostor", _:
+            content = refusal_content(Refusal.NOT_A_MIXER)
+        case _:
+            return call_next(message, context)
+    return Message(content, reply_to=message)
+
+
+def _claim(public_key: str) -> RecordDict:
+    """The role of the mixer, with its public key, which is no secret, and a signature of one's own."""
+    key = parse_mixer_public_key(public_key).sealing
+    return MixerRole(public_key=key, minimum=2, signature=generate_signing_key().sign(b"me")).to_content()
+
+
+def _forged_batch(message: Message) -> RecordDict:
+    request = message.content[MIX_KEY]
+    values = {
+        "version": request["version"],
+        "token": request["token"],
+        "answered": len(request["envelopes"]),
+        "rejected": "[]",
+        "reports": [os.urandom(100) for _ in request["envelopes"]],
+        "signature": generate_signing_key().sign(b"me"),
+    }
+    return RecordDict({MIX_KEY: ConfigRecord(values)})
+
+
+def _garbage(message: Message) -> RecordDict:
+    """Random bytes of an envelope's length."""
+    instruction = instruction_of(message)
+    assert instruction is not None
+    size = envelope_size(instruction.mechanism.report_bytes(dim=DIM))
+    return RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: os.urandom(size)})})

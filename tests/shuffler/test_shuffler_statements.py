@@ -1,0 +1,107 @@
+"""A mixer's signature holds for what it said, in answer to what it was asked, and for nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from sealing import round_context
+
+from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.shuffler.keys import generate_signing_key, public_bytes
+from shuffle_plugins.shuffler.statements import (
+    Statement,
+    batch_statement,
+    refusal_statement,
+    request_digest,
+    role_statement,
+)
+
+KEY = generate_signing_key()
+CONTEXT = round_context()
+
+ROLE: dict[str, Any] = {"challenge": bytes(32), "run": "7", "node": 5, "sealing_key": bytes(32), "minimum": 3}
+REQUEST: dict[str, Any] = {
+    "context": CONTEXT,
+    "analyzer_key": bytes(32),
+    "minimum": 3,
+    "size": 4,
+    "envelopes": [b"abcd", b"efgh"],
+}
+BATCH: dict[str, Any] = {
+    "request": bytes(32),
+    "answered": 2,
+    "rejected": {1: Refusal.UNREADABLE},
+    "reports": [b"ab", b"cd"],
+}
+REFUSED: dict[str, Any] = {"request": bytes(32), "code": Refusal.UNDER_MINIMUM, "rejected": {}}
+
+
+def statements() -> dict[str, bytes]:
+    """Digests of statements of which each differs from all others in one thing at least."""
+    roles = [
+        ROLE,
+        {**ROLE, "challenge": bytes(31) + b"x"},
+        {**ROLE, "run": "8"},
+        {**ROLE, "node": 6},
+        {**ROLE, "node": -5},
+        {**ROLE, "sealing_key": bytes(31) + b"x"},
+        {**ROLE, "minimum": 2},
+    ]
+    requests = [
+        REQUEST,
+        {**REQUEST, "context": round_context()},
+        {**REQUEST, "context": round_context(token=CONTEXT.token, run="other")},
+        {**REQUEST, "analyzer_key": bytes(31) + b"x"},
+        {**REQUEST, "minimum": 4},
+        {**REQUEST, "size": 3},
+        {**REQUEST, "envelopes": [b"efgh", b"abcd"]},
+        {**REQUEST, "envelopes": [b"abcdefgh"]},
+        {**REQUEST, "envelopes": [b"abcd", b"efgh", b""]},
+        {**REQUEST, "envelopes": []},
+    ]
+    batches = [
+        BATCH,
+        {**BATCH, "request": bytes(31) + b"x"},
+        {**BATCH, "answered": 3},
+        {**BATCH, "rejected": {}},
+        {**BATCH, "rejected": {0: Refusal.UNREADABLE}},
+        {**BATCH, "rejected": {1: Refusal.DUPLICATE}},
+        {**BATCH, "reports": [b"cd", b"ab"]},
+        {**BATCH, "reports": [b"abcd"]},
+        {**BATCH, "reports": []},
+    ]
+    refusals = [
+        REFUSED,
+        {**REFUSED, "request": bytes(31) + b"x"},
+        {**REFUSED, "code": Refusal.REPLAYED},
+        {**REFUSED, "rejected": {0: Refusal.UNREADABLE}},
+    ]
+    found = {f"role {i}": role_statement(**one).digest for i, one in enumerate(roles)}
+    found |= {f"request {i}": request_digest(**one) for i, one in enumerate(requests)}
+    found |= {f"batch {i}": batch_statement(**one).digest for i, one in enumerate(batches)}
+    return found | {f"refusal {i}": refusal_statement(**one).digest for i, one in enumerate(refusals)}
+
+
+def test_statements_that_differ_in_anything_differ() -> None:
+    found = statements()
+    assert len(found) == 30
+    for first, second in itertools.combinations(found, 2):
+        assert found[first] != found[second], (first, second)
+
+
+def test_a_signature_holds_for_one_statement_and_one_key() -> None:
+    said = role_statement(**ROLE)
+    signature = said.signed(KEY)
+    assert said.holds(signature, verifying_key=public_bytes(KEY))
+    assert not said.holds(signature, verifying_key=public_bytes(generate_signing_key()))
+    for digest in statements().values():
+        other = Statement(digest)
+        assert other.holds(signature, verifying_key=public_bytes(KEY)) == (digest == said.digest)
+
+
+@pytest.mark.parametrize("signature", [b"", bytes(64), bytes(63), b"x" * 200])
+def test_what_is_no_signature_holds_for_nothing(signature: bytes) -> None:
+    assert not role_statement(**ROLE).holds(signature, verifying_key=public_bytes(KEY))
+    assert not role_statement(**ROLE).holds(signature, verifying_key=b"no key")
