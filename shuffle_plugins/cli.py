@@ -61,6 +61,8 @@ from shuffle_plugins.tables import (
     budget_table,
     catalogue_table,
     choices_table,
+    client_footing,
+    client_table,
     rounds_tables,
     verdict,
 )
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.accounting import Blanket, EpsilonInterval, ShuffleRound
     from shuffle_plugins.choosing import Domain
     from shuffle_plugins.comparison import Comparison
-    from shuffle_plugins.ledger.summary import ModelBudget, Spent
+    from shuffle_plugins.ledger.summary import ClientSpent, ModelBudget, Spent
 
 T = TypeVar("T")
 
@@ -617,7 +619,9 @@ def mechanisms_command(
 
 @app.command("budget", cls=_Command)
 def budget_command(
-    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="File of a budget ledger; only read.")],
+    ledger: Annotated[
+        Path, typer.Argument(metavar="LEDGER", help="File of a server's or of a client's ledger; only read.")
+    ],
     model: Annotated[
         str | None, typer.Option("--model", metavar="M", help="Only this model; all unless given.")
     ] = None,
@@ -629,9 +633,14 @@ def budget_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What federated training has cost, by model and run; also while it is going on."""
+    """What federated training has cost, by model and run, or one client by run; also while it is going on."""
+    from shuffle_plugins.ledger.client import is_client_ledger
     from shuffle_plugins.ledger.summary import read_budget
 
+    if is_client_ledger(ledger):
+        if model is not None:
+            raise typer.BadParameter("--model is for a server's ledger; this is a client's")
+        return _client_budget(ledger, delta=delta, as_json=as_json)
     budgets = read_budget(ledger, delta=_DELTA if delta is None else delta, model=model)
     if as_json:
         return _print_json([_budget_json(budget) for budget in budgets])
@@ -640,6 +649,35 @@ def budget_command(
     if budgets and delta is None:
         _say(f"A ledger has no δ of its own: this is for {_DELTA:g}; give the run's by --delta.")
     return _say(None if budgets else "No rounds yet.")
+
+
+def _client_budget(ledger: Path, *, delta: float | None, as_json: bool) -> None:
+    from shuffle_plugins.ledger.summary import read_client_budget
+
+    budget = read_client_budget(ledger, delta=_DELTA if delta is None else delta)
+    if as_json:
+        runs = [{"run": run, **_client_json(spent)} for run, spent in budget.runs.items()]
+        return _print_json(
+            {"client": True, "delta": budget.delta, **_client_json(budget.total), "runs": runs}
+        )
+    if not budget.runs:
+        return _say("No rounds yet.")
+    _print(client_table(budget), *client_footing(budget), "")
+    return _say(
+        f"A ledger has no δ of its own: this is for {_DELTA:g}; give the run's by --delta."
+        if delta is None
+        else None
+    )
+
+
+def _client_json(spent: ClientSpent) -> dict[str, Any]:
+    spending = spent.spending
+    return {
+        "rounds": spending.reports,
+        "server_upper": spent.epsilon if math.isfinite(spent.epsilon) else None,
+        "local_epsilon": spending.local_epsilon if math.isfinite(spending.local_epsilon) else None,
+        "local_delta": spending.local_delta,
+    }
 
 
 def _needed(value: T | None, option: str) -> T:

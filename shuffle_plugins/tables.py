@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.accounting import EpsilonInterval
     from shuffle_plugins.choosing import Choice
     from shuffle_plugins.comparison import Comparison
-    from shuffle_plugins.ledger.summary import ModelBudget, Spent
+    from shuffle_plugins.ledger.summary import ClientBudget, ClientSpent, ModelBudget, Spent
 
 WIDE = 110
 """Columns that the widest layout needs."""
@@ -216,6 +216,40 @@ def budget_table(budget: ModelBudget) -> Table:
     if len(budget.runs) > 1:
         table.add_row("all runs", *_budget_cells(budget.total), style="bold")
     return table
+
+
+def client_table(budget: ClientBudget) -> Table:
+    """What a client has spent: one row per run, and one for all of them if there are several."""
+    table = Table(
+        title="A client's ledger",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("run")
+    for heading in ("rounds", "ε server", "Σ ε0", "Σ δ0"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run, spent in budget.runs.items():
+        table.add_row(escape(run), *_client_cells(spent))
+    if len(budget.runs) > 1:
+        table.add_row("all runs", *_client_cells(budget.total), style="bold")
+    return table
+
+
+def _client_cells(spent: ClientSpent) -> list[str]:
+    spending = spent.spending
+    sums = (spent.epsilon, spending.local_epsilon, spending.local_delta)
+    return [f"{spending.reports:,}", *(rounded(value, up=True) for value in sums)]
+
+
+def client_footing(budget: ClientBudget) -> list[str]:
+    """What the numbers of a client's ledger mean."""
+    return [
+        f"ε server: at δ = {budget.delta:g}, replace-one neighbours, against a server that knows in which "
+        "rounds the client took part; each round as one of the fewest reports that the client was promised",
+        "Σ ε0, Σ δ0: nobody is trusted",
+    ]
 
 
 def _budget_cells(spent: Spent) -> list[str]:

@@ -43,6 +43,22 @@ class Books:
         return self._accountant
 
     @property
+    def where(self) -> str:
+        """What keeps the books, for people."""
+        if self._ledger is None:
+            return "in memory only, forgotten after this run"
+        return f"{self._ledger.path}, model {self._ledger.model!r}"
+
+    def claim(self, *, app: str, layout: str) -> None:
+        """Go on with the ledger's budget only if it is of this app and of a model with these arrays.
+
+        Raises:
+            LedgerError: if it is not.
+        """
+        if self._ledger is not None:
+            self._ledger.claim(app=app, layout=layout)
+
+    @property
     def durable(self) -> bool:
         """Whether the books outlive this process."""
         return self._ledger is not None

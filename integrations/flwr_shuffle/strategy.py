@@ -118,7 +118,12 @@ class ShuffleStrategy(Strategy):
             nothing whatever is set here. A sum has its own ``honest_fraction``.
         accountant: a fresh one by default. With a ledger it must be fresh.
         ledger: a budget ledger, or a path to keep one at; None keeps no books beyond this process.
+            A path is made absolute in the server's working folder, which in a deployment is the SuperLink's,
+            and is printed.
         model: name of the model whose budget it is, if ``ledger`` is a path.
+        app: name of the app that the ledger's budget belongs to; by default the run's own,
+            ``publisher/name``.
+            A run of another app, or of a model with other arrays, does not go on with it.
         delta: δ of every ε, in (0, 1); at most 1 / population is usual.
         max_epsilon: ε that must not be exceeded; None sets no budget.
         budget_against: whose ε that is.
@@ -160,6 +165,7 @@ class ShuffleStrategy(Strategy):
         accountant: FederatedAccountant | None = None,
         ledger: BudgetLedger | str | os.PathLike[str] | None = None,
         model: str = "model",
+        app: str | None = None,
         delta: float,
         max_epsilon: float | None = None,
         budget_against: Against = Against.OBSERVER,
@@ -190,6 +196,7 @@ class ShuffleStrategy(Strategy):
         if not isinstance(evaluation, PrivateEvaluation) and evaluation not in (None, "raw"):
             raise ValueError(f'evaluation is a PrivateEvaluation, "raw" or None, got {evaluation!r}')
         self._evaluation = evaluation
+        self._app = app
         self._books = Books(accountant or FederatedAccountant(), ledger=ledger)
         self._round: _Round | None = None
         self._arrays: ArrayRecord | None = None
@@ -280,6 +287,7 @@ class ShuffleStrategy(Strategy):
             CohortMismatch: if the inner strategy samples on its own.
             ClientsRefused: if client after client answers by an error; says for what reasons. The model so
                 far is in :attr:`arrays`.
+            LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
             ValueError: if the checkpoint is of another model.
         """
         stage = self._settings.stage
@@ -287,6 +295,10 @@ class ShuffleStrategy(Strategy):
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
         self._books.reload()
+        self._books.claim(
+            app=str(grid.run.fab_id) if self._app is None else self._app,
+            layout=Layout.of(initial_arrays).digest,
+        )
         self._resume(initial_arrays)
         shuffled.open()
         done = self._done
@@ -523,7 +535,7 @@ class ShuffleStrategy(Strategy):
             f"Fewest reports: {self.minimum_reports}",
             f"Assumed honest: {settings.honest_fraction:.0%} of the clients",
             f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
-            f"Books: {'a ledger' if self._books.durable else 'in memory only'}",
+            f"Books: {self._books.where}",
         ]
         if self.accountant.num_rounds:
             lines.append(f"Spent: {self._spent_line()} ({self.accountant.num_rounds} rounds)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import struct
 from collections.abc import Mapping
@@ -70,6 +72,12 @@ class Layout:
     def dim(self) -> int:
         """Length of the vector: the number of floating-point entries."""
         return sum(place.size for place in self.places if place.moves)
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits that differ between layouts."""
+        listed = [[place.name, list(place.shape), place.dtype] for place in self.places]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Self
 
@@ -22,10 +23,16 @@ from shuffle_plugins.accounting.federated import (
 from shuffle_plugins.ledger.database import Database, Format, StrPath
 from shuffle_plugins.ledger.errors import LedgerError
 
+_IDENTITIES = """CREATE TABLE identities (
+    model TEXT PRIMARY KEY NOT NULL,
+    app TEXT NOT NULL,
+    layout TEXT NOT NULL
+) STRICT"""
+
 _FORMAT = Format(
     what="budget ledger",
     application_id=0x53504247,
-    version=1,
+    version=2,
     schema=(
         "CREATE TABLE about (neighbouring_relation TEXT NOT NULL) STRICT",
         f"INSERT INTO about VALUES ('{NEIGHBOURING_RELATION}')",
@@ -59,7 +66,9 @@ _FORMAT = Format(
             token BLOB NOT NULL,
             data BLOB NOT NULL
         ) STRICT""",
+        _IDENTITIES,
     ),
+    upgrades={1: (_IDENTITIES,)},
 )
 
 
@@ -144,6 +153,43 @@ class BudgetLedger:
     def model(self) -> str:
         """Whose budget it is."""
         return self._model
+
+    @property
+    def path(self) -> Path:
+        """The file, absolute."""
+        return self._database.path
+
+    def claim(self, *, app: str, layout: str) -> None:
+        """Bind the model's budget to the app that trains it and to what the model looks like.
+
+        The first run binds it; a ledger of an older version, which did not know, is bound as it stands.
+
+        Args:
+            app: name of the app; empty if it has none, as a script in a simulation.
+            layout: what tells models of different arrays apart.
+
+        Raises:
+            LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
+                file and name would otherwise go on with each other's model.
+        """
+        with self._database.writing() as connection:
+            found = connection.execute(
+                "SELECT app, layout FROM identities WHERE model = ?", (self._model,)
+            ).fetchone()
+            if found is None:
+                connection.execute("INSERT INTO identities VALUES (?, ?, ?)", (self._model, app, layout))
+                return
+        if found[0] != app:
+            raise LedgerError(
+                f"{self.path} holds the budget of {self._model!r} as trained by {_app(found[0])}, and this "
+                f"run is of {_app(app)}. If it is the same model under a new name, go on with "
+                f"app={found[0]!r}; otherwise give this model a name of its own (model=…), or another ledger"
+            )
+        if found[1] != layout:
+            raise LedgerError(
+                f"{self.path} holds the budget of {self._model!r}, a model with other arrays than this one: "
+                "other names, shapes or types. Give this model a name of its own (model=…), or another ledger"
+            )
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -312,6 +358,10 @@ class BudgetLedger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _app(name: str) -> str:
+    return f"the app {name!r}" if name else "a script without an app's name (app='')"
 
 
 def open_budget(path: StrPath, *, create: bool) -> Database:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shuffle_plugins.accounting.federated import FederatedSpending
@@ -15,6 +15,7 @@ from shuffle_plugins.ledger.budget import (
     read_models,
     read_rounds,
 )
+from shuffle_plugins.ledger.client import Charged, ClientSpending, epsilon_of, read_reports
 from shuffle_plugins.ledger.database import StrPath
 from shuffle_plugins.ledger.errors import LedgerError
 
@@ -86,6 +87,56 @@ def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> lis
         }
         budgets.append(ModelBudget(model=name, runs=runs or {names[0]: total}, total=total))
     return budgets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSpent:
+    """What a client has spent in a run, or in all of them.
+
+    Attributes:
+        spending: its reports, Σ ε0 and Σ δ0: its guarantee if nobody is trusted.
+        epsilon: the certified ε against a server that knows when it took part, each round being of as many
+            reports as the client was promised; infinite if there is none.
+    """
+
+    spending: ClientSpending
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientBudget:
+    """What one client has spent, by run and in all."""
+
+    runs: dict[str, ClientSpent]
+    total: ClientSpent
+    delta: float
+
+
+def read_client_budget(path: StrPath, *, delta: float) -> ClientBudget:
+    """What is in a client's ledger, which others may be writing to.
+
+    Args:
+        path: a client's ledger; it is not made.
+        delta: δ in (0, 1) of every ε.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        LedgerError: if it is no client's ledger.
+        ValueError: if ``delta`` is out of range.
+    """
+    runs = read_reports(path)
+    everything: Counter[Charged] = Counter()
+    for history in runs.values():
+        everything.update(history)
+    return ClientBudget(
+        runs={run: _client_spent(history, delta) for run, history in runs.items()},
+        total=_client_spent(everything, delta),
+        delta=delta,
+    )
+
+
+def _client_spent(history: Mapping[Charged, int], delta: float) -> ClientSpent:
+    return ClientSpent(spending=ClientSpending.of(history), epsilon=epsilon_of(history, delta=delta))
 
 
 def _spent(rounds: Sequence[LedgerRound], spending: FederatedSpending) -> Spent:

@@ -43,6 +43,7 @@ from strategy_harness import (
 )
 
 from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.ledger import LedgerError
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 from shuffle_plugins.ledger.client import ClientLimits
 from shuffle_plugins.mechanisms.spec import MechanismSpec
@@ -516,6 +517,38 @@ def test_the_cost_is_on_disk_before_the_inner_strategy_sees_the_round(tmp_path):
         [(RoundState.RECEIVED, CLIENTS)],
         [(RoundState.COMPLETE, CLIENTS), (RoundState.RECEIVED, CLIENTS)],
     ]
+
+
+class Named(InProcessGrid):
+    """A grid of a run that has an app's name, as those of Flower's engines have."""
+
+    def __init__(self, name, clients=CLIENTS):
+        super().__init__(client_app(), num_nodes=clients)
+        self.run.fab_id = name
+
+
+def test_another_project_does_not_go_on_with_the_first_ones_model(tmp_path, monkeypatch):
+    """Both say ledger="budget.db", and both run in the SuperLink's folder."""
+    monkeypatch.chdir(tmp_path)
+    first = shuffled(ledger="budget.db")
+    first.start(Named("clinic/digits"), record(MODEL), num_rounds=2)
+    with pytest.raises(LedgerError, match=r"budget\.db holds .*'clinic/digits'.*'bank/loans'"):
+        shuffled(ledger="budget.db").start(Named("bank/loans"), record(MODEL), num_rounds=2)
+    with pytest.raises(LedgerError, match="other arrays"):
+        shuffled(ledger="budget.db").start(Named("clinic/digits"), record(FLOATS), num_rounds=2)
+    apart = shuffled(ledger="budget.db", model="loans")
+    apart.start(Named("bank/loans"), record(MODEL), num_rounds=1)
+    assert apart.accountant.num_rounds == 1
+    renamed = shuffled(ledger="budget.db", app="clinic/digits")
+    renamed.start(Named("clinic/figures"), record(MODEL), num_rounds=3)
+    assert renamed.accountant.num_rounds == 3
+
+
+def test_where_the_books_are_is_printed(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        shuffled(ledger="budget.db").start(grid_of(), record(MODEL), num_rounds=1)
+    assert str(tmp_path / "budget.db") in caplog.text
 
 
 # -- sampling -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import pytest
 from ledger_rounds import drawn, people
 
 from shuffle_plugins import cli
-from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
+from shuffle_plugins.ledger.client import written
+from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -140,3 +144,72 @@ def test_a_delta_out_of_range_is_refused(run: Run, tmp_path: Path) -> None:
         code, _, err = run(str(path), "--delta", delta)
         assert code == 2
         assert "delta" in err.lower() or "number" in err
+
+
+# -- a client's ledger --------------------------------------------------------------------------------------
+
+
+def charged(path: Path, rounds: dict[str, int], *, promised: int | None = 100) -> None:
+    mechanism = MechanismSpec(name="linf-block", local_epsilon=1.5).build(dim=8)
+    shuffled = None
+    if promised is not None:
+        shuffled = written(
+            mechanism.shuffle_round(population=promised, cohort=promised, sampling=Sampling.FULL)
+        )
+    with ClientLedger(path) as ledger:
+        for run, count in rounds.items():
+            for server_round in range(count):
+                ledger.charge(
+                    run=run,
+                    token=secrets.token_bytes(16),
+                    server_round=server_round,
+                    mechanism=mechanism.name,
+                    local_epsilon=1.5,
+                    local_delta=0.0,
+                    limits=ClientLimits(max_local_epsilon=2.0),
+                    shuffled=shuffled,
+                )
+
+
+def test_a_clients_ledger_is_read_too(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "client.db"
+    charged(path, {"run-b": 3, "run-a": 1})
+    code, out, err = run(str(path), "--delta", "1e-6")
+    assert (code, err) == (0, "")
+    for text in ("run-a", "run-b", "all runs", "Σ ε0", "4.5", "replace-one", "nobody is trusted"):
+        assert text in out
+    found = json.loads(run(str(path), "--delta", "1e-6", "--json")[1])
+    accountant = ShuffleAccountant()
+    mechanism = MechanismSpec(name="linf-block", local_epsilon=1.5).build(dim=8)
+    one = mechanism.shuffle_round(population=100, cohort=100, sampling=Sampling.FULL)
+    accountant.step(one, num_steps=4)
+    assert found["server_upper"] == accountant.spent(1e-6) < found["local_epsilon"] == 6.0
+    assert [each["run"] for each in found["runs"]] == ["run-a", "run-b"] or found["runs"][0]["rounds"] == 3
+    assert (found["rounds"], found["local_delta"], found["client"]) == (4, 0.0, True)
+
+
+def test_rounds_without_a_promise_are_seen_by_everybody(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "client.db"
+    charged(path, {"r": 2}, promised=None)
+    found = json.loads(run(str(path), "--json")[1])
+    assert found["server_upper"] == pytest.approx(3.0, rel=1e-4)
+
+
+def test_a_clients_ledger_of_version_1_is_read_and_gone_on_with(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "client.db"
+    charged(path, {"r": 2})
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE reports DROP COLUMN shuffled")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    assert json.loads(run(str(path), "--json")[1])["local_epsilon"] == 3.0
+    charged(path, {"r": 1})
+    assert json.loads(run(str(path), "--json")[1])["rounds"] == 3
+
+
+def test_a_clients_ledger_has_no_models(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "client.db"
+    ClientLedger(path).close()
+    assert run(str(path)) == (0, "No rounds yet.\n", "")
+    code, _, err = run(str(path), "--model", "m")
+    assert (code, "--model" in err) == (2, True)

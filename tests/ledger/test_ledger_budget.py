@@ -14,6 +14,7 @@ from ledger_rounds import drawn, people
 
 from shuffle_plugins.accounting.federated import Against, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
+from shuffle_plugins.ledger.summary import read_budget
 
 DELTA = 1e-5
 
@@ -266,3 +267,46 @@ def test_ten_thousand_participants_are_entered_quickly(path: Path) -> None:
         assert ledger.accountant().worst_client_rounds == 4
     assert min(times) < 0.1
     assert path.stat().st_size < 2_000_000
+
+
+def test_a_budget_belongs_to_one_app_and_one_kind_of_model(path: Path) -> None:
+    with BudgetLedger(path, model="m") as ledger:
+        ledger.claim(app="clinic/digits", layout="a")
+        complete_round(ledger)
+    with BudgetLedger(path, model="m") as ledger:
+        ledger.claim(app="clinic/digits", layout="a")
+        with pytest.raises(LedgerError, match=r"trained by the app 'clinic/digits'.*'bank/loans'.*model=…"):
+            ledger.claim(app="bank/loans", layout="a")
+        with pytest.raises(LedgerError, match=r"other arrays.*model=…"):
+            ledger.claim(app="clinic/digits", layout="b")
+        with pytest.raises(LedgerError, match="without an app's name"):
+            ledger.claim(app="", layout="a")
+    with BudgetLedger(path, model="other") as ledger:
+        ledger.claim(app="bank/loans", layout="b")
+
+
+def test_the_path_is_absolute(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    with BudgetLedger(path.name, model="m") as ledger:
+        monkeypatch.chdir("/")
+        assert ledger.path == path
+        complete_round(ledger)
+
+
+def test_a_ledger_of_version_1_is_gone_on_with(path: Path) -> None:
+    """What the release before made: no identities. It is bound by the first run that goes on with it."""
+    with BudgetLedger(path, model="m") as ledger:
+        complete_round(ledger)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE identities")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    assert [each.model for each in read_budget(path, delta=1e-5)] == ["m"]  # reading leaves it as it is
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+    with BudgetLedger(path, model="m") as ledger:
+        assert len(ledger.rounds()) == 1
+        ledger.claim(app="clinic/digits", layout="a")
+        with pytest.raises(LedgerError, match="bank/loans"):
+            ledger.claim(app="bank/loans", layout="a")
