@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Literal
 
@@ -34,7 +34,10 @@ from opacus_shuffle.summation import (
     SumFactory,
     SumSetting,
     build_randomizer,
+    check_clipping,
     is_sum,
+    layer_limits,
+    norm_of,
     positive,
     randomizer_factory,
     sum_factory,
@@ -165,7 +168,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         data_loader: DataLoader[Any],
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
-        max_grad_norm: float,
+        max_grad_norm: float | Sequence[float],
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
@@ -202,7 +205,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 replaced record moves the sum by up to twice ``max_grad_norm``. For ``"vector-sum"`` it is
                 also the noise's deviation; ``"multi-message"`` has more noise and sends fewer bits.
             max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ``"vector-sum"`` and
-                ``"multi-message"``, ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it.
+                ``"multi-message"``, ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it. With
+                ``clipping="per_layer"`` a list, one radius for each trainable parameter in the optimizer's
+                order.
             randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
                 factory; or a sum of many messages per client: ``"vector-sum"``, ``"multi-message"``, or a
                 ``functools.partial`` of ``VectorSum.with_noise`` or ``BallSum.with_noise`` with further
@@ -210,7 +215,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             sampling: law of the batches: ``"without-replacement"`` (the default) or ``"poisson"``.
             poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
                 False is ``"without-replacement"``. Left out, ``sampling`` decides.
-            clipping: ``"flat"``, one ball for a sample's whole gradient.
+            clipping: ``"flat"``, one ball for a sample's whole gradient, or ``"per_layer"``, a ball for every
+                parameter's part of it. ε is the same; the noise is that of the ball which the parts make up.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
@@ -235,9 +241,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """
         num_steps, self._num_steps = self._num_steps, None
         _refuse_keywords("make_private", unknown)
-        _refuse_other_meanings(
-            clipping=clipping, noise_generator=noise_generator, rand_on_empty=rand_on_empty
-        )
+        _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
         sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
         accountant = self._require_accountant()
         population, cohort = self._check(
@@ -262,6 +266,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             local_epsilon=local_epsilon,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
+            clipping=clipping,
             population=population,
             cohort=cohort,
             sampling=sampling,
@@ -312,7 +317,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         data_loader: DataLoader[Any],
         target_epsilon: float,
         target_delta: float,
-        max_grad_norm: float,
+        max_grad_norm: float | Sequence[float],
         epochs: int | None = None,
         num_steps: int | None = None,
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
@@ -367,9 +372,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ValueError: if no ε0 meets the target.
         """
         _refuse_keywords("make_private_with_epsilon", unknown)
-        _refuse_other_meanings(
-            clipping=clipping, noise_generator=noise_generator, rand_on_empty=rand_on_empty
-        )
+        _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
         sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
         population, cohort = self._check(
             module=module,
@@ -387,10 +390,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
         target_epsilon = positive("target_epsilon", target_epsilon)
         target_delta = positive("target_delta", target_delta)
-        dim = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        dim = sum(p.numel() for p in trained)
+        check_clipping(clipping)
+        if clipping == "per_layer":
+            norm = norm_of(randomizer, dim=dim)
+            radius = layer_limits(max_grad_norm, parameters=len(trained), norm=norm).radius
+        else:
+            radius = positive("max_grad_norm", max_grad_norm)
         run = _Run(
             dim=dim,
-            radius=positive("max_grad_norm", max_grad_norm),
+            radius=radius,
             population=population,
             cohort=cohort,
             sampling=Sampling(sampling),
@@ -417,6 +427,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             local_epsilon=local_epsilon,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
+            clipping=clipping,
             randomizer=randomizer,
             sampling=sampling,
             criterion=criterion,
@@ -696,17 +707,12 @@ def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> 
     return law  # type: ignore[return-value]
 
 
-def _refuse_other_meanings(*, clipping: object, noise_generator: object, rand_on_empty: object) -> None:
+def _refuse_other_meanings(*, noise_generator: object, rand_on_empty: object) -> None:
     """Take Opacus's arguments where they change nothing, and refuse what would not be done.
 
     Raises:
         ShufflePrivacyError: it says what to do instead.
     """
-    if clipping != "flat":
-        raise ShufflePrivacyError(
-            f"clipping={clipping!r} is not done here: a sample's whole gradient is clipped to one ball of "
-            "radius max_grad_norm (clipping='flat')"
-        )
     if noise_generator is not None:
         raise ShufflePrivacyError(
             "noise_generator is not used, since coins come from a cryptographic generator: leave it out, or "

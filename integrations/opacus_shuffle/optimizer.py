@@ -6,7 +6,7 @@ import inspect
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,10 +22,14 @@ from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
 from opacus_shuffle.samplers import CohortSampler
 from opacus_shuffle.summation import (
     NO_NOISE_MULTIPLIER,
+    LayerLimits,
     RandomizerFactory,
     Setting,
     SumFactory,
     SumSetting,
+    check_clipping,
+    layer_limits,
+    norm_of,
     setting,
     whole,
 )
@@ -86,7 +90,8 @@ class ShuffleMixin:
         randomizer: str | RandomizerFactory | SumFactory,
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
-        max_grad_norm: float,
+        max_grad_norm: float | Sequence[float],
+        clipping: str = "flat",
         population: int,
         cohort: int,
         sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
@@ -103,7 +108,9 @@ class ShuffleMixin:
             local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
             noise_multiplier: of such a sum, the deviation of the Gaussian that it protects as, over
                 ``max_grad_norm``, per coordinate of the sum.
-            max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``).
+            max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``);
+                with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
+            clipping: ``"flat"``, a sample's whole gradient to one ball, or ``"per_layer"``.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: ``"without-replacement"`` or ``"poisson"``, the law of the batch sampler.
@@ -142,18 +149,25 @@ class ShuffleMixin:
         self._taken = 0
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
+        check_clipping(clipping)
+        self._limits: LayerLimits | None = None
+        if clipping == "per_layer":
+            dim = sum(p.numel() for p in self._trained)
+            self._limits = layer_limits(
+                max_grad_norm, parameters=len(self._trained), norm=norm_of(randomizer, dim=dim)
+            )
         self._build(
             setting(
                 randomizer,
                 local_epsilon=local_epsilon,
                 noise_multiplier=noise_multiplier,
-                radius=max_grad_norm,
+                radius=max_grad_norm if self._limits is None else self._limits.radius,  # type: ignore[arg-type]
             )
         )
         super().__init__(
             optimizer,
             noise_multiplier=None,  # type: ignore[call-arg]
-            max_grad_norm=max_grad_norm,
+            max_grad_norm=self.max_grad_norm,
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
         )
@@ -193,13 +207,37 @@ class ShuffleMixin:
 
     @property
     def max_grad_norm(self) -> float:
-        """Radius of the norm ball; assign to change it from the next round on."""
+        """Radius of the norm ball; assign to change it from the next round on.
+
+        Under per-layer clipping that of the ball which all layers' gradients make up: a number assigned
+        scales all of ``max_grad_norms`` alike.
+        """
         return float(self.mechanism.radius)
 
     @max_grad_norm.setter
     def max_grad_norm(self, value: float) -> None:
         if value != self.mechanism.radius:
             self._build(self._setting.changed(radius=value))
+            if self._limits is not None:
+                self._limits = self._limits.scaled(self.max_grad_norm)
+
+    @property
+    def max_grad_norms(self) -> tuple[float, ...]:
+        """Under per-layer clipping the radius of every parameter's ball; assign to change them.
+
+        Absent (AttributeError) under flat clipping.
+        """
+        if self._limits is None:
+            raise AttributeError("clipping is flat: there is one max_grad_norm, and no max_grad_norms")
+        return self._limits.limits
+
+    @max_grad_norms.setter
+    def max_grad_norms(self, values: Sequence[float]) -> None:
+        if self._limits is None:
+            raise AttributeError("clipping is flat: assign max_grad_norm, or use clipping='per_layer'")
+        limits = layer_limits(values, parameters=len(self._trained), norm=self._limits.norm)
+        self._build(self._setting.changed(radius=limits.radius))
+        self._limits = limits
 
     @property
     def noise_multiplier(self) -> float:
@@ -313,7 +351,8 @@ class ShuffleMixin:
         for p in params:
             dtype = torch.promote_types(dtype, p.dtype)
         grad_samples = self.grad_samples
-        rows = Rows([g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)])
+        parts = [g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)]
+        rows = Rows(parts if self._limits is None else self._limits.clip(parts))
         self._check_rows(rows.num_rows)
         share = self._summation.share(rows, randomness=self._randomness)
         self._total = share if self._total is None else self._total + share

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
@@ -18,6 +19,7 @@ from shuffle_plugins.accounting import Sampling, SumRound
 from shuffle_plugins.accounting.laws import Round, upper_law
 from shuffle_plugins.accounting.losses import COARSE
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
+from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
@@ -127,6 +129,101 @@ class TaggedSummation(Summation):
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
         return self.mechanism.decode(total, clients=self.mechanism.clients)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerLimits:
+    """Clipping of every parameter's gradient to a ball of its own, before the randomizer sees the whole.
+
+    Each record is clipped by itself, so this changes what is reported and not what a report costs. The
+    clipped parts together lie in a ball of ``radius``, which is what the randomizer is built for.
+
+    Attributes:
+        limits: radius of each parameter's ball, in the optimizer's order.
+        norm: of all balls, the randomizer's.
+    """
+
+    limits: tuple[float, ...]
+    norm: Norm
+
+    @property
+    def radius(self) -> float:
+        """Radius of a ball that holds every gradient whose parts are within their limits."""
+        if self.norm is Norm.L1:
+            return math.fsum(self.limits)
+        return max(self.limits) if self.norm is Norm.LINF else math.hypot(*self.limits)
+
+    def scaled(self, radius: float) -> LayerLimits:
+        """With every limit multiplied alike, so that they make up another radius."""
+        factor = radius / self.radius
+        return replace(self, limits=tuple(limit * factor for limit in self.limits))
+
+    def clip(self, parts: list[Tensor]) -> list[Tensor]:
+        """Clipped copies of per-sample gradients (samples, size), one tensor a parameter.
+
+        NaN and infinite entries stay, for the randomizer to refuse.
+        """
+        return [self._clip(part, limit) for part, limit in zip(parts, self.limits, strict=True)]
+
+    def _clip(self, part: Tensor, limit: float) -> Tensor:
+        if self.norm is Norm.LINF:  # coordinate by coordinate
+            return torch.where(part.isfinite(), part.clamp(-limit, limit), part)
+        norms: Tensor = part.norm(1 if self.norm is Norm.L1 else 2, dim=1, keepdim=True)
+        return part * (limit / norms.clamp(min=limit))
+
+
+def check_clipping(clipping: object) -> None:
+    """Check a way of clipping by its name.
+
+    Raises:
+        ShufflePrivacyError: if it is none that is done here; it says why.
+    """
+    if clipping in ("flat", "per_layer"):
+        return
+    why = ""
+    if clipping == "adaptive":
+        why = (
+            ". 'adaptive' lets the radius follow how many gradients were clipped, which every sample would "
+            "have to report privately, at a cost that is not accounted for here: choose max_grad_norm on "
+            "public data, or let a schedule of opacus.schedulers lower it"
+        )
+    elif clipping == "ghost":
+        why = ". 'ghost' never has a sample's whole gradient, which the randomizer needs"
+    raise ShufflePrivacyError(f"clipping must be 'flat' or 'per_layer', got {clipping!r}{why}")
+
+
+def layer_limits(max_grad_norm: object, *, parameters: int, norm: Norm) -> LayerLimits:
+    """One clipping radius a parameter.
+
+    Raises:
+        ShufflePrivacyError: if there are not as many as parameters, or one is no positive number.
+    """
+    if not isinstance(max_grad_norm, Sequence) or isinstance(max_grad_norm, str):
+        raise ShufflePrivacyError(
+            f"clipping='per_layer' needs a list max_grad_norm, one radius for each of the {parameters} "
+            f"trainable parameters, got {max_grad_norm!r}"
+        )
+    if len(max_grad_norm) != parameters:
+        raise ShufflePrivacyError(
+            f"max_grad_norm has {len(max_grad_norm)} radii, the optimizer holds {parameters} trainable "
+            "parameters: give one for each, in their order"
+        )
+    return LayerLimits(
+        limits=tuple(positive(f"max_grad_norm[{i}]", value) for i, value in enumerate(max_grad_norm)),
+        norm=norm,
+    )
+
+
+def norm_of(randomizer: str | RandomizerFactory | SumFactory, *, dim: int) -> Norm:
+    """The norm of the ball in which a randomizer takes its vectors.
+
+    Raises:
+        ShufflePrivacyError: if it is none.
+    """
+    if is_sum(randomizer):
+        return Norm.L2
+    factory = randomizer_factory(randomizer)  # type: ignore[arg-type]
+    return build_randomizer(factory, local_epsilon=1.0, dim=dim, radius=1.0).norm
 
 
 class Setting(ABC):
@@ -381,7 +478,8 @@ def positive(name: str, value: object) -> float:
         ShufflePrivacyError: if it is anything else.
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}")
+        lists = ". A list goes with clipping='per_layer'" if isinstance(value, Sequence) else ""
+        raise ShufflePrivacyError(f"{name} must be one finite number, got {value!r}{lists}")
     if value <= 0:
         raise ShufflePrivacyError(f"{name} must be positive, got {value!r}")
     return float(value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from itertools import chain, islice
 from typing import Any
@@ -9,8 +10,11 @@ import numpy as np
 import opacus
 import pytest
 import torch
+from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.optimizers import DPPerLayerOptimizer
+from opacus.schedulers import ExponentialGradClip
 from opacus_shuffle import (
     FixedSizeSampler,
     PoissonSampler,
@@ -19,6 +23,7 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
 )
+from opacus_shuffle.summation import LayerLimits
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
@@ -35,6 +40,7 @@ from torch.utils.data import (
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
 
 DELTA = 1e-5
@@ -306,7 +312,13 @@ def test_poisson_sampling_of_opacus_chooses_the_law(make_private: Any) -> None:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({"clipping": "ghost"}, "clipping='flat'"),
+        ({"clipping": "ghost"}, "whole gradient"),
+        ({"clipping": "adaptive"}, "report privately"),
+        ({"clipping": "layers"}, "'flat' or 'per_layer'"),
+        ({"max_grad_norm": [1.0] * 4}, "A list goes with clipping='per_layer'"),
+        ({"clipping": "per_layer"}, "needs a list"),
+        ({"clipping": "per_layer", "max_grad_norm": [1.0] * 3}, "3 radii.* 4 trainable"),
+        ({"clipping": "per_layer", "max_grad_norm": [1.0, 1.0, 0.0, 1.0]}, r"max_grad_norm\[2\]"),
         ({"noise_generator": torch.Generator()}, "SeededRandomness"),
         ({"rand_on_empty": True}, "invented record"),
         ({"poisson_sampling": 1}, "True or False"),
@@ -319,6 +331,111 @@ def test_arguments_of_opacus_that_would_change_the_meaning_are_refused(
 ) -> None:
     with pytest.raises(ShufflePrivacyError, match=says):
         make_private(**other)
+
+
+LIMITS = [0.3, 0.05, 0.2, 0.01]
+
+
+def test_per_layer_clipping_is_opacus_own(
+    make_private: Any, make_model: Any, dataset: Any, transparent: Any
+) -> None:
+    """Without noise: the same step as Opacus's DPPerLayerOptimizer takes on the same batch."""
+    _, module, optimizer, loader = make_private(
+        randomizer=transparent, clipping="per_layer", max_grad_norm=LIMITS
+    )
+    x, y = next(iter(loader))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(x), y).backward()
+    optimizer.step()
+    theirs = GradSampleModule(make_model())
+    reference = DPPerLayerOptimizer(
+        torch.optim.SGD(theirs.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=LIMITS,
+        expected_batch_size=8,
+    )
+    nn.functional.cross_entropy(theirs(x), y).backward()
+    reference.step()
+    for ours, other in zip(module.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-7)
+    assert optimizer.max_grad_norm == pytest.approx(math.hypot(*LIMITS))
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "radius"),
+    [
+        ("privunit", math.hypot(*LIMITS)),
+        ("linf-coordinate", max(LIMITS)),
+        ("l1-hadamard", sum(LIMITS)),
+        ("vector-sum", math.hypot(*LIMITS)),
+        ("multi-message", math.hypot(*LIMITS)),
+    ],
+)
+def test_per_layer_clipping_fits_every_randomizers_ball_and_costs_what_flat_costs(
+    make_private: Any, train: Any, randomizer: str, radius: float
+) -> None:
+    numbers: dict[str, Any] = {"randomizer": randomizer}
+    if randomizer in ("vector-sum", "multi-message"):
+        numbers |= {"local_epsilon": None, "noise_multiplier": 3.0}
+    engine, *objects = make_private(clipping="per_layer", max_grad_norm=LIMITS, **numbers)
+    assert objects[1].mechanism.radius == pytest.approx(radius)
+    assert objects[1].max_grad_norms == tuple(LIMITS)
+    train(*objects)
+    flat, *others = make_private(max_grad_norm=radius, **numbers)
+    train(*others)
+    assert engine.get_epsilon(1e-3) == flat.get_epsilon(1e-3)
+
+
+@pytest.mark.parametrize("norm", list(Norm))
+def test_clipped_layers_lie_in_the_ball_they_are_said_to(norm: Norm) -> None:
+    limits = LayerLimits(limits=(0.5, 2.0, 0.1), norm=norm)
+    parts = [
+        torch.randn(50, size, dtype=torch.float64) * 10**scale for size, scale in ((3, 1), (7, 0), (2, -2))
+    ]
+    clipped = limits.clip(parts)
+    order = {Norm.L1: 1, Norm.L2: 2, Norm.LINF: math.inf}[norm]
+    whole = torch.linalg.vector_norm(torch.cat(clipped, dim=1), ord=order, dim=1)
+    assert float(whole.max()) <= limits.radius * (1 + 1e-12)
+    for before, after, limit in zip(parts, clipped, limits.limits, strict=True):
+        lengths = torch.linalg.vector_norm(before, ord=order, dim=1)
+        torch.testing.assert_close(after[lengths <= limit], before[lengths <= limit])
+        assert float(torch.linalg.vector_norm(after, ord=order, dim=1).max()) <= limit * (1 + 1e-12)
+    for bad in (math.nan, math.inf):
+        assert not bool(limits.clip([torch.full((1, 2), bad)] * 3)[0].isfinite().all())
+
+
+def test_per_layer_radii_follow_a_schedule(make_private: Any, train: Any) -> None:
+    _, module, optimizer, loader = make_private(
+        randomizer="privunit", clipping="per_layer", max_grad_norm=LIMITS
+    )
+    scheduler = ExponentialGradClip(optimizer, gamma=0.5)
+    train(module, optimizer, loader)
+    scheduler.step()
+    assert optimizer.max_grad_norms == pytest.approx([limit / 2 for limit in LIMITS])
+    optimizer.max_grad_norms = [3.0, 4.0, 0.0001, 0.0001]
+    assert optimizer.max_grad_norm == pytest.approx(5.0)
+    train(module, optimizer, loader)
+    _, _, plain, _ = make_private()
+    with pytest.raises(AttributeError, match="flat"):
+        _ = plain.max_grad_norms
+    with pytest.raises(AttributeError, match="flat"):
+        plain.max_grad_norms = LIMITS
+
+
+def test_a_target_is_met_under_per_layer_clipping(make_model: Any, dataset: Any, train: Any) -> None:
+    module, engine = make_model(), PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    objects = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8),
+        target_epsilon=2.0,
+        target_delta=1e-3,
+        epochs=1,
+        clipping="per_layer",
+        max_grad_norm=LIMITS,
+    )
+    train(*objects)
+    assert 1.9 < engine.get_epsilon(1e-3) <= 2.0
 
 
 def test_numpy_scalars_are_numbers(make_private: Any, make_model: Any, dataset: Any) -> None:
