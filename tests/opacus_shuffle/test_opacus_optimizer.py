@@ -17,6 +17,7 @@ from opacus_shuffle import (
     Delivery,
     FixedSizeSampler,
     PoissonSampler,
+    PrivacyEngine,
     ShuffleDPOptimizer,
     ShufflePrivacyError,
     SubsampledShufflePLDAccountant,
@@ -753,6 +754,17 @@ def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
     )
     measured = float(sums.pow(2).mean().sqrt()) / optimizer.max_grad_norm
     assert optimizer.effective_noise_multiplier == pytest.approx(measured, rel=0.03)
+
+
+def test_a_schedule_of_local_epsilon_is_counted_round_by_round(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private(engine=PrivacyEngine())
+    expected = ShuffleAccountant()
+    for epoch in range(3):
+        optimizer.local_epsilon = 2.0 * 1.1**epoch
+        steps = train(module, optimizer, loader)
+        expected.step(optimizer.shuffle_round, num_steps=steps)
+        assert optimizer.shuffle_round.local_epsilon == 2.0 * 1.1**epoch
+    assert engine.get_epsilon(1e-3) == expected.epsilon(1e-3).upper
 
 
 def test_grad_clip_schedulers_move_the_norm_ball(make_private: Any, train: Any) -> None:
