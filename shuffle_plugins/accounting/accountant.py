@@ -6,17 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from shuffle_plugins.accounting.blanket import Form
+from shuffle_plugins.accounting.growing import GrowingHistory
 from shuffle_plugins.accounting.laws import (
     Round,
     from_state,
     has_two_counts,
     lower_families,
     lower_law,
+    reversed_lower_law,
     upper_law,
     upper_pair_from_below,
 )
@@ -135,8 +138,11 @@ class ShuffleAccountant:
         self._method: Method = method
         self._rounds: list[Round] = []
         self._steps: list[int] = []
+        self._counts: dict[Round, int] = {}
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._allowance: _Allowance | None = None
+        self._upper_history = GrowingHistory(_coarse_law)
+        self._lower_histories = (GrowingHistory(_coarse_instance), GrowingHistory(_reversed_instance))
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -156,6 +162,7 @@ class ShuffleAccountant:
             self._check_joins(shuffle_round)
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
+        self._counts[rounds[-1]] = self._counts.get(rounds[-1], 0) + num_steps
         if self._epsilons:
             self._epsilons = {}
         allowance = self._allowance
@@ -275,6 +282,10 @@ class ShuffleAccountant:
                 return False
             probe = ShuffleAccountant(method=self._method)
             probe._rounds, probe._steps = self._rounds[:before], self._steps[:before]
+            probe._counts = dict(self._counts)
+            if goes_on:
+                probe._counts[self._rounds[-1]] -= taken
+            probe._upper_history = self._upper_history
             probe.step(shuffle_round, num_steps=num_steps)
             return probe.spent(delta) <= target_epsilon
 
@@ -320,7 +331,7 @@ class ShuffleAccountant:
         if not self._rounds:
             return 0.0, 0.0
         upper = self._upper_epsilon(delta)[0]
-        distinct = self._distinct()
+        distinct = self._counts
         resolution = self._resolution(distinct)
         laws = [law for r in distinct if (law := upper_pair_from_below(r, resolution)) is not None]
         if self._replacement_distance() > 0 or len(laws) < len(distinct):
@@ -342,7 +353,7 @@ class ShuffleAccountant:
             found = [
                 NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
                 for name, epsilon in (
-                    (self._upper_name("pld"), self._by_losses(laws, steps, delta)),
+                    (self._upper_name("pld"), self._by_losses(delta)),
                     (self._upper_name("rdp"), self._charged_epsilon(RenyiComposition(laws, steps), delta)),
                 )
             ]
@@ -404,7 +415,7 @@ class ShuffleAccountant:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
-        self._rounds, self._steps = loaded._rounds, loaded._steps
+        self._rounds, self._steps, self._counts = loaded._rounds, loaded._steps, loaded._counts
         self._epsilons, self._allowance = {}, None
 
     # -- composing --------------------------------------------------------------------------------------
@@ -413,7 +424,7 @@ class ShuffleAccountant:
         return self._rounds[0].adversary.value if self._rounds else "any"
 
     def _upper_name(self, method: Method) -> str:
-        names = sorted({r.pair_name for r in self._rounds} or {"blanket pair"})
+        names = sorted({r.pair_name for r in self._counts} or {"blanket pair"})
         return f"{' and '.join(names)}, {method.upper()}"
 
     def _pure_epsilon(self) -> float:
@@ -527,21 +538,20 @@ class ShuffleAccountant:
             parts *= 2
         return math.inf
 
-    def _distinct(self) -> dict[Round, int]:
-        distinct: dict[Round, int] = {}
-        for shuffle_round, steps in self.history:
-            distinct[shuffle_round] = distinct.get(shuffle_round, 0) + steps
-        return distinct
-
     def _resolution(self, distinct: Mapping[Round, int]) -> Resolution:
         if sum(distinct.values()) == 1 and all(has_two_counts(r) for r in distinct):
             return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
     def _upper_laws(self) -> tuple[list[LossLaw], list[int]]:
-        distinct = self._distinct()
+        distinct = self._counts
         resolution = self._resolution(distinct)
         return [upper_law(r, resolution) for r in distinct], list(distinct.values())
+
+    def _upper_composition(self) -> LossComposition:
+        if self._resolution(self._counts) is COARSE:
+            return self._upper_history.composition(self._rounds, self._steps)
+        return LossComposition(*self._upper_laws())
 
     def _composed_delta(self, epsilon: float) -> float:
         try:
@@ -550,7 +560,7 @@ class ShuffleAccountant:
             return 1.0
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
-                return LossComposition(laws, steps).delta(epsilon)
+                return self._upper_composition().delta(epsilon)
         return RenyiComposition(laws, steps).delta(epsilon)
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
@@ -589,7 +599,7 @@ class ShuffleAccountant:
         except ArithmeticError:  # losses beyond what floats can hold
             return found[0]
         if self._method == "pld":
-            found.append((self._by_losses(laws, steps, delta), name))
+            found.append((self._by_losses(delta), name))
             found.extend(self._without_a_grid(delta))
         if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
@@ -599,7 +609,7 @@ class ShuffleAccountant:
 
     def _without_a_grid(self, delta: float) -> Iterator[tuple[float, str]]:
         """One round of a fixed cohort: its pair needs no grid, and sampling is a theorem of its own."""
-        distinct = self._distinct()
+        distinct = self._counts
         if sum(distinct.values()) != 1 or self._replacement_distance():
             return
         (only,) = distinct
@@ -623,10 +633,10 @@ class ShuffleAccountant:
                 _GRIDLESS,
             )
 
-    def _by_losses(self, laws: list[LossLaw], steps: list[int], delta: float) -> float:
+    def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
         try:
-            return self._charged_epsilon(LossComposition(laws, steps), delta)
+            return self._charged_epsilon(self._upper_composition(), delta)
         except ArithmeticError:
             return math.inf
 
@@ -641,38 +651,44 @@ class ShuffleAccountant:
         self, ask: Callable[[LossComposition], float], *, every_family: bool = False
     ) -> Iterator[tuple[str, float]]:
         """What each composed instance answers, by its name; nothing where no grid is fine and wide enough."""
-        steps = list(self._distinct().values())
-        for name, laws in self._lower_candidates(every_family=every_family):
+        for name, compose in self._lower_compositions(every_family=every_family):
             with suppress(ArithmeticError):
-                yield name, ask(LossComposition(laws, steps))
+                yield name, ask(compose())
 
-    def _lower_candidates(self, *, every_family: bool = False) -> list[tuple[str, list[LossLaw]]]:
+    def _lower_compositions(
+        self, *, every_family: bool
+    ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
         """Instances to compose: for each round the most telling family, in both directions.
 
         A record's meaning may differ from round to round, so families mix freely; the direction may not.
         """
-        distinct = self._distinct()
+        distinct = self._counts
         resolution = self._resolution(distinct)
         families = {r: lower_families(r) for r in distinct}
         if not families or not all(families.values()):
-            return []
+            return
+        steps = list(distinct.values())
         picks = [{r: names[0] for r, names in families.items()}]
         if every_family:
             shared = set.intersection(*(set(names) for names in families.values()))
             picks += [
                 dict.fromkeys(distinct, name) for name in sorted(shared) if {name} != set(picks[0].values())
             ]
-        candidates = []
         for pick in picks:
             name = ", ".join(sorted(set(pick.values())))
+            if resolution is COARSE and pick is picks[0]:
+                forwards, backwards = self._lower_histories
+                yield name, partial(forwards.composition, self._rounds, self._steps)
+                if not forwards.symmetric:
+                    yield name, partial(backwards.composition, self._rounds, self._steps)
+                continue
             try:
                 laws = [lower_law(r, resolution, family) for r, family in pick.items()]
             except ArithmeticError:  # no outcome that floats can hold
                 continue
-            candidates.append((name, laws))
+            yield name, partial(LossComposition, laws, steps)
             if not all(law.symmetric for law in laws):
-                candidates.append((name, [law.reversed() for law in laws]))
-        return candidates
+                yield name, partial(LossComposition, [law.reversed() for law in laws], steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -703,6 +719,18 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
         if fits(good + step):
             good += step
     return good
+
+
+def _coarse_law(recorded: Round) -> LossLaw:
+    return upper_law(recorded, COARSE)
+
+
+def _coarse_instance(recorded: Round) -> LossLaw:
+    return lower_law(recorded, COARSE, lower_families(recorded)[0])
+
+
+def _reversed_instance(recorded: Round) -> LossLaw:
+    return reversed_lower_law(recorded, COARSE, lower_families(recorded)[0])
 
 
 def _is_number(value: object) -> bool:

@@ -79,6 +79,12 @@ def lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
 
 
 @lru_cache(maxsize=8192)
+def reversed_lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
+    """The law of that instance with its two datasets exchanged."""
+    return lower_law(recorded, resolution, family).reversed()
+
+
+@lru_cache(maxsize=8192)
 def lower_families(recorded: Round) -> tuple[str, ...]:
     """Names of the round's lower bounds, the most telling first."""
     if isinstance(recorded, SumRound):

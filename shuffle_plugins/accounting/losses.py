@@ -56,7 +56,7 @@ COARSE = Resolution(tolerance=6e-3, cells=16)
 _STORED_CELLS = {"upper": 2, "lower": 4}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LossLaw:
     """A finite privacy loss law: outcome i has loss log(p_i/q_i).
 

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting.search import zero_between
 
 _WANTED_GRID = 1 << 16
 _SIGMAS = 9.0
-_MAX_GRID = 1 << 23
+MAX_GRID = 1 << 23
 _UNIT_ROUNDOFF = 2.0**-53
 _RELATIVE_SLACK = 1e-10
 _ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
@@ -39,7 +39,7 @@ _FINEST_CELL = 1e-4  # of the span of one step's loss
 
 
 @dataclass(frozen=True, slots=True)
-class _GridLaw:
+class GridLaw:
     """P masses at losses (first + i)·cell."""
 
     first: int
@@ -82,6 +82,7 @@ class LossComposition:
         )
         self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
         self._largest = self._smallest = 0.0
+        self._loudest = 0.0  # of any step, as an absolute value
         self._cell = 0.0
         if self._single is None and self._deviation > 0:
             self._discretise()
@@ -93,31 +94,39 @@ class LossComposition:
             few = self._total_steps <= _MOST_REFINED_STEPS
             stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted if few else 0.0)
             wanted = min(max(affordable, wanted), stored)
-        wanted = min(wanted, _MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
-        cell = self._deviation / math.sqrt(self._total_steps) / wanted
-        spans = [law.loss[-1] - law.loss[0] for law in self._laws]
-        cell = max(cell, _FINEST_CELL * max(spans) / math.sqrt(self._total_steps))
+        span = max(float(law.loss[-1] - law.loss[0]) for law in self._laws)
+        cell = self._finest_cell(wanted, span)
         # The likeliest loss goes on the grid, where rounding it costs nothing.
         leading = max(self._laws, key=lambda law: law.deviation)
         likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
         if likeliest > cell:
             cell = likeliest / math.ceil(likeliest / cell)
-        if max(spans) > _MOST_CELLS * cell:
-            raise ArithmeticError(
-                f"losses between {cell:.3g} and {max(spans):.3g} share no grid; account for rounds of such "
-                "different scales apart, or by Rényi divergences"
-            )
-        self._cell = cell
-        self._grid = [_to_grid(law, cell) for law in self._laws]
+        self._use_cell(cell, span)
+        self._grid = [to_grid(law, cell) for law in self._laws]
         width = max(len(g.p) for g in self._grid)
         self._mass = np.zeros((len(self._grid), width))
         for row, grid in zip(self._mass, self._grid, strict=True):
             row[: len(grid.p)] = grid.p
         firsts = np.array([g.first for g in self._grid], dtype=np.float64)
         self._loss = (firsts[:, None] + np.arange(width)) * cell
+        self._loudest = float(np.abs(self._loss).max())
         lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
         self._smallest = float(self._steps @ firsts) * cell
         self._largest = float(self._steps @ (firsts + lengths - 1)) * cell
+
+    def _finest_cell(self, wanted: float, span: float) -> float:
+        """The cell with ``wanted`` of them to a deviation, or the finest that is affordable."""
+        wanted = min(wanted, MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
+        cell = self._deviation / math.sqrt(self._total_steps) / wanted
+        return max(cell, _FINEST_CELL * span / math.sqrt(self._total_steps))
+
+    def _use_cell(self, cell: float, span: float) -> None:
+        if span > _MOST_CELLS * cell:
+            raise ArithmeticError(
+                f"losses between {cell:.3g} and {span:.3g} share no grid; account for rounds of such "
+                "different scales apart, or by Rényi divergences"
+            )
+        self._cell = cell
 
     # -- public -----------------------------------------------------------------------------------------
 
@@ -222,7 +231,7 @@ class LossComposition:
         )
 
     def _largest_tilt(self) -> float:
-        return min(600.0 / float(np.abs(self._loss).max()), 2.0 / self._cell)
+        return min(600.0 / self._loudest, 2.0 / self._cell)
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         """The tilt whose mean loss is ``epsilon``."""
@@ -244,6 +253,10 @@ class LossComposition:
         tilt = self._solve_tilt(lambda tilt: divergence(tilt) - min(-log_delta, most))
         return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
 
+    def _near(self, tilt: float) -> float:
+        """A tilt close to this one, no larger in size, at which moments are known."""
+        return tilt
+
     def _solve_tilt(self, excess: Callable[[float], float]) -> float:
         high = self._largest_tilt()
         if excess(0.0) >= 0:
@@ -257,61 +270,48 @@ class LossComposition:
 
     # -- transform --------------------------------------------------------------------------------------
 
-    def _window(self, tilt: float) -> _Window:
+    def _window(self, tilt: float) -> Window:
         cumulant, centre, variance = self._cumulant(tilt)
         cell = self._cell
         deviation = math.sqrt(variance) + cell
         reach, wrapped = self._reach(tilt, cumulant, centre, deviation)
-        size = transform_size(int(2 * reach / cell) + 8)
-        if size > _MAX_GRID:
+        size = self._points(int(2 * reach / cell) + 8)
+        if size > MAX_GRID:
             raise ArithmeticError(
                 f"the composition of {self._total_steps:.3g} steps needs {size} grid points, more than "
-                f"{_MAX_GRID}; ask for fewer steps or less different rounds at once"
+                f"{MAX_GRID}; ask for fewer steps or less different rounds at once"
             )
         origin = math.floor(centre / cell) - size // 2
-        product = np.ones(size // 2 + 1, dtype=np.complex128)
-        relative_error = np.zeros(size // 2 + 1)
-        log_bound = np.zeros(size // 2 + 1)
-        rounding = 4 * (math.log2(size) + 4) * _UNIT_ROUNDOFF
-        shift = 0.0
-        for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
-            weight = mass * np.exp(tilt * loss - (tilt * loss).max())
-            weight = weight[: len(grid.p)] / weight.sum()
-            if len(weight) > size:
-                weight = tally(np.arange(len(weight)) % size, weight, size)
-            spectrum = fft.rfft(weight, n=size)
-            magnitude = np.abs(spectrum)
-            log_bound += step * np.log(magnitude + rounding)
-            relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
-            with np.errstate(under="ignore"):
-                product *= _power(spectrum, int(step))
-            shift += step * grid.first
-        absolute = np.abs(product)
-        # Where a transform has died out nothing is known of its power but how large it can be.
-        with np.errstate(under="ignore"):
-            lost = absolute + np.exp(log_bound)
-        known = relative_error < 0.5
-        error = np.where(known, absolute * np.expm1(np.where(known, relative_error, 0.0)), lost)
-        # A real transform lists half of its frequencies.
-        noise = 2 * (float(error.sum()) + rounding * float(absolute.sum()))
-        composed = np.roll(fft.irfft(product, n=size), (int(shift) - origin) % size)
-        return _Window(
+        spectrum = self._spectrum(tilt, size)
+        composed = np.roll(fft.irfft(spectrum.product, n=size), (spectrum.shift - origin) % size)
+        return Window(
             loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
             mass=np.maximum(composed, 0.0),
             tilt=tilt,
             centre=centre,
             log_scale=cumulant - tilt * centre,
-            noise=noise,
+            noise=spectrum.noise(),
             wrapped=wrapped,
             cell=cell,
         )
+
+    def _spectrum(self, tilt: float, size: int) -> Spectrum:
+        spectrum = Spectrum.of_nothing(size)
+        for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
+            weight = mass * np.exp(tilt * loss - (tilt * loss).max())
+            spectrum.include(weight[: len(grid.p)] / weight.sum(), first=grid.first, step=int(step))
+        return spectrum
+
+    def _points(self, least: int) -> int:
+        """How many points a transform of at least so many takes."""
+        return transform_size(least)
 
     def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
         """Half width of the window, and a bound on the tilted mass outside it (support or Chernoff)."""
         reach = max(_SIGMAS * deviation, 64 * self._cell)
         while True:
             outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
-            if outside < 1e-12 or 2 * reach > _MAX_GRID * self._cell:
+            if outside < 1e-12 or 2 * reach > MAX_GRID * self._cell:
                 return reach, outside
             reach *= 1.4
 
@@ -320,18 +320,77 @@ class LossComposition:
         edge = centre + reach
         if (edge > self._largest) if reach > 0 else (edge < self._smallest):
             return 0.0
-        limit = 650.0 / float(np.abs(self._loss).max())
+        limit = 650.0 / self._loudest
         best = 0.0
         for strength in _CHERNOFF_STRENGTHS:
-            moved = min(max(tilt + strength / reach, -limit), limit)
+            moved = self._near(min(max(tilt + strength / reach, -limit), limit))
             best = min(best, self._cumulant(moved)[0] - cumulant - (moved - tilt) * edge)
             if best < _ENOUGH:
                 break
         return math.exp(best)
 
 
+@dataclass(slots=True)
+class Spectrum:
+    """The transform of a composition, and what is known of its error.
+
+    Attributes:
+        product: of the transforms of all laws composed, at half of the frequencies: the rest is conjugate.
+        relative_error: of each entry; without meaning where a transform has died out.
+        log_bound: log of how large each entry can be at most.
+        shift: grid point of the composition's first mass.
+        size: number of points.
+    """
+
+    product: npt.NDArray[np.complex128]
+    relative_error: Floats
+    log_bound: Floats
+    shift: int
+    size: int
+
+    @classmethod
+    def of_nothing(cls, size: int) -> Spectrum:
+        """Before anything is composed."""
+        points = size // 2 + 1
+        return cls(np.ones(points, dtype=np.complex128), np.zeros(points), np.zeros(points), 0, size)
+
+    def copy(self) -> Spectrum:
+        """One that may be changed."""
+        return Spectrum(
+            self.product.copy(), self.relative_error.copy(), self.log_bound.copy(), self.shift, self.size
+        )
+
+    @property
+    def _rounding(self) -> float:
+        return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
+
+    def include(self, weight: Floats, *, first: int, step: int) -> None:
+        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
+        rounding = self._rounding
+        if len(weight) > self.size:
+            weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
+        transform = fft.rfft(weight, n=self.size)
+        magnitude = np.abs(transform)
+        self.log_bound += step * np.log(magnitude + rounding)
+        self.relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
+        with np.errstate(under="ignore"):
+            self.product *= _power(transform, step)
+        self.shift += step * first
+
+    def noise(self) -> float:
+        """How far all masses together can be from those of the composition."""
+        absolute = np.abs(self.product)
+        # Where a transform has died out nothing is known of its power but how large it can be.
+        with np.errstate(under="ignore"):
+            lost = absolute + np.exp(self.log_bound)
+        known = self.relative_error < 0.5
+        error = np.where(known, absolute * np.expm1(np.where(known, self.relative_error, 0.0)), lost)
+        # A real transform lists half of its frequencies.
+        return 2 * (float(error.sum()) + self._rounding * float(absolute.sum()))
+
+
 @dataclass(frozen=True, slots=True)
-class _Window:
+class Window:
     """The tilted composed law around one ε.
 
     The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass.
@@ -459,12 +518,13 @@ def _sign(kind: Kind) -> float:
     return 1.0 if kind == "upper" else -1.0
 
 
-def _to_grid(law: LossLaw, cell: float) -> _GridLaw:
+def to_grid(law: LossLaw, cell: float) -> GridLaw:
+    """The law with losses on a grid, on the side that it bounds from."""
     if law.kind == "upper":
         first, q = spread_to_grid(law.loss, law.q, cell=cell)
-        return _GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
+        return GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
     first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell)
-    return _GridLaw(first=first, p=p)
+    return GridLaw(first=first, p=p)
 
 
 def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Self
 
 from shuffle_plugins.accounting.blanket import Blanket, Form, check_local_epsilon
@@ -140,9 +141,7 @@ class ShuffleRound:
         """The blanket that accounting uses: the mechanism's own, or the generic one."""
         if self.blanket is not None:
             return self.blanket
-        if self.local_delta > 0:
-            return Blanket.clones(self.local_epsilon)
-        return Blanket.generic(self.local_epsilon)
+        return _worst_case(self.local_epsilon, pure=self.local_delta == 0)
 
     @property
     def own_delta(self) -> float:
@@ -253,3 +252,8 @@ class ShuffleRound:
         if restored.effective_blanket() != blanket:
             raise ValueError(f"not the state of a ShuffleRound: {state!r}")
         return restored
+
+
+@lru_cache(maxsize=1024)  # a history asks for it again and again
+def _worst_case(local_epsilon: float, *, pure: bool) -> Blanket:
+    return Blanket.generic(local_epsilon) if pure else Blanket.clones(local_epsilon)

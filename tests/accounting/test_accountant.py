@@ -6,6 +6,9 @@ import copy
 import dataclasses
 import json
 import math
+import pickle
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +22,9 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     calibrate_num_steps,
 )
+from shuffle_plugins.accounting.laws import lower_families, lower_law, upper_law, upper_pair_from_below
+from shuffle_plugins.accounting.losses import FINE
+from shuffle_plugins.accounting.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.published.subsampled_rdp import epsilon as theorem_1_epsilon
 
 
@@ -502,3 +508,72 @@ def test_delta_at_zero_is_rounded_outwards(local_epsilon):
     answer = accountant.delta(0.0)
     exact = math.tanh(local_epsilon / 2)
     assert answer.lower <= exact <= answer.upper <= exact * (1 + 1e-5)
+
+
+MANY = [
+    *(FLEETING.received(900 + 7 * i) for i in range(20)),
+    *(dataclasses.replace(ROUND, local_epsilon=0.5 + 0.05 * i) for i in range(15)),
+    *(dataclasses.replace(OTHER, population=5_000 + 100 * i) for i in range(10)),
+    FLEETING.received(907),
+    ROUND,
+]
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-12])
+def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked(delta: float) -> None:
+    asked, silent = ShuffleAccountant(), ShuffleAccountant()
+    for i, shuffle_round in enumerate(MANY):
+        for accountant in (asked, silent):
+            accountant.step(shuffle_round, num_steps=1 + i % 3)
+        if i % 5 == 0 and i > 25:
+            asked.epsilon(delta)
+            asked.would_exceed(OTHER, target_epsilon=50.0, delta=delta)
+            asked.would_exceed(shuffle_round, target_epsilon=50.0, delta=delta)
+            asked = pickle.loads(pickle.dumps(copy.deepcopy(asked)))
+    restored = ShuffleAccountant()
+    restored.load_state_dict(asked.state_dict())
+    assert asked.epsilon(delta) == silent.epsilon(delta) == restored.epsilon(delta)
+    found = asked.epsilon(delta)
+    assert asked.delta(found.upper).upper == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-12])
+def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> None:
+    accountant = ShuffleAccountant()
+    for shuffle_round in MANY:
+        accountant.step(shuffle_round)
+        if len(accountant.history) > 32:
+            found = accountant.epsilon(delta)
+    steps = Counter(MANY)
+    least = [upper_pair_from_below(each, FINE) for each in steps]
+    finest = [upper_law(each, FINE) for each in steps]
+    at_once = LossComposition(finest, list(steps.values())).epsilon(delta)
+    assert LossComposition(least, list(steps.values())).epsilon(delta) <= found.upper
+    assert found.upper == pytest.approx(at_once, rel=3e-3)
+    attained = [lower_law(each, FINE, lower_families(each)[0]) for each in steps]
+    lower = LossComposition(attained, list(steps.values())).epsilon(delta)
+    assert found.lower == pytest.approx(lower, rel=3e-3)
+    assert found.lower < at_once
+
+
+def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transforms taken for all questions, to each round: as many where there are twice the rounds."""
+    taken = 0
+    include = Spectrum.include
+
+    def counted(self: Spectrum, *arguments: Any, **keywords: Any) -> None:
+        nonlocal taken
+        taken += 1
+        include(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Spectrum, "include", counted)
+    accountant = ShuffleAccountant()
+    shares = []
+    for i in range(240):
+        accountant.step(FLEETING.received(880 + i))
+        if i >= 40:
+            accountant.epsilon(1e-5)
+        if i in (139, 239):
+            shares.append(taken / (i - 39))
+    assert shares[1] < 1.5 * shares[0]
+    assert shares[1] < 60
