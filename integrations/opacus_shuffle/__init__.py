@@ -16,7 +16,7 @@ from opacus_shuffle.engine import PrivacyEngine
 from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, ShufflePrivacyError
 from opacus_shuffle.loaders import CohortLoader, announce_physical_batches
 from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
-from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+from opacus_shuffle.samplers import CohortSampler, EpochSampler, FixedSizeSampler, PoissonSampler
 from opacus_shuffle.training_plan import TrainingPlan
 
 register_accountants()
@@ -29,6 +29,7 @@ __all__ = [
     "CohortSampler",
     "Delivery",
     "DistributedShuffleDPOptimizer",
+    "EpochSampler",
     "FixedSizeSampler",
     "PoissonSampler",
     "PrivacyBudgetExceeded",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opacus_shuffle.samplers import CohortSampler
 
 _rounds = itertools.count()
+_iterations = itertools.count()
 _FEW = 64
 
 
@@ -27,6 +28,7 @@ class Delivery:
         round: which draw of the sampler it belongs to; by default one of its own.
         part: its place among the round's physical batches, from 0.
         parts: how many physical batches the round has; 1 unless ``BatchMemoryManager`` splits it.
+        iteration: which iteration over the sampler it belongs to; by default one of its own.
         cohort: checksum of the round's record numbers over all processes, by which several processes tell
             whether they are at the same draw.
     """
@@ -35,6 +37,7 @@ class Delivery:
     round: int = field(default_factory=lambda: next(_rounds))
     part: int = 0
     parts: int = 1
+    iteration: int = field(default_factory=lambda: next(_iterations))
     cohort: int = 0
 
     @property

@@ -27,7 +27,13 @@ from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
 from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
 from opacus_shuffle.processes import common_randomness, require_distinct_streams
-from opacus_shuffle.samplers import CohortSampler, FixedSizeSampler, PoissonSampler
+from opacus_shuffle.samplers import (
+    CohortSampler,
+    EpochSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    rounds_in,
+)
 from opacus_shuffle.summation import (
     DEFAULT_RANDOMIZER,
     RandomizerFactory,
@@ -55,12 +61,13 @@ from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 logger = logging.getLogger(__name__)
 
 GradSampleMode = Literal["hooks", "functorch", "ew", "no_op"]
-SamplingName = Literal["without-replacement", "poisson"]
+SamplingName = Literal["without-replacement", "poisson", "epoch"]
 PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
 
 _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     Sampling.WITHOUT_REPLACEMENT: FixedSizeSampler,
     Sampling.POISSON: PoissonSampler,
+    Sampling.EPOCH: EpochSampler,
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
 _OPACUS_KEYWORDS = {
@@ -80,7 +87,7 @@ class _Run:
     population: int
     cohort: int
     sampling: Sampling
-    num_steps: int
+    num_steps: int  # as the accountant counts them: an epoch is one
     target_epsilon: float
     target_delta: float
 
@@ -212,9 +219,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 factory; or a sum of many messages per client: ``"vector-sum"``, ``"multi-message"``, or a
                 ``functools.partial`` of ``VectorSum.with_noise`` or ``BallSum.with_noise`` with further
                 options.
-            sampling: law of the batches: ``"without-replacement"`` (the default) or ``"poisson"``.
+            sampling: law of the batches: ``"without-replacement"`` (the default), ``"poisson"``, or
+                ``"epoch"``, which is ``DataLoader(shuffle=True, drop_last=True)``: a fresh secret order of
+                all records in each iteration, cut into batches. An epoch costs one round of everybody, before
+                its first release; for local randomizers.
             poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
-                False is ``"without-replacement"``. Left out, ``sampling`` decides.
+                False is ``"without-replacement"``, or ``"epoch"`` if ``sampling`` says so.
             clipping: ``"flat"``, one ball for a sample's whole gradient, or ``"per_layer"``, a ball for every
                 parameter's part of it. ε is the same; the noise is that of the ball which the parts make up.
             criterion: not used; accepted because Opacus scripts pass it.
@@ -404,7 +414,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             population=population,
             cohort=cohort,
             sampling=Sampling(sampling),
-            num_steps=steps,
+            num_steps=rounds_in(steps, population=population, cohort=cohort, sampling=Sampling(sampling)),
             target_epsilon=target_epsilon,
             target_delta=target_delta,
         )
@@ -696,7 +706,7 @@ def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> 
     if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
         raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
     said = {None: None, True: "poisson", False: "without-replacement"}[poisson_sampling]
-    if sampling is not None and said is not None and sampling != said:
+    if poisson_sampling is not None and sampling is not None and poisson_sampling != (sampling == "poisson"):
         raise ShufflePrivacyError(
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
             "give one of them"

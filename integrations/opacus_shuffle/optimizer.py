@@ -8,6 +8,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,6 +52,15 @@ class AccountingHook(ABC):
     @abstractmethod
     def __call__(self, optimizer: ShuffleMixin) -> None:
         """Record the round, or raise to refuse it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PaidEpoch:
+    """The iteration that hooks have recorded as one round, and what they recorded."""
+
+    iteration: int
+    round: Round
+    hooks: tuple[AccountingHook, ...] = ()
 
 
 class ShuffleMixin:
@@ -113,7 +123,7 @@ class ShuffleMixin:
             clipping: ``"flat"``, a sample's whole gradient to one ball, or ``"per_layer"``.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
-            sampling: ``"without-replacement"`` or ``"poisson"``, the law of the batch sampler.
+            sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.
             loss_reduction: ``"mean"`` divides the sum by k, ``"sum"`` leaves it; as the loss does.
             randomness: the randomizer's coins; a fresh cryptographic generator by default. Processes must not
                 share a stream.
@@ -123,9 +133,9 @@ class ShuffleMixin:
             TypeError: if ``randomness`` is no ``Randomness``.
             ValueError: from the randomizer or the round, for numbers outside their range.
         """
-        if sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON):
+        if sampling not in (Sampling.WITHOUT_REPLACEMENT, Sampling.POISSON, Sampling.EPOCH):
             raise ShufflePrivacyError(
-                f"sampling must be 'without-replacement' or 'poisson', got {str(sampling)!r}"
+                f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
             )
         sampling = Sampling(sampling)
         population, cohort = whole("population", population), whole("cohort", cohort)
@@ -149,6 +159,7 @@ class ShuffleMixin:
         self._taken = 0
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
+        self._paid: _PaidEpoch | None = None
         check_clipping(clipping)
         self._limits: LayerLimits | None = None
         if clipping == "per_layer":
@@ -306,7 +317,27 @@ class ShuffleMixin:
 
     def _run_hooks(self, _: ShuffleMixin) -> None:
         for hook in self._hooks:
+            if isinstance(hook, AccountingHook) and self._sampling is Sampling.EPOCH:
+                self._pay_epoch(hook)
+            else:
+                hook(self)
+
+    def _pay_epoch(self, hook: AccountingHook) -> None:
+        """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
+        if self._batch is None:
+            raise ShufflePrivacyError("no batch of an epoch was delivered")
+        paid = self._paid
+        if paid is None or paid.iteration != self._batch.iteration:
+            paid = _PaidEpoch(iteration=self._batch.iteration, round=self.shuffle_round)
+        if paid.round != self.shuffle_round:
+            raise ShufflePrivacyError(
+                "the randomizer changed within an epoch, which is accounted for as one round of one "
+                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
+                "loader, which is a new epoch"
+            )
+        if hook not in paid.hooks:
             hook(self)
+        self._paid = replace(paid, hooks=(*paid.hooks, hook))
 
     def watch(self, module: nn.Module) -> None:
         """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.
@@ -407,7 +438,7 @@ class ShuffleMixin:
 
         Raises:
             ShufflePrivacyError: if no accountant is attached.
-            CohortMismatch: if the round does not hold exactly the cohort (sampling without replacement).
+            CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
         if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
             raise ShufflePrivacyError(
@@ -415,7 +446,7 @@ class ShuffleMixin:
                 "optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=k / n))"
             )
         received = self._count_received()
-        if self._sampling is Sampling.WITHOUT_REPLACEMENT and received != self._cohort:
+        if self._sampling is not Sampling.POISSON and received != self._cohort:
             raise CohortMismatch(
                 f"the step processed {received} gradients, its cohort is {self._cohort}: train on the loader "
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "

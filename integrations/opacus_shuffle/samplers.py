@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from abc import abstractmethod
@@ -21,6 +22,15 @@ from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
+
+_iterations = itertools.count()
+
+
+def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:
+    """How many rounds an accountant counts in so many steps: each is one, but an epoch is one as a whole."""
+    if sampling is not Sampling.EPOCH:
+        return num_steps
+    return math.ceil(num_steps / (population // int(cohort)))
 
 
 def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Tensor:
@@ -138,6 +148,9 @@ class CohortSampler(BatchSampler):
         """The optimizer that is told about delivered batches; None if none is attached."""
         return self._listener
 
+    def start(self) -> None:
+        """Prepare an iteration, before its first draw."""
+
     @abstractmethod
     def draw(self) -> Tensor:
         """One step's cohort over all processes: distinct indices, int64, in increasing order."""
@@ -174,12 +187,20 @@ class CohortSampler(BatchSampler):
         if isinstance(self._source, SeededRandomness):
             # A stream for each iteration: how far ahead a broken off one has drawn does not matter later.
             self._randomness = SeededRandomness(seed_from(self._source))
+        self.check_current(drawn)
+        self.start()
+        iteration = next(_iterations)
         for _ in range(self.num_steps):
             self.check_current(drawn)
             cohort = self.draw()
             batch = cohort[self.rank :: self.world_size].numpy()
             parts = max(1, math.ceil(len(batch) / max_batch_size)) if max_batch_size else 1
-            whole = Delivery(rows=len(batch), parts=parts, cohort=zlib.crc32(cohort.numpy().tobytes()))
+            whole = Delivery(
+                rows=len(batch),
+                parts=parts,
+                iteration=iteration,
+                cohort=zlib.crc32(cohort.numpy().tobytes()),
+            )
             for part, indices in enumerate(np.array_split(batch, parts)):
                 self.check_current(drawn)
                 if announced:
@@ -235,6 +256,55 @@ class PoissonSampler(CohortSampler):
         """One step's cohort over all processes: distinct indices, int64, in increasing order."""
         joined = self._randomness.integers(self.population, (self.population,), device="cpu") < self.cohort
         return joined.nonzero().flatten()
+
+
+class EpochSampler(CohortSampler):
+    """Cuts a fresh secret order of all n records into batches of k: one iteration is one epoch.
+
+    Like ``DataLoader(shuffle=True, drop_last=True)``: every record is in at most one batch of an epoch, and
+    the n mod k records that fill no batch are left out of it. An iteration that is broken off does not go on:
+    the next one has an order of its own. The whole epoch is one round, recorded before its first release.
+
+    Raises:
+        ShufflePrivacyError: also if ``num_steps`` is more than n // k batches.
+    """
+
+    sampling = Sampling.EPOCH
+    _order: Iterator[Tensor] = iter(())
+
+    def __init__(
+        self,
+        *,
+        population: int,
+        cohort: int,
+        num_steps: int | None = None,
+        randomness: Randomness | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(
+            population=population,
+            cohort=cohort,
+            num_steps=num_steps,
+            randomness=randomness,
+            rank=rank,
+            world_size=world_size,
+        )
+        if self.num_steps > population // cohort:
+            raise ShufflePrivacyError(
+                f"an epoch of {population} records has {population // cohort} batches of {cohort}, not "
+                f"{self.num_steps}: iterate again for the next epoch"
+            )
+
+    def start(self) -> None:
+        """Put all records into a new order, uniformly."""
+        whole = self.num_steps * self.cohort
+        order = self._randomness.permutation(self.population)[:whole]
+        self._order = iter(torch.split(order, self.cohort))
+
+    def draw(self) -> Tensor:
+        """The epoch's next batch over all processes: k distinct indices, int64, in increasing order."""
+        return next(self._order).sort().values
 
 
 class PhysicalBatches(Sampler[list[int]]):

@@ -319,6 +319,12 @@ class SumSetting(Setting):
                 "a sum of many messages per client is accounted for a cohort of known size, which Poisson "
                 "sampling does not have: use sampling='without-replacement'"
             )
+        if sampling is Sampling.EPOCH:
+            raise ShufflePrivacyError(
+                "a sum of many messages per client is private as a whole, not report by report, and no bound "
+                "is known for the batches of a shuffled epoch: use sampling='without-replacement', or a "
+                "local randomizer such as 'privunit'"
+            )
         cost = protocol.sum_round(population=population, sampling=sampling)
         _check_certifiable(cost, noise_multiplier=noise_multiplier)
         if isinstance(protocol, BallSum):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.optimizer import ShuffleMixin
+from opacus_shuffle.samplers import rounds_in
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
@@ -97,10 +98,14 @@ class TrainingPlan:
 
         Infinite where the accountant certifies none.
         """
+        rounds = rounds_in(
+            self.num_steps,
+            population=self.population,
+            cohort=self.cohort,
+            sampling=self._next_round.sampling,
+        )
         try:
-            return self._accountant.spent_with(
-                self._next_round, num_steps=self.num_steps, target_delta=self.delta
-            )
+            return self._accountant.spent_with(self._next_round, num_steps=rounds, target_delta=self.delta)
         except ArithmeticError:
             return math.inf
 

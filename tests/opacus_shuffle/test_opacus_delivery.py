@@ -1,0 +1,578 @@
+"""One step on each delivered batch: what mistakes would cost, exactly, and that they are refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus_shuffle import (
+    CohortLoader,
+    CohortMismatch,
+    FixedSizeSampler,
+    PrivacyEngine,
+    ShufflePrivacyError,
+)
+from opacus_shuffle.deliveries import DeliveredTensors, StaleInputs
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from shuffle_plugins.randomness import SeededRandomness
+
+LOCAL_EPSILON, DELTA = 2.0, 1e-5
+LIKELY = math.exp(LOCAL_EPSILON) / (1 + math.exp(LOCAL_EPSILON))
+
+# ---- exact laws: n = 8 signs, k = 4, binary response with ε0 = 2, their sum released -----------------------
+
+
+def reports(chance: float, number: int) -> np.ndarray:
+    """Law of the sum of ``number`` reports ±1, each +1 with the given chance; entry i is sum i - number."""
+    law = np.zeros(2 * number + 1)
+    for positive in range(number + 1):
+        weight = math.comb(number, positive) * chance**positive * (1 - chance) ** (number - positive)
+        law[2 * positive] = weight
+    return law
+
+
+def together(*laws: np.ndarray) -> np.ndarray:
+    total = np.ones(1)
+    for law in laws:
+        total = np.convolve(total, law)
+    return total
+
+
+def mixed(*parts: tuple[float, np.ndarray]) -> np.ndarray:
+    """A mixture of laws of sums, each centred in its array."""
+    size = max(len(law) for _, law in parts)
+    return sum(w * np.pad(law, (size - len(law)) // 2) for w, law in parts)  # type: ignore[return-value]
+
+
+def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    return float(max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p))))
+
+
+def exact_delta(law: Callable[[float, float], np.ndarray], epsilon: float) -> float:
+    """δ at ε if one record's sign changes and the others are all alike, the worse of their signs.
+
+    ``law(one, others)`` is the law of what is released if the record, and the others, say +1 with these
+    chances.
+    """
+    return max(
+        hockey_stick(law(LIKELY, others), law(1 - LIKELY, others), epsilon) for others in (LIKELY, 1 - LIKELY)
+    )
+
+
+def correct_fixed(one: float, others: float) -> np.ndarray:
+    return mixed((0.5, together(reports(one, 1), reports(others, 3))), (0.5, reports(others, 4)))
+
+
+def poisson(views: int) -> Callable[[float, float], np.ndarray]:
+    def law(one: float, others: float) -> np.ndarray:
+        nothing = np.ones(1)
+        each = [mixed((0.5, nothing), (0.5, reports(chance, views))) for chance in (one, *[others] * 7)]
+        return together(*each)
+
+    return law
+
+
+def halves_of_two_draws(one: float, others: float) -> np.ndarray:
+    """Two of four of one draw and two of four of the next: the record is in each half with chance 1/4."""
+    return mixed(
+        *(
+            (math.comb(2, j) * 0.25**j * 0.75 ** (2 - j), together(reports(one, j), reports(others, 4 - j)))
+            for j in range(3)
+        )
+    )
+
+
+def everybody(one: float, others: float) -> np.ndarray:
+    return together(reports(one, 1), reports(others, 7))
+
+
+def same_batch(steps: int) -> Callable[[float, float], np.ndarray]:
+    """The joint law of so many steps on one cohort."""
+
+    def law(one: float, others: float) -> np.ndarray:
+        inside = together(reports(one, 1), reports(others, 3))
+        outside = reports(others, 4)
+        joint = [np.ones(1), np.ones(1)]
+        for _ in range(steps):
+            joint = [np.outer(j, single).ravel() for j, single in zip(joint, (inside, outside), strict=True)]
+        return 0.5 * joint[0] + 0.5 * joint[1]
+
+    return law
+
+
+# ---- the same instance in the engine -----------------------------------------------------------------------
+
+SIGNS = torch.tensor([1.0, -1, -1, -1, -1, -1, -1, -1])[:, None]
+
+
+def tiny(
+    data: Dataset[Any] | None = None, *, batch_size: int = 4, **options: Any
+) -> tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]:
+    """n = 8 and k = 4; the gradient of a record is its sign, and one report is binary response."""
+    workers = {name: options.pop(name) for name in _LOADER_OPTIONS & set(options)}
+    model = nn.Linear(1, 1, bias=False)
+    engine = PrivacyEngine()
+    private = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(
+            TensorDataset(SIGNS) if data is None else data, batch_size=batch_size, **workers
+        ),
+        randomizer="linf-coordinate",
+        local_epsilon=LOCAL_EPSILON,
+        max_grad_norm=1.0,
+        randomness=SeededRandomness(3),
+        **options,
+    )
+    return engine, *private
+
+
+_LOADER_OPTIONS = {"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "collate_fn"}
+
+
+def step(module: nn.Module, optimizer: Any, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    module(x).mean().backward()
+    optimizer.step()
+
+
+def weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
+
+
+def reported(rounds: int = 1, sampling: str = "without-replacement") -> float:
+    """ε that the engine reports at δ = 1e-5 after so many rounds."""
+    engine, _, optimizer, _ = tiny(sampling=sampling)
+    engine.accountant.record(optimizer.shuffle_round, num_steps=rounds)
+    return engine.get_epsilon(DELTA)
+
+
+def refused(
+    engine: PrivacyEngine,
+    module: nn.Module,
+    act: Callable[[], object],
+    *,
+    match: str,
+    error: type[Exception] = ShufflePrivacyError,
+) -> None:
+    """``act`` is refused before anything is recorded or released."""
+    steps, before = len(engine.accountant), weights(module)
+    with pytest.raises(error, match=match):
+        act()
+    assert len(engine.accountant) == steps
+    assert torch.equal(weights(module), before)
+
+
+def test_correct_rounds_stay_within_what_is_reported() -> None:
+    assert exact_delta(correct_fixed, reported()) <= DELTA
+    assert exact_delta(poisson(1), reported(sampling="poisson")) <= DELTA
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_a_physical_batch_left_out_voids_its_round(sampling: str, num_workers: int) -> None:
+    """A NaN guard, ``continue`` before step(): the halves of two draws would make one round."""
+    assert exact_delta(halves_of_two_draws, reported()) > 100 * DELTA
+    engine, module, optimizer, loader = tiny(sampling=sampling, num_workers=num_workers)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=1, optimizer=optimizer) as split:
+        batches = (x for _ in range(20) for (x,) in split)
+
+        def is_last() -> bool:
+            return not optimizer._check_skip_next_step(pop_next=False)
+
+        while next(batches) is not None and is_last():
+            pass
+        x = next(batches)
+        refused(
+            engine,
+            module,
+            lambda: step(module, optimizer, x),
+            match="0 were",
+            error=CohortMismatch,
+        )
+        while not is_last():
+            step(module, optimizer, next(batches))
+        assert len(engine.accountant) == 0
+        for rounds in range(3):
+            assert len(engine.accountant) == rounds
+            step(module, optimizer, next(batches))
+            while not is_last():
+                step(module, optimizer, next(batches))
+    assert len(engine.accountant) == 3
+
+
+def test_a_last_physical_batch_left_out_releases_nothing() -> None:
+    engine, module, optimizer, loader = tiny()
+    sizes = []
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split:
+        for index, (x,) in enumerate(split):
+            if index == 1:
+                continue
+            step(module, optimizer, x)
+            sizes.append(len(engine.accountant))
+    assert sizes == [0, 0, 1]
+
+
+class Views(Dataset[Any]):
+    """Every record comes as several rows."""
+
+    def __init__(self, views: int) -> None:
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(SIGNS)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return SIGNS[index].expand(self.views, 1)
+
+
+@pytest.mark.parametrize("views", [2, 4])
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_several_views_of_a_record_are_several_reports(sampling: str, views: int) -> None:
+    assert exact_delta(poisson(views), reported(sampling="poisson")) > 10 * DELTA
+    engine, module, optimizer, loader = tiny(Views(views), sampling=sampling, collate_fn=torch.cat)
+    x = next(batch for batch in loader if len(batch))
+    refused(
+        engine,
+        module,
+        lambda: step(module, optimizer, x),
+        match=f"{len(x)} gradients, its batch has {len(x) // views} records",
+        error=CohortMismatch,
+    )
+
+
+def test_rows_flattened_into_the_batch_are_refused() -> None:
+    engine, module, optimizer, loader = tiny(Views(2), sampling="poisson")
+    x = next(batch for batch in loader if len(batch))
+    assert x.shape[1:] == (2, 1)
+    refused(engine, module, lambda: step(module, optimizer, x.flatten(0, 1)), match="records")
+
+
+def test_augmented_rows_are_refused_and_their_mean_is_not() -> None:
+    engine, module, optimizer, loader = tiny(sampling="poisson")
+    batches = (x for (x,) in loader if len(x))
+    x = next(batches)
+    refused(engine, module, lambda: step(module, optimizer, x.repeat(4, 1)), match="records")
+
+    engine, module, optimizer, loader = tiny(Views(2), sampling="poisson")
+    x = next(iter(loader))
+    optimizer.zero_grad()
+    module(x).mean(1).mean().backward()
+    optimizer.step()
+    assert len(engine.accountant) == 1
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+def test_the_whole_data_set_in_a_step_is_refused(sampling: str) -> None:
+    assert exact_delta(everybody, reported(sampling="poisson")) > 10 * DELTA
+    engine, module, optimizer, loader = tiny(sampling=sampling)
+    for _ in loader:
+        refused(engine, module, lambda: step(module, optimizer, SIGNS), match="8 gradients")
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(0, None), (2, 2), (4, 4)])
+def test_a_batch_is_stepped_on_once(sampling: str, num_workers: int, prefetch_factor: int | None) -> None:
+    """``x, y = next(iter(loader))`` and then step after step, as one tries out a model."""
+    assert exact_delta(same_batch(5), reported(5)) > 10 * DELTA
+    engine, module, optimizer, loader = tiny(
+        sampling=sampling, num_workers=num_workers, prefetch_factor=prefetch_factor
+    )
+    (x,) = next(iter(loader))
+    step(module, optimizer, x)
+    assert len(engine.accountant) == 1
+    for _ in range(4):
+        refused(engine, module, lambda: step(module, optimizer, x), match="taken on it already")
+
+
+def test_batches_that_were_collected_first_give_one_step_at_most() -> None:
+    engine, module, optimizer, loader = tiny(batch_size=2)
+    collected = [x for (x,) in loader]
+    refused(engine, module, lambda: step(module, optimizer, collected[0]), match="of an earlier one")
+    refused(engine, module, lambda: step(module, optimizer, collected[0]), match="taken on it already")
+    (collected,) = ([x for (x,) in loader],)
+    refused(engine, module, lambda: step(module, optimizer, collected[1][:2]), match="of an earlier one")
+    for _ in range(10):
+        refused(engine, module, lambda: step(module, optimizer, torch.cat(collected)[:2]), match="already")
+
+
+def test_training_on_the_first_batch_all_along_is_refused() -> None:
+    engine, module, optimizer, loader = tiny()
+    first = None
+    for (x,) in loader:
+        first = x if first is None else first
+        if first is x:
+            step(module, optimizer, x)
+        else:
+            refused(engine, module, lambda x=first: step(module, optimizer, x), match="of an earlier one")
+    assert len(engine.accountant) == 1
+
+
+def test_a_slice_of_an_earlier_physical_batch_is_refused() -> None:
+    engine, module, optimizer, loader = tiny()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split:
+        batches = iter(split)
+        (x,) = next(batches)
+        step(module, optimizer, x)
+        next(batches)
+        refused(engine, module, lambda: step(module, optimizer, x[:]), match="of an earlier one")
+
+
+# ---- what stays allowed ------------------------------------------------------------------------------------
+
+LOADERS = [
+    {},
+    {"num_workers": 2},
+    {"num_workers": 2, "prefetch_factor": 4},
+    {"num_workers": 2, "persistent_workers": True},
+    {"pin_memory": True},
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+@pytest.mark.parametrize("options", LOADERS, ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize(("sampling", "physical"), [("without-replacement", None), ("poisson", 1)])
+def test_ordinary_training_works_with_every_loader(
+    options: dict[str, Any], sampling: str, physical: int | None
+) -> None:
+    engine, module, optimizer, loader = tiny(sampling=sampling, **options)
+
+    def batches() -> Iterator[torch.Tensor]:
+        if physical is None:
+            yield from (x for (x,) in loader)
+            return
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+        ) as split:
+            assert isinstance(split, CohortLoader)
+            yield from (x for (x,) in split)
+
+    for _ in range(2):
+        for x in batches():
+            assert physical is None or len(x) <= physical
+            step(module, optimizer, x)
+    assert len(engine.accountant) == 4
+    for x in batches():  # a look at the data
+        with torch.no_grad():
+            module(x)
+    for x in batches():  # broken off
+        step(module, optimizer, x)
+        break
+    for x in batches():
+        step(module, optimizer, x)
+    assert len(engine.accountant) in (6, 7)
+
+
+def test_a_batch_may_be_skipped_before_or_after_its_backward_pass() -> None:
+    engine, module, optimizer, loader = tiny(batch_size=1)
+    for index, (x,) in enumerate(loader):
+        optimizer.zero_grad()
+        if index == 0:
+            continue
+        module(x).mean().backward()
+        if index == 1:
+            continue
+        optimizer.step()
+    assert len(engine.accountant) == 6
+
+
+def test_earlier_batches_may_be_looked_at() -> None:
+    engine, module, optimizer, loader = tiny(batch_size=2)
+    kept: list[torch.Tensor] = []
+    for (x,) in loader:
+        step(module, optimizer, x)
+        kept.append(x)
+        with torch.no_grad():
+            module(kept[0])
+        module.eval()
+        module(kept[0]).sum().item()
+        module.train()
+    assert len(engine.accountant) == 4
+
+
+def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None:
+    shared = torch.zeros(4, 1)
+
+    def collate(rows: list[tuple[torch.Tensor]]) -> dict[str, Any]:
+        return {"x": torch.stack([x for (x,) in rows]), "more": [shared]}
+
+    engine, module, optimizer, loader = tiny(collate_fn=collate)
+    for batch in loader:
+        step(module, optimizer, batch["x"] + batch["more"][0])
+        optimizer.zero_grad()
+    for batch in loader:
+        step(module, optimizer, batch["more"][0])
+    assert len(engine.accountant) == 4
+
+
+def test_storages_are_known_only_while_they_live() -> None:
+    delivered = DeliveredTensors()
+    first, second = torch.randn(3, 2), torch.randn(3, 2)
+    delivered.deliver([first])
+    delivered.deliver({"x": (second,)})
+    assert delivered.any_stale(((first[1:],), {}))
+    assert not delivered.any_stale(((second, first.clone()), {}))
+    for _ in range(1000):
+        delivered.deliver(torch.randn(3))
+    assert len(delivered._earlier) <= 130
+    assert delivered.any_stale(first)
+    assert delivered.any_stale({"y": second.T})
+    assert not delivered.any_stale(torch.eye(3).to_sparse())
+
+
+def test_a_copied_model_watches_nothing() -> None:
+    _, _, optimizer, _ = tiny()
+    module = nn.Linear(1, 1)
+    optimizer.watch(module)
+    for clone in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        hook = next(h for h in _hooks(clone) if isinstance(h, StaleInputs))
+        assert hook is not optimizer._stale_inputs
+        hook.deliver(SIGNS)
+        hook.deliver(SIGNS.clone())
+        clone(SIGNS)
+        assert not hook.seen
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return list(itertools.chain.from_iterable(m._forward_pre_hooks.values() for m in module.modules()))
+
+
+# ---- loaders that do not announce --------------------------------------------------------------------------
+
+
+def test_a_loader_rebuilt_around_the_sampler_is_refused() -> None:
+    _, _, _, loader = tiny()
+    rebuilt = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)
+    with pytest.raises(ShufflePrivacyError, match="CohortLoader"):
+        next(iter(rebuilt))
+
+
+def test_opacus_own_wrapper_is_refused_for_our_loaders_and_works_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if Opacus called something else one day than the function that we replace."""
+    from opacus.utils import batch_memory_manager
+    from opacus_shuffle.loaders import _opacus_wrap_data_loader
+
+    _, _, optimizer, loader = tiny()
+    monkeypatch.setattr(batch_memory_manager, "wrap_data_loader", _opacus_wrap_data_loader)
+    with (
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split,
+        pytest.raises(ShufflePrivacyError, match="CohortLoader"),
+    ):
+        next(iter(split))
+
+
+def test_batch_memory_manager_needs_the_optimizer_of_the_loader() -> None:
+    _, _, _, loader = tiny()
+    _, _, other, _ = tiny()
+    with (
+        pytest.raises(ShufflePrivacyError, match="belong together"),
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=other),
+    ):
+        pass
+
+
+def test_batch_memory_manager_within_another_takes_the_smaller_size() -> None:
+    engine, module, optimizer, loader = tiny()
+    with (
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=1, optimizer=optimizer) as inner,
+        BatchMemoryManager(data_loader=inner, max_physical_batch_size=3, optimizer=optimizer) as split,
+    ):
+        assert len(split) == 8
+        for (x,) in split:
+            step(module, optimizer, x)
+    assert len(engine.accountant) == 2
+
+
+@pytest.mark.parametrize("do_skip", [True, False])
+def test_steps_are_not_skipped_by_hand(do_skip: bool) -> None:
+    _, _, optimizer, _ = tiny()
+    with pytest.raises(ShufflePrivacyError, match="BatchMemoryManager"):
+        optimizer.signal_skip_step(do_skip)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_sampler": FixedSizeSampler(population=7, cohort=4)}, "8 records"),
+        ({"batch_sampler": [[0, 1]]}, "FixedSizeSampler"),
+        (
+            {
+                "batch_sampler": FixedSizeSampler(population=8, cohort=4),
+                "in_order": False,
+                "num_workers": 2,
+            },
+            "in_order",
+        ),
+    ],
+)
+def test_loaders_that_cannot_announce_are_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match=match):
+        CohortLoader(TensorDataset(SIGNS), **options)
+
+
+class Failing(Dataset[Any]):
+    """One record cannot be read."""
+
+    def __len__(self) -> int:
+        return len(SIGNS)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 0:
+            raise OSError("unreadable")
+        return SIGNS[index]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_record_that_cannot_be_read_ends_the_iteration(num_workers: int) -> None:
+    """Batches behind the error would be taken for the ones before it."""
+    engine, module, optimizer, loader = tiny(Failing(), batch_size=2, num_workers=num_workers)
+    iterations = errors = 0
+    while not errors:
+        iterations += 1
+        batches = iter(loader)
+        try:
+            for x in batches:
+                step(module, optimizer, x)
+        except OSError:
+            errors += 1
+            assert next(batches, None) is None
+    assert len(engine.accountant) < 4 * iterations
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_a_second_iterator_ends_the_first(num_workers: int, persistent_workers: bool) -> None:
+    options = {"num_workers": num_workers, "persistent_workers": persistent_workers and num_workers > 0}
+    engine, module, optimizer, loader = tiny(batch_size=2, **options)
+    first = iter(loader)
+    (x,) = next(first)
+    second = iter(loader)
+    refused(engine, module, lambda: next(first), match="one iterator")
+    refused(engine, module, lambda: step(module, optimizer, x), match="not drawn by the sampler")
+    for (x,) in second:
+        step(module, optimizer, x)
+    assert len(engine.accountant) == 4
+
+
+def test_how_far_workers_drew_ahead_does_not_change_later_draws() -> None:
+    """Under a seed; processes that share a stream stay together after an iteration was broken off."""
+
+    def drawn(num_workers: int) -> list[list[int]]:
+        data = TensorDataset(torch.arange(8.0)[:, None])
+        _, _, _, loader = tiny(data, batch_size=2, num_workers=num_workers)
+        next(iter(loader))
+        return [x.flatten().tolist() for (x,) in loader]
+
+    assert drawn(0) == drawn(2)

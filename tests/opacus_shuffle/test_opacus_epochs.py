@@ -1,0 +1,333 @@
+"""``sampling="epoch"``: an ordinary shuffled loader, whose whole epoch is one round."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus import GradSampleModule
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus_shuffle import (
+    CohortLoader,
+    EpochSampler,
+    PrivacyBudgetExceeded,
+    PrivacyEngine,
+    ShuffleDPOptimizer,
+    ShufflePrivacyError,
+    SubsampledShufflePLDAccountant,
+)
+from scipy import stats
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.randomness import SeededRandomness
+
+# ---- the sampler -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "k"), [(40, 8), (43, 8), (5, 5), (7, 4)])
+def test_an_epoch_uses_every_record_at_most_once(n: int, k: int) -> None:
+    sampler = EpochSampler(population=n, cohort=k)
+    orders = []
+    for _ in range(3):
+        batches = list(sampler)
+        assert [len(b) for b in batches] == [k] * (n // k)
+        used = list(itertools.chain.from_iterable(batches))
+        assert len(set(used)) == len(used) == n // k * k
+        orders.append(batches)
+    assert n == k or orders[0] != orders[1] != orders[2]
+
+
+def test_every_cut_into_batches_is_equally_likely() -> None:
+    sampler = EpochSampler(population=5, cohort=2, randomness=SeededRandomness(7))
+    pairs = itertools.combinations(range(5), 2)
+    cuts = {cut: 0 for cut in itertools.product(pairs, repeat=2) if not set(cut[0]) & set(cut[1])}
+    for _ in range(100 * len(cuts)):
+        cuts[tuple(map(tuple, sampler))] += 1
+    assert stats.chisquare(list(cuts.values())).pvalue > 1e-4
+
+
+def test_ranks_share_one_order_and_split_its_batches() -> None:
+    whole = EpochSampler(population=50, cohort=11, randomness=SeededRandomness(5))
+    parts = [
+        EpochSampler(population=50, cohort=11, randomness=SeededRandomness(5), rank=r, world_size=3)
+        for r in range(3)
+    ]
+    next(iter(parts[1]))  # broken off, as one rank may have drawn further ahead than another
+    for sampler in (whole, parts[0], parts[2]):
+        next(iter(sampler))
+    for batch, *split in zip(whole, *parts, strict=True):
+        assert sorted(itertools.chain.from_iterable(split)) == batch
+
+
+def test_an_epoch_has_no_more_batches_than_records_fill() -> None:
+    assert len(EpochSampler(population=43, cohort=8)) == 5
+    assert len(list(EpochSampler(population=43, cohort=8, num_steps=3))) == 3
+    with pytest.raises(ShufflePrivacyError, match="5 batches of 8"):
+        EpochSampler(population=43, cohort=8, num_steps=6)
+
+
+# ---- the cost ----------------------------------------------------------------------------------------------
+
+
+def expected(epochs: int, *, population: int = 40, cohort: int = 8, local_epsilon: float = 2.0) -> float:
+    core = ShuffleAccountant(method="rdp")
+    core.step(
+        ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=Sampling.EPOCH,
+            mechanism="linf-coordinate",
+            blanket=registry.get("linf-coordinate", local_epsilon=local_epsilon, dim=53).blanket(),
+        ),
+        num_steps=epochs,
+    )
+    return core.epsilon(1e-5).upper
+
+
+def test_an_epoch_is_one_round_recorded_before_its_first_release(
+    make_private: Any, step: Any, flat: Any
+) -> None:
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    recorded = []
+    optimizer.attach_step_hook(lambda _: recorded.append((len(engine.accountant), flat(module))))
+    for epoch in range(1, 4):
+        for batch in loader:
+            before = flat(module)
+            step(module, optimizer, batch)
+            assert recorded[-1][0] == len(engine.accountant) == epoch
+            assert torch.equal(recorded[-1][1], before)
+            assert not torch.equal(flat(module), before)
+        assert len(recorded) == 5 * epoch
+        assert engine.get_epsilon(1e-5) == expected(epoch)
+    assert [steps for _, steps in engine.accountant.history] == [3]
+
+
+def test_the_cost_does_not_depend_on_the_batch_size(make_private: Any, train: Any) -> None:
+    spent = set()
+    for batch_size in (1, 8, 9, 40):
+        engine, module, optimizer, loader = make_private(sampling="epoch", batch_size=batch_size)
+        assert train(module, optimizer, loader) == 40 // batch_size
+        spent.add(engine.get_epsilon(1e-5))
+    assert spent == {expected(1)}
+
+
+@pytest.mark.parametrize("batch_size", [60, 6_000])
+def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says(batch_size: int) -> None:
+    """n = 60,000, ε0 = 3, δ = 1e-5: at most 0.3685 with any randomizer (docs/accounting.md, section 2a)."""
+    model = nn.Linear(1, 1)
+    engine = PrivacyEngine()
+    _, optimizer, _ = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(torch.zeros(60_000, 1)), batch_size=batch_size),
+        randomizer="linf-coordinate",
+        local_epsilon=3.0,
+        max_grad_norm=1.0,
+        sampling="epoch",
+    )
+    engine.accountant.record(optimizer.shuffle_round, num_steps=20)
+    assert engine.get_epsilon(1e-5) <= 0.3685
+    generic = SubsampledShufflePLDAccountant()
+    generic.record(
+        ShuffleRound(local_epsilon=3.0, population=60_000, cohort=batch_size, sampling="epoch"),
+        num_steps=20,
+    )
+    assert 0.3675 <= generic.get_epsilon(1e-5) <= 0.3685
+
+
+def test_a_broken_off_epoch_is_paid_in_full_and_the_next_is_a_new_one(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private(
+        sampling="epoch", data=TensorDataset(torch.randn(40, 6), torch.zeros(40).long())
+    )
+    for epoch in range(1, 4):
+        for batch in itertools.islice(loader, 2):
+            step(module, optimizer, batch)
+            assert len(engine.accountant) == epoch
+    for _ in itertools.islice(loader, 2):  # looked at, and not stepped on
+        pass
+    assert len(engine.accountant) == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("physical", [None, 3])
+def test_no_record_is_used_twice_in_what_was_paid_once(
+    make_model: Any, transparent: Any, num_workers: int, physical: int | None
+) -> None:
+    engine, model = PrivacyEngine(accountant="subsampled_shuffle_rdp"), make_model()
+    data = TensorDataset(torch.randn(43, 6), torch.arange(43))
+    module, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=8, shuffle=True, drop_last=True, num_workers=num_workers),
+        randomizer=transparent,
+        local_epsilon=1.0,
+        max_grad_norm=1.0,
+        sampling="epoch",
+    )
+    manager = BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=physical or 8, optimizer=optimizer
+    )
+    used: list[list[int]] = [[], [], []]
+    with manager as split:
+        for limit, records in zip((None, 4, None), used, strict=True):
+            for x, index in itertools.islice(split, limit):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(module(x), index % 3).backward()
+                optimizer.step()
+                records.extend(index.tolist())
+    assert [len(records) for records in used] == [40, 32 if physical is None else 8 + 3, 40]
+    assert all(len(set(records)) == len(records) for records in used)
+    assert len(engine.accountant) == 3
+
+
+def test_a_budget_that_cannot_pay_an_epoch_refuses_its_first_step(
+    make_private: Any, train: Any, step: Any, flat: Any
+) -> None:
+    engine, module, optimizer, loader = make_private(
+        sampling="epoch", target_epsilon=(expected(2) + expected(3)) / 2, target_delta=1e-5
+    )
+    train(module, optimizer, loader, epochs=2)
+    before = flat(module)
+    for batch in loader:
+        with pytest.raises(PrivacyBudgetExceeded):
+            step(module, optimizer, batch)
+    assert torch.equal(flat(module), before)
+    assert len(engine.accountant) == 2
+
+
+def test_an_accountant_attached_within_an_epoch_is_charged_for_it(make_private: Any, step: Any) -> None:
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    late = SubsampledShufflePLDAccountant()
+    for number, batch in enumerate(loader):
+        if number == 2:
+            optimizer.attach_step_hook(late.get_optimizer_hook_fn(sample_rate=8 / 40))
+        step(module, optimizer, batch)
+    assert len(late) == len(engine.accountant) == 1
+
+
+def test_the_randomizer_stays_the_same_within_an_epoch(make_private: Any, step: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    optimizer.local_epsilon = 1.5
+    batches = iter(loader)
+    step(module, optimizer, next(batches))
+    for local_epsilon in (1.0, 3.0):
+        optimizer.local_epsilon = local_epsilon
+        with pytest.raises(ShufflePrivacyError, match="within an epoch"):
+            step(module, optimizer, next(batches))
+    optimizer.local_epsilon = 1.5
+    optimizer.max_grad_norm = 0.5  # the same law of reports, so the same cost
+    step(module, optimizer, next(batches))
+    optimizer.local_epsilon = 1.0
+    train(module, optimizer, loader)
+    assert [(state[2], steps) for state, steps in engine.accountant.history] == [(1.5, 1), (1.0, 1)]
+
+
+def test_a_resumed_run_begins_a_new_epoch(make_private: Any, step: Any, tmp_path: Any) -> None:
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    for batch in itertools.islice(loader, 2):
+        step(module, optimizer, batch)
+    engine.save_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    engine.load_checkpoint(path=tmp_path / "run.pt", module=module, optimizer=optimizer)
+    assert len(engine.accountant) == 1
+    for batch in loader:
+        step(module, optimizer, batch)
+    assert len(engine.accountant) == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"), [({"epochs": 4}, 20), ({"num_steps": 20}, 20), ({"num_steps": 16}, 16)]
+)
+def test_calibration_counts_epochs(
+    make_model: Any, dataset: Any, step: Any, length: dict[str, int], steps: int
+) -> None:
+    engine, model = PrivacyEngine(), make_model()
+    module, optimizer, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=8, shuffle=True, drop_last=True),
+        target_epsilon=2.0,
+        target_delta=1e-3,
+        max_grad_norm=1.0,
+        randomizer="linf-coordinate",
+        sampling="epoch",
+        **length,
+    )
+    assert engine.training_plan.num_steps == steps
+    assert 1.9 < engine.training_plan.epsilon <= 2.0
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    for batch in itertools.islice(batches, 20):
+        step(module, optimizer, batch)
+    assert len(engine.accountant) == 4
+    assert engine.get_epsilon(1e-3) == engine.training_plan.epsilon
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, next(iter(loader)))
+
+
+@pytest.mark.parametrize("randomizer", ["vector-sum", "multi-message"])
+def test_sums_are_refused(make_private: Any, randomizer: str) -> None:
+    with pytest.raises(ShufflePrivacyError, match="no bound is known"):
+        make_private(sampling="epoch", randomizer=randomizer, local_epsilon=None, noise_multiplier=2.0)
+
+
+def test_opacus_own_word_for_it_goes_with_epochs(make_private: Any) -> None:
+    _, _, _, loader = make_private(sampling="epoch", poisson_sampling=False)
+    assert isinstance(loader.batch_sampler, EpochSampler)
+    with pytest.raises(ShufflePrivacyError, match="contradict"):
+        make_private(sampling="epoch", poisson_sampling=True)
+
+
+def test_the_parts_work_without_an_engine(dataset: Any, make_model: Any, train: Any) -> None:
+    module = GradSampleModule(make_model())
+    sampler = EpochSampler(population=40, cohort=8)
+    optimizer = ShuffleDPOptimizer(
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        randomizer="privunit",
+        local_epsilon=3.0,
+        max_grad_norm=0.5,
+        population=40,
+        cohort=8,
+        sampling="epoch",
+    )
+    sampler.attach(optimizer)
+    accountant = SubsampledShufflePLDAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
+    assert train(module, optimizer, CohortLoader(dataset, batch_sampler=sampler), epochs=2) == 10
+    assert len(accountant) == 2
+
+
+def test_an_epoch_of_a_tiny_instance_stays_within_what_is_reported(make_private: Any) -> None:
+    """Four records of one sign, two batches of two, binary response with ε0 = 2: enumerated exactly."""
+    chance = math.exp(2) / (1 + math.exp(2))
+    core = ShuffleAccountant(method="pld")
+    core.step(
+        ShuffleRound(
+            local_epsilon=2.0,
+            population=4,
+            cohort=2,
+            sampling=Sampling.EPOCH,
+            mechanism="linf-coordinate",
+            blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=1).blanket(),
+        )
+    )
+
+    def law(one: float, others: float) -> np.ndarray:
+        """Joint law of both batches' sums; the record is in either with chance ½, its company is like."""
+        with_it = np.convolve([1 - one, one], [1 - others, others])
+        without = np.convolve([1 - others, others], [1 - others, others])
+        return 0.5 * np.outer(with_it, without) + 0.5 * np.outer(without, with_it)
+
+    for delta in (1e-5, 1e-3, 1e-2, 0.1):
+        bound = core.epsilon(delta).upper
+        for others in (chance, 1 - chance):
+            p, q = law(chance, others), law(1 - chance, others)
+            assert np.maximum(p - math.exp(bound) * q, 0).sum() <= delta
+            assert np.maximum(q - math.exp(bound) * p, 0).sum() <= delta
