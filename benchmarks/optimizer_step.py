@@ -1,22 +1,25 @@
-"""Time of one optimizer step: Opacus's DPOptimizer beside local randomisation and shuffling.
+"""Time of one optimizer step: Opacus's DPOptimizer beside every randomizer of vectors and both sums.
 
-A 784-256-10 MLP (203,530 parameters) and 256 samples a step. Per-sample gradients are computed once; what is
-timed is ``step()`` alone: clipping, noise or coins, accounting, and SGD. The variants take turns, so that a
-slow moment of the machine hits them all. The ratio is that of the medians over rounds; the load average says
-how much else the machine was doing.
+Multilayer perceptrons of 50,890 parameters with 256 samples a step, and of 1,000,120 with 32. Per-sample
+gradients are computed once; what is timed is ``step()`` alone: clipping, noise or coins, accounting, and SGD.
+The variants take turns, so that a slow moment of the machine hits them all; a variant that has had its
+seconds drops out. Times are processor time of all threads, which other work on the machine changes less than
+the time on the wall. The ratio is that of the medians over rounds.
 
-Usage: python benchmarks/optimizer_step.py [--rounds 40] [--threads 1 2] [--output FILE]
+Usage: python benchmarks/optimizer_step.py [--size small|large] [--rounds 15] [--threads 1] [--output FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,113 +28,149 @@ import torch
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
 from opacus.optimizers import DPOptimizer
-from opacus_shuffle import Delivery, ShuffleDPOptimizer, SubsampledShufflePLDAccountant
+from opacus_shuffle import CohortLoader, FixedSizeSampler, ShuffleDPOptimizer, SubsampledShufflePLDAccountant
 from torch import nn
+from torch.utils.data import TensorDataset
 
-BATCH, POPULATION = 256, 60_000
+from shuffle_plugins.mechanisms import FrequencyOracle, L2Block, available, get
+from shuffle_plugins.protocols import BallSum
+
+POPULATION = 60_000
+SIZES = {"small": (64, 256), "large": (1258, 32)}  # hidden units, samples a step
+SECONDS = 3.0
 RESULTS = Path(__file__).parent / "results" / "optimizer_step.json"
+NORMS = {"l1": 1.0, "l2": 1.0, "linf": 0.01}
 
 
-def opacus_optimizer(module: nn.Module) -> Any:
+def opacus_optimizer(module: nn.Module, batch: int) -> Any:
     optimizer = DPOptimizer(
         torch.optim.SGD(module.parameters(), lr=0.1),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
-        expected_batch_size=BATCH,
+        expected_batch_size=batch,
     )
-    optimizer.attach_step_hook(RDPAccountant().get_optimizer_hook_fn(sample_rate=BATCH / POPULATION))
+    optimizer.attach_step_hook(RDPAccountant().get_optimizer_hook_fn(sample_rate=batch / POPULATION))
     return optimizer
 
 
-def shuffle_optimizer(randomizer: str, max_grad_norm: float, **privacy: float) -> Callable[[nn.Module], Any]:
-    def make(module: nn.Module) -> Any:
-        optimizer = ShuffleDPOptimizer(
-            torch.optim.SGD(module.parameters(), lr=0.1),
-            randomizer=randomizer,
-            **privacy,
-            max_grad_norm=max_grad_norm,
-            population=POPULATION,
-            cohort=BATCH,
+def shuffle_optimizer(module: nn.Module, batch: int, **choice: Any) -> Any:
+    optimizer = ShuffleDPOptimizer(
+        torch.optim.SGD(module.parameters(), lr=0.1), population=POPULATION, cohort=batch, **choice
+    )
+    accountant = SubsampledShufflePLDAccountant()
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=batch / POPULATION))
+    return optimizer
+
+
+def variants() -> dict[str, Callable[[nn.Module, int], Any]]:
+    """Opacus's optimizer, every registered randomizer of vectors at ε0 = 4, and the sums at noise 4."""
+    found: dict[str, Callable[[nn.Module, int], Any]] = {"opacus DPOptimizer": opacus_optimizer}
+    for name in available():
+        if name == "binary-rr":  # of one number
+            continue
+        mechanism = get(name, local_epsilon=4.0, dim=64)
+        if isinstance(mechanism, FrequencyOracle):
+            continue
+        found[name] = functools.partial(
+            shuffle_optimizer, randomizer=name, local_epsilon=4.0, max_grad_norm=NORMS[mechanism.norm]
         )
-        accountant = SubsampledShufflePLDAccountant()
-        optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=BATCH / POPULATION))
-        return optimizer
-
-    return make
-
-
-VARIANTS: dict[str, Callable[[nn.Module], Any]] = {
-    "opacus DPOptimizer": opacus_optimizer,
-    "linf-coordinate": shuffle_optimizer("linf-coordinate", 0.01, local_epsilon=4.0),
-    "privunit": shuffle_optimizer("privunit", 1.0, local_epsilon=4.0),
-    "vector-sum": shuffle_optimizer("vector-sum", 1.0, noise_multiplier=4.0),
-}
+    found["l2-block, rotation"] = functools.partial(
+        shuffle_optimizer,
+        randomizer=functools.partial(L2Block, frame="rotation"),
+        local_epsilon=4.0,
+        max_grad_norm=1.0,
+    )
+    for name, kind in (
+        ("vector-sum", "vector-sum"),
+        ("multi-message", "multi-message"),
+        ("multi-message, rotation", functools.partial(BallSum.with_noise, frame="rotation")),
+    ):
+        found[name] = functools.partial(
+            shuffle_optimizer, randomizer=kind, noise_multiplier=4.0, max_grad_norm=1.0
+        )
+    return found
 
 
 class Timed:
-    """One optimizer with per-sample gradients of its own, restored before every step."""
+    """One optimizer, given the same per-sample gradients before every step."""
 
-    def __init__(self, make: Callable[[nn.Module], Any]) -> None:
+    def __init__(self, make: Callable[[nn.Module, int], Any], *, hidden: int, batch: int) -> None:
         torch.manual_seed(0)
         self.module = GradSampleModule(
-            nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)), batch_first=True
+            nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10)), batch_first=True
         )
-        self.optimizer = make(self.module)
-        x, y = torch.randn(BATCH, 784), torch.randint(10, (BATCH,))
-        nn.functional.cross_entropy(self.module(x), y).backward()
-        self.grad_samples = [p.grad_sample for p in self.module.parameters()]
+        self.optimizer = make(self.module, batch)
+        self.batches: Iterator[Any] = itertools.repeat(None)
+        if isinstance(self.optimizer, ShuffleDPOptimizer):  # it takes a step only on a batch of its sampler
+            sampler = FixedSizeSampler(population=POPULATION, cohort=batch, num_steps=1000)
+            sampler.attach(self.optimizer)
+            records = TensorDataset(torch.zeros(POPULATION, 1))
+            self.batches = iter(CohortLoader(records, batch_sampler=sampler))
 
-    def step(self) -> float:
-        """Seconds of one step."""
+    def step(self, grad_samples: list[torch.Tensor]) -> float:
+        """Seconds of processor time of one step."""
         self.optimizer.zero_grad()
-        if isinstance(self.optimizer, ShuffleDPOptimizer):
-            self.optimizer.expect_batch(Delivery(rows=BATCH))
-        for p, grad_sample in zip(self.module.parameters(), self.grad_samples, strict=True):
+        next(self.batches)
+        for p, grad_sample in zip(self.module.parameters(), grad_samples, strict=True):
             p.grad_sample = grad_sample.view_as(grad_sample)  # a new object, without the processed mark
-        start = time.perf_counter()
+        start = time.process_time()
         self.optimizer.step()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
 
-def measure(rounds: int, *, threads: int, warm_up: int = 3) -> dict[str, dict[str, float]]:
+def gradients(*, hidden: int, batch: int) -> list[torch.Tensor]:
+    """Per-sample gradients of a fresh model."""
+    torch.manual_seed(0)
+    module = GradSampleModule(
+        nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10)), batch_first=True
+    )
+    x, y = torch.randn(batch, 784), torch.randint(10, (batch,))
+    nn.functional.cross_entropy(module(x), y).backward()
+    return [p.grad_sample for p in module.parameters()]
+
+
+def measure(rounds: int, *, size: str, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
-    timed = {name: Timed(make) for name, make in VARIANTS.items()}
+    hidden, batch = SIZES[size]
+    grad_samples = gradients(hidden=hidden, batch=batch)
+    timed = {name: Timed(make, hidden=hidden, batch=batch) for name, make in variants().items()}
     seconds: dict[str, list[float]] = {name: [] for name in timed}
-    for round_number in range(rounds + warm_up):
+    for variant in timed.values():
+        variant.step(grad_samples)
+    for _ in range(rounds):
         for name, variant in timed.items():
-            elapsed = variant.step()
-            if round_number >= warm_up:
-                seconds[name].append(elapsed)
+            if len(seconds[name]) < 2 or sum(seconds[name]) < SECONDS:
+                seconds[name].append(variant.step(grad_samples))
     baseline = median(seconds["opacus DPOptimizer"])
     return {
-        name: {
-            "median_ms": round(1e3 * median(values), 3),
-            "min_ms": round(1e3 * min(values), 3),
-            "ratio_to_opacus": round(median(values) / baseline, 3),
-        }
-        for name, values in seconds.items()
+        "batch": batch,
+        "dim": sum(g[0].numel() for g in grad_samples),
+        "threads": threads,
+        "load_average_1min": round(os.getloadavg()[0], 2),
+        "steps": {
+            name: {
+                "rounds": len(values),
+                "median_ms": round(1e3 * median(values), 2),
+                "min_ms": round(1e3 * min(values), 2),
+                "ratio_to_opacus": round(median(values) / baseline, 2),
+            }
+            for name, values in seconds.items()
+        },
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--size", choices=SIZES, nargs="+", default=list(SIZES))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
-    results = {
-        "batch": BATCH,
-        "dim": 784 * 256 + 256 + 256 * 10 + 10,
-        "rounds": arguments.rounds,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "by_threads": {
-            str(threads): measure(arguments.rounds, threads=threads) for threads in arguments.threads
-        },
-        "load_average_1min": round(os.getloadavg()[0], 2),
-    }
+    results = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+    results |= {"torch": torch.__version__, "machine": platform.machine(), "cpus": os.cpu_count()}
+    for size in arguments.size:
+        results[size] = measure(arguments.rounds, size=size, threads=arguments.threads)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))

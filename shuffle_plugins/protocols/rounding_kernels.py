@@ -145,7 +145,9 @@ def _rounding(kind: ir.Type, whole: ir.IntType) -> _Value:
     """Add a tile's rounded entries to its totals, and their squares to sixteen float64 sums.
 
     An entry's value in units of 2**-16 is cut to a whole number, its coin added, and the lower 16 bits cut
-    off. Returns whether somewhere these were all ones, so that digits beyond decide on a carry.
+    off. Squares of narrow entries are added up in 32 bits: no 32 of them pass 2**31, as their roots less 1
+    are those of a vector no longer than 2**15. Returns whether somewhere the lower bits were all ones, so
+    that digits beyond decide on a carry.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -156,7 +158,10 @@ def _rounding(kind: ir.Type, whole: ir.IntType) -> _Value:
             factors = _everywhere(builder, scale)
             mask, sixteen = _all(whole, 0xFFFF), _all(whole, 16)
             place = _at(builder, sums, _DOUBLES, 0)
-            squares = cgutils.alloca_once_value(builder, _load(builder, place, 8))
+            narrow = whole is _INT32
+            squares = cgutils.alloca_once_value(
+                builder, _all(whole, 0) if narrow else _load(builder, place, 8)
+            )
             carries = cgutils.alloca_once_value(builder, _all(whole, 0))
             with cgutils.for_range(builder, ir.Constant(_INT64, _LANES)) as loop:
                 word = _load(builder, _at(builder, coins, _vector(_INT32), 64, loop.index), 4)
@@ -179,9 +184,17 @@ def _rounding(kind: ir.Type, whole: ir.IntType) -> _Value:
                     target = _at(builder, totals, vector, _LANES * size, group)
                     added = builder.add(_load(builder, target, size), rounded)
                     builder.store(added, target).align = size
-                    root = builder.sitofp(rounded, _DOUBLES)
-                    builder.store(builder.fadd(builder.load(squares), builder.fmul(root, root)), squares)
-            builder.store(builder.load(squares), place).align = 8
+                    before = builder.load(squares)
+                    if narrow:
+                        after = builder.add(before, builder.mul(rounded, rounded))
+                    else:
+                        root = builder.sitofp(rounded, _DOUBLES)
+                        after = builder.fadd(before, builder.fmul(root, root))
+                    builder.store(after, squares)
+            sums_after = builder.load(squares)
+            if narrow:
+                sums_after = builder.fadd(_load(builder, place, 8), builder.sitofp(sums_after, _DOUBLES))
+            builder.store(sums_after, place).align = 8
             found = _call(builder, f"llvm.vector.reduce.or.v16i{whole.width}", whole, builder.load(carries))
             return builder.zext(found, _INT64) if whole is _INT32 else found
 
