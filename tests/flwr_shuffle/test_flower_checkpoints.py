@@ -166,6 +166,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     path = tmp_path / "ledger"
     shuffled(ledger=path).start(grid_of(), record(MODEL), num_rounds=1)
     other = ArrayRecord({"w": Array(np.zeros(9))})
-    with pytest.raises(ValueError, match="another name"):
+    with pytest.raises(ValueError, match="a name of its own"):
         shuffled(ledger=path).start(grid_of(), other, num_rounds=2)
     assert shuffled(ledger=path, model="second").start(grid_of(), other, num_rounds=1).train_metrics_clientapp

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_mix_node
+from torch import nn
 
 from flower_mnist import task
 from shuffle_plugins.ledger import ClientLimits
@@ -16,13 +17,7 @@ register_mix_node(app)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    examples = task.client_examples(
-        str(context.run_config["data-dir"]),
-        partition=int(context.node_config["partition-id"]),
-        partitions=int(context.node_config["num-partitions"]),
-    )
-    model = task.network(examples[0])
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model, examples = _given(message, context)
     task.train(
         model,
         examples,
@@ -34,3 +29,22 @@ def train(message: Message, context: Context) -> Message:
         "metrics": MetricRecord({"num-examples": len(examples[1])}),  # never leaves the client
     }
     return Message(RecordDict(records), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    model, examples = _given(message, context)
+    told = MetricRecord({"accuracy": task.accuracy(model, examples)})  # leaves as a randomised report
+    return Message(RecordDict({"metrics": told}), reply_to=message)
+
+
+def _given(message: Message, context: Context) -> tuple[nn.Module, task.Examples]:
+    """The model that was sent, and this client's examples."""
+    examples = task.client_examples(
+        str(context.run_config["data-dir"]),
+        partition=int(context.node_config["partition-id"]),
+        partitions=int(context.node_config["num-partitions"]),
+    )
+    model = task.network(examples[0])
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    return model, examples

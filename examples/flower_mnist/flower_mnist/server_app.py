@@ -7,7 +7,14 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import FixedSize, MixNodeStage, Poisson, SelfSampling, ShuffleStrategy
+from flwr_shuffle import (
+    FixedSize,
+    MixNodeStage,
+    Poisson,
+    PrivateEvaluation,
+    SelfSampling,
+    ShuffleStrategy,
+)
 
 from flower_mnist import task
 from shuffle_plugins.accounting.federated import Against
@@ -20,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     delta = float(config["delta"])
     strategy = ShuffleStrategy(
-        FedAvg(fraction_evaluate=0.0),
+        FedAvg(),
         randomizer=str(config["randomizer"]),
         local_epsilon=float(config["local-epsilon"]),
         clipping_norm=float(config["clipping-norm"]),
@@ -32,6 +39,7 @@ def main(grid: Grid, context: Context) -> None:
         delta=delta,
         max_epsilon=float(config["max-epsilon"]) or None,
         budget_against=Against(str(config["budget-against"])),
+        evaluation=evaluation(config),
     )
     test = task.test_examples(str(config["data-dir"]))
     model = task.network(test[0])
@@ -61,6 +69,14 @@ def main(grid: Grid, context: Context) -> None:
         print(f"the budget is spent: {end}", flush=True)
     if config["model-file"] and strategy.arrays is not None:
         torch.save(strategy.arrays.to_torch_state_dict(), str(config["model-file"]))
+
+
+def evaluation(config: dict[str, str | int | float | bool]) -> PrivateEvaluation | None:
+    """What clients are asked of the model, on their own images."""
+    local_epsilon = float(config["evaluation-epsilon"])
+    if not local_epsilon:
+        return None
+    return PrivateEvaluation(metrics={"accuracy": (0, 1)}, local_epsilon=local_epsilon, every=5)
 
 
 def sampling(config: dict[str, str | int | float | bool]) -> FixedSize | Poisson | SelfSampling:
