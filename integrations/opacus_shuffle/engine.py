@@ -312,6 +312,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._training_plan = TrainingPlan.of(
             private_optimizer,
             accountant=accountant,
+            population=population,
+            cohort=cohort,
             num_steps=num_steps,
             target_epsilon=target_epsilon,
             target_delta=target_delta,

@@ -42,7 +42,7 @@ class TrainingPlan:
     randomizer: str
     max_grad_norm: float
     population: int
-    cohort: float
+    cohort: int
     sampling: str
     num_steps: int
     whole_run: bool
@@ -58,6 +58,8 @@ class TrainingPlan:
         optimizer: ShuffleMixin,
         *,
         accountant: SubsampledShuffleAccountant,
+        population: int,
+        cohort: int,
         num_steps: int | None,
         target_epsilon: float | None,
         target_delta: float | None,
@@ -67,12 +69,13 @@ class TrainingPlan:
         Args:
             optimizer: as it stands.
             accountant: with what is recorded already; copied.
+            population: n.
+            cohort: k.
             num_steps: of the whole run, if known.
             target_epsilon: ε of the budget, if there is one.
             target_delta: its δ.
         """
         mechanism, next_round = optimizer.mechanism, optimizer.shuffle_round
-        population, cohort = next_round.population, float(next_round.cohort)
         if isinstance(mechanism, LocalRandomizer):
             setting = f"local_epsilon={optimizer.local_epsilon:.4g}"
         else:
@@ -83,7 +86,7 @@ class TrainingPlan:
             population=population,
             cohort=cohort,
             sampling=str(next_round.sampling),
-            num_steps=max(1, int(population // cohort)) if num_steps is None else num_steps,
+            num_steps=max(1, population // cohort) if num_steps is None else num_steps,
             whole_run=num_steps is not None,
             delta=min(_USUAL_DELTA, 1 / population) if target_delta is None else float(target_delta),
             target_epsilon=target_epsilon,
@@ -132,7 +135,7 @@ class TrainingPlan:
         return "\n".join(
             (
                 f"{self.randomizer}, max_grad_norm={self.max_grad_norm:g}, {noise.dim:,} parameters",
-                f"batches: {self.cohort:,.0f} of {self.population:,} samples, {self.sampling}",
+                f"batches: {self.cohort:,} of {self.population:,} samples, {self.sampling}",
                 f"privacy: epsilon={rounded(self.epsilon, up=True)} at delta={self.delta:g} (replace-one) "
                 f"after {length}{used}",
                 f"signal-to-noise ratio of the mean gradient: at most {rounded(each, up=True, digits=3)} in "

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from opacus_shuffle import PrivacyEngine, ShufflePrivacyError, TrainingPlan
 from opacus_transparent import Transparent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from shuffle_plugins.protocols import VectorSum
 
 Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]
 
@@ -75,6 +78,59 @@ def test_without_a_target_it_tells_what_one_epoch_costs(make_private: Privately)
     assert plan.delta == 1e-5
     assert plan.epsilon == pytest.approx(engine.get_epsilon(1e-5), rel=1e-9)
     assert "after one epoch (5 steps)" in str(plan)
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_a_plan_of_shuffled_epochs_counts_each_as_one_round(
+    make_model: Callable[[], nn.Module], epochs: int | None
+) -> None:
+    module, engine = make_model(), PrivacyEngine(accountant="subsampled_shuffle_rdp")
+    setting: dict[str, Any] = {
+        "module": module,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=0.1),
+        "data_loader": DataLoader(big_data(), batch_size=1000),
+        "max_grad_norm": 1.0,
+        "sampling": "epoch",
+    }
+    if epochs is None:
+        model, optimizer, loader = engine.make_private(**setting, local_epsilon=1.0)
+    else:
+        model, optimizer, loader = engine.make_private_with_epsilon(
+            **setting, target_epsilon=2.0, target_delta=1e-5, epochs=epochs
+        )
+    plan = engine.training_plan
+    assert (plan.num_steps, plan.cohort) == (4 * (epochs or 1), 1000)
+    for _ in range(epochs or 1):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert plan.epsilon == pytest.approx(engine.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_a_share_of_honest_clients_does_not_change_what_n_is_said_to_be(
+    make_model: Callable[[], nn.Module],
+) -> None:
+    module, engine = make_model(), PrivacyEngine()
+    engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(big_data(), batch_size=1000),
+        randomizer=partial(VectorSum.with_noise, honest_fraction=0.8),
+        noise_multiplier=8.0,
+        max_grad_norm=1.0,
+    )
+    assert (engine.training_plan.population, engine.training_plan.cohort) == (4000, 1000)
+
+
+def test_limits_for_every_layer_are_told_as_the_ball_that_they_make_up(
+    make_model: Callable[[], nn.Module], dataset: TensorDataset
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = with_epsilon(make_model(), dataset, clipping="per_layer", max_grad_norm=[3.0, 1.0, 1.0, 5.0])
+    assert engine.training_plan.max_grad_norm == pytest.approx(6.0)
+    assert engine.training_plan.expected_noise.largest_signal == pytest.approx(6.0)
 
 
 def test_it_counts_the_rounds_recorded_before_and_not_those_that_follow(make_private: Privately) -> None:
