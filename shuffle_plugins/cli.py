@@ -572,17 +572,21 @@ def mechanisms_command(
         float,
         typer.Option("--radius", parser=number, metavar="R", help="Radius of the ball of the vectors."),
     ] = 1.0,
+    timed: Annotated[
+        bool,
+        typer.Option("--time", metavar="", help="Measure the time of a report too; some ten seconds."),
+    ] = False,
     as_json: JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw error against bits (Matplotlib).")
     ] = None,
 ) -> None:
-    """The randomizers by name; with --dim and --local-epsilon also their error, bits and speed."""
+    """The randomizers by name; with --dim and --local-epsilon also their error and bits."""
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     if dim is None or local_epsilon is None:
-        if norm is not None or plot is not None or radius != 1:
-            raise typer.BadParameter("--norm, --radius and --plot need --dim and --local-epsilon")
+        if norm is not None or plot is not None or radius != 1 or timed:
+            raise typer.BadParameter("--norm, --radius, --time and --plot need --dim and --local-epsilon")
         entries = [{"name": name, "summary": registry.summary(name)} for name in registry.available()]
         return _print_json(entries) if as_json else _print(catalogue_table(entries))
     from shuffle_plugins.choosing import choices
@@ -593,7 +597,7 @@ def mechanisms_command(
         dim=dim,
         norm=cast("Domain | None", norm),
         radius=radius,
-        timed=True,
+        timed=timed,
     )
     if as_json:
         _print_json([*map(asdict, found), *map(asdict, refused)])

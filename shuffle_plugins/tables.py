@@ -170,7 +170,7 @@ def catalogue_table(entries: Sequence[Mapping[str, str]]) -> Table:
 
 
 def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = WIDE) -> Table:
-    """One row per mechanism: error, bits and speed of a report.
+    """One row per mechanism: error and bits of a report, and its time if it was measured.
 
     Args:
         found: in the order of their rows.
@@ -181,8 +181,10 @@ def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = W
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", style="bold", no_wrap=True)
     table.add_column("takes", no_wrap=True)
-    for heading in ("mean squared error", "× least", "bits", "µs"):
-        if one_question or heading != "× least":
+    timed = any(choice.seconds is not None for choice in found)
+    headings = {"mean squared error": True, "× least": one_question, "bits": True, "µs": timed}
+    for heading, wanted in headings.items():
+        if wanted:
             table.add_column(heading, justify="right", no_wrap=True)
     if wide:
         table.add_column("what it is", style="dim")
@@ -193,7 +195,8 @@ def choices_table(found: Sequence[Choice], *, one_question: bool, width: int = W
         if one_question:
             cells.append(rounded(choice.variance / least, up=True, digits=3) if least > 0 else _NOTHING)
         cells.append(f"{choice.bits:,}")
-        cells.append(_NOTHING if choice.seconds is None else f"{choice.seconds * 1e6:.3g}")
+        if timed:
+            cells.append(_NOTHING if choice.seconds is None else f"{choice.seconds * 1e6:.3g}")
         table.add_row(*cells, *([escape(choice.summary)] if wide else []))
     return table
 

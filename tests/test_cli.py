@@ -306,7 +306,7 @@ def test_mechanisms_compare_on_one_question(run: Run) -> None:
     assert facts["linf-coordinate"]["radius"] == 0.5
     errors = [each["variance"] for each in found if "variance" in each]
     assert errors == sorted(errors)
-    assert all(each["seconds"] > 0 for each in facts.values())
+    assert all(each["seconds"] is None for each in facts.values())
     assert "k-rr" not in facts
     code, out, _ = run(*asked, "--norm", "categories")
     assert code == 0
@@ -318,6 +318,15 @@ def test_mechanisms_compare_on_one_question(run: Run) -> None:
         code, out, err = run("mechanisms", "--dim", "10", *bad)
         assert (code, out) == (2, "")
         assert "local_epsilon" in err
+
+
+def test_mechanisms_are_timed_on_request(run: Run) -> None:
+    asked = ["mechanisms", "--dim", "10", "-e", "2", "--norm", "categories"]
+    assert " µs " not in run(*asked)[1]
+    assert " µs " in run(*asked, "--time")[1]
+    found = answer(run, *asked, "--time")
+    assert all(each["seconds"] > 0 for each in found if "seconds" in each)
+    assert run("mechanisms", "--time")[0] == 2
 
 
 PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "-t", "4,1", "-k", "30,300"]

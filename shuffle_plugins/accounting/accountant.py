@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,7 +138,7 @@ class ShuffleAccountant:
         self._method: Method = method
         self._rounds: list[Round] = []
         self._steps: list[int] = []
-        self._counts: dict[Round, int] = {}
+        self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._allowance: _Allowance | None = None
         self._upper_history = GrowingHistory(_coarse_law)
@@ -160,9 +160,10 @@ class ShuffleAccountant:
             self._steps[-1] += num_steps
         else:
             self._check_joins(shuffle_round)
+            if rounds:
+                self._earlier[rounds[-1]] = self._earlier.get(rounds[-1], 0) + self._steps[-1]
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
-        self._counts[rounds[-1]] = self._counts.get(rounds[-1], 0) + num_steps
         if self._epsilons:
             self._epsilons = {}
         allowance = self._allowance
@@ -277,14 +278,14 @@ class ShuffleAccountant:
         ):
             return False
 
+        earlier = _counted(self._rounds[: max(before - 1, 0)], self._steps) if goes_on else self._earlier
+
         def fits(num_steps: int) -> bool:
             if num_steps > _MOST_STEPS:
                 return False
             probe = ShuffleAccountant(method=self._method)
             probe._rounds, probe._steps = self._rounds[:before], self._steps[:before]
-            probe._counts = dict(self._counts)
-            if goes_on:
-                probe._counts[self._rounds[-1]] -= taken
+            probe._earlier = dict(earlier)
             probe._upper_history = self._upper_history
             probe.step(shuffle_round, num_steps=num_steps)
             return probe.spent(delta) <= target_epsilon
@@ -415,13 +416,21 @@ class ShuffleAccountant:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
-        self._rounds, self._steps, self._counts = loaded._rounds, loaded._steps, loaded._counts
+        self._rounds, self._steps, self._earlier = loaded._rounds, loaded._steps, loaded._earlier
         self._epsilons, self._allowance = {}, None
 
     # -- composing --------------------------------------------------------------------------------------
 
     def _adversary(self) -> str:
         return self._rounds[0].adversary.value if self._rounds else "any"
+
+    @property
+    def _counts(self) -> dict[Round, int]:
+        """Steps of each distinct round, in the order in which they first came."""
+        counts = dict(self._earlier)
+        if self._rounds:
+            counts[self._rounds[-1]] = counts.get(self._rounds[-1], 0) + self._steps[-1]
+        return counts
 
     def _upper_name(self, method: Method) -> str:
         names = sorted({r.pair_name for r in self._counts} or {"blanket pair"})
@@ -719,6 +728,13 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
         if fits(good + step):
             good += step
     return good
+
+
+def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:
+    counts: dict[Round, int] = {}
+    for recorded, taken in zip(rounds, steps, strict=False):
+        counts[recorded] = counts.get(recorded, 0) + taken
+    return counts
 
 
 def _coarse_law(recorded: Round) -> LossLaw:
