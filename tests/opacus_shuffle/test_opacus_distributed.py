@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -228,6 +229,58 @@ def vector_sum() -> dict[str, Any]:
     )
 
 
+def attempts(module: nn.Module, optimizer: Any, batches: Any) -> list[str]:
+    errors = []
+    for batch in batches:
+        try:
+            step(module, optimizer, batch)
+            errors.append("none")
+        except ShufflePrivacyError as error:
+            errors.append(str(error))
+    return errors
+
+
+def skipped_on_one_rank() -> dict[str, Any]:
+    """Rank 0 leaves its first batch out, so it is always one draw ahead of rank 1."""
+    engine, module, optimizer, loader = private()
+    batches = list(loader)  # of which only the last one may be stepped on
+    alone = attempts(module, optimizer, batches[:1])
+    skipping = itertools.islice(loader, 1 - distributed.get_rank(), 4 - distributed.get_rank())
+    return outcome(module, engine, collected=alone, errors=attempts(module, optimizer, skipping))
+
+
+def looked_at_on_one_rank() -> dict[str, Any]:
+    """Rank 0 evaluates on the training loader, which rank 1 does not."""
+    engine, module, optimizer, loader = private()
+    if distributed.get_rank() == 0:
+        for _ in loader:
+            pass
+    return outcome(module, engine, errors=attempts(module, optimizer, loader))
+
+
+def broken_off() -> dict[str, Any]:
+    """With workers and physical batches the ranks have drawn ahead differently when they break off."""
+    data_loader = DataLoader(records(), batch_size=K, num_workers=2, prefetch_factor=2)
+    engine, module, optimizer, loader = private(data_loader=data_loader)
+    indices: list[list[int]] = []
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split:
+        for rounds in (1, 4):
+            before = len(engine.accountant)
+            indices.append([])
+            for x, index in split:
+                step(module, optimizer, (x, index))
+                indices[-1] += index.tolist()
+                if len(engine.accountant) == before + rounds:
+                    break
+                if not optimizer._check_skip_next_step(pop_next=False):
+                    indices.append([])
+    return outcome(module, engine, indices=indices)
+
+
+def epoch() -> dict[str, Any]:
+    return train_with(sampling="epoch")
+
+
 SCENARIOS = [
     default,
     torch_ddp,
@@ -239,6 +292,10 @@ SCENARIOS = [
     refusals,
     disagreement,
     vector_sum,
+    skipped_on_one_rank,
+    looked_at_on_one_rank,
+    broken_off,
+    epoch,
 ]
 
 
@@ -262,7 +319,18 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["default", "torch_ddp", "privunit", "poisson", "memory_manager", "refusals", "vector_sum"]
+    "scenario",
+    [
+        "default",
+        "torch_ddp",
+        "privunit",
+        "poisson",
+        "memory_manager",
+        "refusals",
+        "vector_sum",
+        "broken_off",
+        "epoch",
+    ],
 )
 def test_weights_and_history_agree_on_both_ranks(ranks: Any, scenario: str) -> None:
     first, second = (rank[scenario] for rank in ranks)
@@ -286,7 +354,7 @@ def test_epsilon_is_that_of_the_global_n_and_k(ranks: Any, scenario: str, random
     assert ranks[0][scenario]["expected"] == K / WORLD
 
 
-@pytest.mark.parametrize("scenario", ["default", "torch_ddp", "privunit"])
+@pytest.mark.parametrize("scenario", ["default", "torch_ddp", "privunit", "epoch"])
 def test_each_rank_takes_its_part_of_one_cohort_of_k(ranks: Any, scenario: str) -> None:
     for parts in zip(*(rank[scenario]["indices"] for rank in ranks), strict=True):
         assert [len(p) for p in parts] == [5, 4]
@@ -343,6 +411,35 @@ def test_ranks_must_agree_on_the_round(ranks: Any) -> None:
     assert all("disagree on the round" in rank["disagreement"]["error"] for rank in ranks)
     assert all(rank["disagreement"]["history"] == [] for rank in ranks)
     assert ranks[0]["disagreement"]["weights"] == ranks[1]["disagreement"]["weights"]
+
+
+@pytest.mark.parametrize("scenario", ["skipped_on_one_rank", "looked_at_on_one_rank"])
+def test_parts_of_two_draws_do_not_meet(ranks: Any, scenario: str) -> None:
+    for rank in ranks:
+        assert len(rank[scenario]["errors"]) == (3 if scenario == "skipped_on_one_rank" else N // K)
+        assert all("disagree on the round" in error for error in rank[scenario]["errors"])
+        assert rank[scenario]["history"] == []
+    assert ranks[0][scenario]["weights"] == ranks[1][scenario]["weights"]
+
+
+def test_a_batch_of_a_list_is_refused_on_every_rank(ranks: Any) -> None:
+    for rank in ranks:
+        (error,) = rank["skipped_on_one_rank"]["collected"]
+        assert "of an earlier one" in error
+
+
+def test_ranks_stay_together_after_an_iteration_was_broken_off(ranks: Any) -> None:
+    first, second = (rank["broken_off"]["indices"] for rank in ranks)
+    assert [len(part) for part in first] == [5] * 5
+    assert [len(part) for part in second] == [4] * 5
+    assert all(len({*a, *b}) == K for a, b in zip(first, second, strict=True))
+    assert ranks[0]["broken_off"]["history"][0][1] == 5
+
+
+def test_an_epoch_over_two_ranks_uses_a_record_once_and_costs_one_round(ranks: Any) -> None:
+    used = [i for rank in ranks for part in rank["epoch"]["indices"] for i in part]
+    assert len(set(used)) == len(used) == N // K * K
+    assert ranks[0]["epoch"]["history"][0][1] == 1
 
 
 def test_coins_of_a_sum_are_tossed_once_for_all_ranks(ranks: Any) -> None:
