@@ -20,9 +20,7 @@ ONE_SIGN = (IMPORT, (NOISE, 'randomizer="linf-coordinate", local_epsilon=2.0,'))
 SUM = (IMPORT, (NOISE, f'randomizer="vector-sum", {NOISE}'))
 
 
-def run(
-    script: str, changes: tuple[tuple[str, str], ...], tmp_path: Path, *arguments: str
-) -> dict[str, Any]:
+def run(script: str, changes: tuple[tuple[str, str], ...], tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """Change lines of a script, run its ``main``, and give back what it returns."""
     source = (SCRIPTS / script).read_text()
     lines = source.splitlines()

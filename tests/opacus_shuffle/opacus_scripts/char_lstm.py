@@ -10,7 +10,11 @@ from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-SYLLABLES = (("ka", "mi", "to", "shi", "no"), ("ov", "sky", "iev", "dim", "gri"), ("ez", "al", "ro", "gar", "cia"))
+SYLLABLES = (
+    ("ka", "mi", "to", "shi", "no"),
+    ("ov", "sky", "iev", "dim", "gri"),
+    ("ez", "al", "ro", "gar", "cia"),
+)
 
 
 class CharNNClassifier(nn.Module):

@@ -1,4 +1,4 @@
-"""Plain Opacus on colour images, rebuilt after Opacus's ``examples/cifar10.py`` (Apache-2.0), on drawn images."""
+"""Plain Opacus on drawn colour images, rebuilt after Opacus's ``examples/cifar10.py`` (Apache-2.0)."""
 
 import argparse
 

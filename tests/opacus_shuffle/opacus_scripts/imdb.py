@@ -33,7 +33,8 @@ def reviews(count):
     found = []
     for _ in range(count):
         label = int(torch.randint(2, (), generator=draw))
-        words = torch.randint(VOCABULARY // 2, (int(torch.randint(5, 41, (), generator=draw)),), generator=draw)
+        length = int(torch.randint(5, 41, (), generator=draw))
+        words = torch.randint(VOCABULARY // 2, (length,), generator=draw)
         mood = torch.rand(len(words), generator=draw) < 0.5
         words = words + label * (VOCABULARY // 2) * mood
         found.append({"input_ids": words, "label": torch.tensor(label)})

@@ -1,4 +1,4 @@
-"""Plain Opacus on digits, rebuilt after Opacus's ``examples/mnist.py`` (Apache-2.0), on scikit-learn's digits."""
+"""Plain Opacus on scikit-learn's digits, rebuilt after Opacus's ``examples/mnist.py`` (Apache-2.0)."""
 
 import argparse
 
