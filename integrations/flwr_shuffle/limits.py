@@ -94,8 +94,9 @@ class ClientRefusal(StrEnum):
         "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_TOTAL = (
-        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds, "
-        "shuffle-max-total-local-epsilon or shuffle-max-epsilon in its node_config, or, in a simulation, "
+        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
+        "shuffle-max-total-local-epsilon in its node_config (where a mixer holds the server to its promises, "
+        "shuffle-max-epsilon will do), or, in a simulation, "
         "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_LEDGER = (
@@ -179,7 +180,8 @@ class ClientSettings:
         Raises:
             ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (a mistyped limit must not be without
                 effect) or a value of another type or out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
-                if nobody limits all rounds together; NO_LEDGER if the node's limits have no file to count in.
+                if nobody limits all rounds together (``max_epsilon`` does, where a mixer's key is pinned);
+                NO_LEDGER if the node's limits have no file to count in.
         """
         own = _own(node_config)
         try:
@@ -206,8 +208,6 @@ class ClientSettings:
         both = stricter(limits, configured) if limits is not None else configured
         if both.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
-        if not both.limits_all_rounds:
-            raise ClientRefused(ClientRefusal.NO_TOTAL)
         delta = _number(own, MAX_LOCAL_DELTA)
         if delta is not None:
             check_max_local_delta(delta)
@@ -222,6 +222,8 @@ class ClientSettings:
             signing_key_file=signing_key,
             reply_seconds=_seconds(own, REPLY_SECONDS),
         )
+        if not (both.limits_all_rounds or (both.max_epsilon is not None and settings.mixer_key is not None)):
+            raise ClientRefused(ClientRefusal.NO_TOTAL)
         if own.keys() & _COUNTED and settings.ledger_file is None:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
         return settings

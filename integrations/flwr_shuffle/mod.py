@@ -51,6 +51,7 @@ OnFailure = Literal["zero", "error"]
 Packing = Callable[[bytes | None], bytes]
 """Makes a payload of a report, or of None for a dummy; both come out equally long."""
 
+_LARGEST_PROMISE = 10**8
 _log = logging.getLogger("flwr")
 
 
@@ -85,7 +86,7 @@ class ShuffleMod:
       them is needed, unless the constructor has it;
     - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
       a server that knows when the client took part; computed by the client itself, from the fewest reports
-      that each round is promised to have. It is a limit over all rounds, too;
+      that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
     - ``shuffle-min-reports``: fewest reports that it agrees to be shuffled among. The promise is bound to a
       sealed report, so a mixer gives out no fewer; in an unsealed round it is the server's word;
     - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
@@ -322,15 +323,19 @@ def _sleep(*, until: float) -> None:
 
 @lru_cache(maxsize=64)
 def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
-    """The round of as few reports as are promised, all taking part; None if no account can be given of it."""
-    reports = spec.protocol.clients if isinstance(spec, SumSpec) else minimum
+    """The round of as few reports as are promised, all taking part; None if no account can be given of it.
+
+    Promises of more than a hundred million count as that many, which costs no less (Lemma 5 of
+    ``docs/accounting.md``): no server can make a client compute for minutes.
+    """
+    reports = spec.protocol.clients if isinstance(spec, SumSpec) else min(minimum, _LARGEST_PROMISE)
     if minimum < reports:
         return None
     try:
         return written(
             spec.build(dim=dim).shuffle_round(population=reports, cohort=reports, sampling=Sampling.FULL)
         )
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -118,9 +118,12 @@ class ClientLimits:
 
     @property
     def limits_all_rounds(self) -> bool:
-        """Whether the limits end the client's reports some day, whatever it is asked."""
-        totals = (self.max_total_local_epsilon, self.max_epsilon)
-        return self.max_rounds is not None or any(total is not None and total < math.inf for total in totals)
+        """Whether the limits end the client's reports some day, whatever a server says.
+
+        ``max_epsilon`` alone does not: with a large enough promise a round costs next to nothing.
+        """
+        total = self.max_total_local_epsilon
+        return self.max_rounds is not None or (total is not None and total < math.inf)
 
     def check(
         self,

@@ -403,6 +403,7 @@ def test_the_client_computes_its_own_epsilon_from_what_was_promised(keeps_file: 
     accountant.step(one, num_steps=5)
     limit = accountant.spent(1e-6)
     pinned: dict[str, Any] = {"max_epsilon": limit * 1.0001, "delta": 1e-6, "max_local_epsilon": 8.0}
+    pinned["max_rounds"] = 1000
     config: dict[str, Any] = {}
     if keeps_file:
         config = {f"shuffle-{name.replace('_', '-')}": value for name, value in pinned.items()}
@@ -419,10 +420,26 @@ def test_the_client_computes_its_own_epsilon_from_what_was_promised(keeps_file: 
 
 def test_nothing_that_a_server_says_of_others_makes_a_round_cheaper(tmp_path: Path) -> None:
     """A lie on how few are asked to report of how many is no help: only the promised minimum counts."""
-    limits = ClientLimits(max_local_epsilon=8.0, max_epsilon=1.0, delta=1e-6)
+    limits = ClientLimits(max_local_epsilon=8.0, max_rounds=9, max_epsilon=1.0, delta=1e-6)
     grid = grid_of(TRAIN, mod=ShuffleMod(limits=limits))
     asked = instruction(_spec(2.0), minimum=20, participation=1e-9)
     assert ask(grid, MODEL, asked).error.reason == ClientRefusal.MAX_EPSILON
+
+
+def test_a_large_promise_is_no_way_to_rounds_without_end(sealed: _Sealed) -> None:
+    """Where nobody holds the server to its promise, a certified ε alone is no limit."""
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_epsilon=1.0, delta=1e-6))
+    asked = instruction(_spec(2.0), minimum=10**15)
+    assert _answer(mod, {}, asked) == ClientRefusal.NO_TOTAL
+    with_mixer = instruction(_spec(2.0), minimum=10**6, analyzer_key=public_bytes(sealed.analyzer))
+    assert _answer(mod, sealed.config, with_mixer) is None
+
+
+@pytest.mark.parametrize("minimum", [2, 10**9, 10**15, 10**18, (1 << 63) - 1])
+def test_no_promise_makes_a_client_compute_for_long(minimum: int) -> None:
+    """The composition of a round of 10**15 reports took two minutes."""
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=9, max_epsilon=4.0, delta=1e-6))
+    assert _answer(mod, {}, instruction(_spec(2.0), minimum=minimum)) is None
 
 
 def test_the_pins_of_app_and_node_both_hold() -> None:
