@@ -27,7 +27,7 @@ FEWEST_TRIALS = 64
 MOST_TRIALS = 10**15
 
 _MOST_SUMMED = 1 << 32  # trials whose outcomes are listed at once
-_FEWEST_COMPARED, _MOST_COMPARED = 1 << 16, 1 << 34  # trials whose masses are compared one by one
+_FEWEST_COMPARED = 1 << 16  # trials whose masses are compared one by one
 _COMPARED_REACH, _COMPARED_STEP = 32.0, 0.5  # standard deviations
 _CELL_VARIANCE, _CELL_FOURTH, _CELL_SIXTH = 1 / 12, -1 / 120, 1 / 252  # cumulants of a uniform on one cell
 
@@ -159,11 +159,17 @@ def log_ratio(trials: int, *, log_tail: float) -> float:
         log_tail: negative.
 
     Returns:
-        η; infinite where it is not computed: for fewer than 2**16 or more than 2**34 coins, and for tails
-        further out than 32 standard deviations.
+        η; infinite where it is not computed: for fewer than 2**16 coins, and for tails further out than 32
+        standard deviations.
     """
-    if not _FEWEST_COMPARED <= trials <= _MOST_COMPARED:
+    if trials < _FEWEST_COMPARED:
         return math.inf
+    parts = _parts(trials)
+    share = log_tail - math.log(sum(times for _, times in parts))
+    return math.fsum(_part_log_ratio(part, log_tail=share) * times for part, times in parts)
+
+
+def _part_log_ratio(trials: int, *, log_tail: float) -> float:
     room = math.log(2) - log_tail
     outer = _three_points(trials).reach + _deviation(trials) * math.sqrt(2 * room)
     deviations = max(math.sqrt(trials * room / 2), outer) / (math.sqrt(trials) / 2)

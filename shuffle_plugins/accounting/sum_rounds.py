@@ -11,6 +11,7 @@ from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_co
 from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
 from shuffle_plugins.accounting.rounds import Adversary, Sampling
 
+_MOST_PARTS = 256
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
 
 
@@ -33,9 +34,9 @@ class SumRound(KnownCohort):
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
         coin_ratio: bound on |log(P/P')| between the mass P of a number of heads really tossed for one
-            coordinate and the mass P' that fair coins have, up to ``fair_coins.DRAWN_REACH`` deviations of
-            each client's, or all clients', coins; beyond it P is zero. None if none is known; then a large ε
-            has no certificate.
+            coordinate and the mass P' that fair coins have. It holds up to ``fair_coins.DRAWN_REACH``
+            deviations of each client's coins, or of each of up to 256 parts of everybody's; beyond it P is
+            zero. None if none is known; then a large ε has no certificate.
         sampling: without replacement, full, or single pass.
         adversary: against whom the round is measured; a server that sees who took part gains what sampling
             hides.
@@ -108,8 +109,8 @@ class SumRound(KnownCohort):
         """
         ratio = self.coin_ratio if self.coin_distance else 0.0
         each = log_tail - math.log(2 * self.dim)  # half for the coins, half for their cover
-        # Two tails of each client's coins (Hoeffding).
-        drawn_tail = math.log(2 * self.cohort) - DRAWN_REACH**2 / 2
+        # Two tails of each client's coins (Hoeffding), or of each of the parts that many are drawn in.
+        drawn_tail = math.log(2 * self.cohort * _MOST_PARTS) - DRAWN_REACH**2 / 2
         if ratio is None or (self.coin_distance and each < drawn_tail):
             return math.inf
         return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)

@@ -13,7 +13,7 @@ from torch import Tensor
 from shuffle_plugins.accounting.rounds import Adversary, Sampling
 from shuffle_plugins.accounting.sum_rounds import SumRound
 from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.protocols.coins import DISTANCE, MOST_COINS, MOST_FINE, RATIO, heads
+from shuffle_plugins.protocols.coins import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads
 from shuffle_plugins.protocols.fixed_point import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
 from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
@@ -98,10 +98,9 @@ class CoinSum(ABC):
             sensitivity=self.lattice.sensitivity,
             attained=self.lattice.attained,
             trials=math.floor(self.honest_fraction * reports * (1 + 1e-12)) * self.coins,
-            # Drawn for all clients at once, or, where one client's coins are too many to toss, by each.
-            coin_distance=DISTANCE * (reports if self.coins > MOST_FINE else 1),
-            # Either way no more than this, since one draw of all coins is as good as one client's.
-            coin_ratio=RATIO * reports if self.clients * self.coins <= MOST_FINE else None,
+            coin_distance=DISTANCE,
+            # Whether drawn for all clients at once, in so many parts, or by each for itself.
+            coin_ratio=RATIO * reports * (1 + self.clients * self.coins // MOST_LISTED),
             dim=self.lattice.size,
             population=people,
             cohort=reports,

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.fair_coins import DRAWN_REACH, masses, upper_half
+from shuffle_plugins.accounting.fair_coins import DRAWN_REACH
 from shuffle_plugins.randomness import Randomness, secure
 
 DISTANCE = 2.0**-52
-"""Bound on the total variation between a drawn number of heads and Bin(coins, ½)."""
+"""Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""
 MOST_COINS = 1 << 40
 
-MOST_FINE = 1 << 32
-"""Up to so many coins that bound is 2**-100, so that the draws of any number of clients add up to nothing."""
-
 RATIO = 2.0**-64
-"""Up to ``MOST_FINE`` coins, bound on |log(P/P')| of a number of heads drawn with probability P that has P'
-under fair coins, within ``DRAWN_REACH`` standard deviations; none further out is drawn."""
+"""Bound on |log(P/P')| of a number of heads drawn with probability P that has P' under fair coins, within
+``DRAWN_REACH`` standard deviations, for each ``MOST_LISTED`` coins or part of them.
+None is drawn further out.
+"""
+
+MOST_LISTED = 1 << 32
+"""Coins of one table, some 10 MB long; more are drawn in parts."""
 
 _MOST_TOSSED = 256
-_MOST_LISTED = 1 << 36  # the table of as many is 130 MB long; more are drawn in parts
 _WORDS_AT_ONCE = 1 << 16
-_FINE_BITS, _COARSE_BITS = 128, 58
+_FINE_BITS = 128
 _GUARD_BITS = 720
-_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a fine table
+_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a table
 _FURTHER_WORDS = 12
 _HALF = np.uint64(32)
 
@@ -42,8 +43,8 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
     Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
     outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
-    within 2**-100 of the binomial in total variation up to 2**32 coins, and within 2**-52 beyond
-    (``docs/accounting-sums.md``). A table is made once for each number of coins and kept.
+    within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/accounting-sums.md``).
+    A table is made once for each number of coins and kept.
 
     Args:
         coins: in [0, 2**40].
@@ -62,12 +63,12 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
         return torch.zeros(size, dtype=torch.int64)
     if coins <= _MOST_TOSSED:
         return _tossed(coins, size, source)
-    many, rest = divmod(coins, _MOST_LISTED)
+    many, rest = divmod(coins, MOST_LISTED)
     if many == 0:
         return _looked_up(coins, size, source)
     drawn = heads(rest, size, randomness=source)
     for _ in range(many):
-        drawn += _looked_up(_MOST_LISTED, size, source)
+        drawn += _looked_up(MOST_LISTED, size, source)
     return drawn
 
 
@@ -98,9 +99,8 @@ def _looked_up(coins: int, size: int, randomness: Randomness) -> Tensor:
         if undecided.size:
             own[undecided] = _own(table, words[undecided], column[undecided], randomness)
         np.copyto(column, packed.astype(np.uint32), where=~own)
-        if table.further is not None:
-            for place in np.flatnonzero(column == table.further):
-                column[place] = _further(coins, randomness) - table.first
+        for place in np.flatnonzero(column == table.further):
+            column[place] = _further(coins, randomness) - table.first
         np.add(column, table.first, out=drawn[start : start + len(words)])
     return torch.from_numpy(drawn)
 
@@ -122,7 +122,7 @@ class AliasTable:
 
     Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
     outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
-    ``other``. ``further``, where there is one, is the entry that stands for every outcome that is not listed.
+    ``other``. ``further`` is the entry that stands for every outcome that is not listed.
     """
 
     first: int
@@ -131,7 +131,7 @@ class AliasTable:
     low: NDArray[np.uint64]
     other: NDArray[np.int64]
     packed: NDArray[np.uint64]
-    further: int | None
+    further: int
 
     @classmethod
     def of(
@@ -142,7 +142,7 @@ class AliasTable:
         low: NDArray[np.uint64],
         other: NDArray[np.int64],
         *,
-        further: int | None = None,
+        further: int,
     ) -> AliasTable:
         """With ``packed`` made from the others."""
         digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
@@ -152,26 +152,16 @@ class AliasTable:
 @lru_cache(maxsize=8)
 def alias_table(coins: int) -> AliasTable:
     """The table that numbers of heads are drawn from."""
-    first, law = _fine_law(coins) if coins <= MOST_FINE else _coarse_law(coins)
+    first, law = _law(coins)
     bits = (len(law) - 1).bit_length()
-    if isinstance(law, list):
-        column_bits = _FINE_BITS - bits
-        thresholds = [0] * (1 << bits)
-        other = [0] * (1 << bits)
-        _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << column_bits, thresholds, other)
-        high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
-        low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
-        return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64), further=len(law) - 1)
-    padded = np.zeros(1 << bits, dtype=np.int64)
-    padded[: len(law)] = law
-    found, others = np.zeros_like(padded), np.zeros_like(padded)
-    _compiled_fill()(padded, 1 << _COARSE_BITS, found, others)
-    spare = np.uint64(_COARSE_BITS - (64 - bits))
-    whole = found.view(np.uint64)
-    return AliasTable.of(first, bits, whole >> spare, whole << (np.uint64(64) - spare), others)
+    thresholds, other = [0] * (1 << bits), [0] * (1 << bits)
+    _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << (_FINE_BITS - bits), thresholds, other)
+    high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
+    low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
+    return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64), further=len(law) - 1)
 
 
-def _fine_law(coins: int) -> tuple[int, list[int]]:
+def _law(coins: int) -> tuple[int, list[int]]:
     """First listed outcome and masses out of 2**128, the last that of all further out together."""
     upper, listed = _upper_masses(coins)
     whole = 2 * sum(upper) - (0 if coins % 2 else upper[0])
@@ -198,7 +188,7 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
 
 
 def _further(coins: int, randomness: Randomness) -> int:
-    """A number of heads of those that a fine table does not list, one draw in 10**11."""
+    """A number of heads of those that a table does not list, one draw in 10**11."""
     upper, listed = _upper_masses(coins)
     words = [int(word) for word in randomness.words(_FURTHER_WORDS + 1).numpy().view(np.uint64)]
     uniform = sum(word << (64 * i) for i, word in enumerate(words[:-1]))
@@ -209,19 +199,6 @@ def _further(coins: int, randomness: Randomness) -> int:
         place += 1
     count = (coins + 1) // 2 + place
     return count if words[-1] & 1 else coins - count
-
-
-def _coarse_law(coins: int) -> tuple[int, NDArray[np.int64]]:
-    """First outcome and masses in units of a column's over 2**58, from their logarithms."""
-    upper = upper_half(coins)
-    half = masses(upper, coins)
-    lower = half[:0:-1] if coins % 2 == 0 else half[::-1]
-    mass = np.concatenate([lower, half])
-    bits = (len(mass) - 1).bit_length()
-    scaled = np.rint(mass / mass.sum() * np.ldexp(np.longdouble(1), bits + _COARSE_BITS)).astype(np.int64)
-    total = (int((scaled >> 32).sum()) << 32) + int((scaled & 0xFFFFFFFF).sum())
-    scaled[len(scaled) // 2] += (1 << (bits + _COARSE_BITS)) - total
-    return int(upper[0]) - len(lower), scaled
 
 
 def _fill_columns(
@@ -255,16 +232,3 @@ def _fill_columns(
         if law[i] >= full:
             threshold[i] = full
             other[i] = i
-
-
-@cache
-def _compiled_fill() -> Callable[..., None]:
-    """:func:`_fill_columns` compiled, where numba runs; the same, slower, elsewhere."""
-    try:
-        import numba
-    except ImportError:
-        return _fill_columns
-    try:
-        return numba.njit(nogil=True, cache=True)(_fill_columns)  # type: ignore[no-any-return]
-    except RuntimeError:  # nowhere to keep a cache
-        return numba.njit(nogil=True)(_fill_columns)  # type: ignore[no-any-return]

@@ -268,7 +268,7 @@ def test_masses_of_coins_and_of_the_image_are_as_close_as_is_said(trials):
 
 def test_ratios_that_are_not_known_are_infinite():
     assert log_ratio((1 << 16) - 1, log_tail=-30.0) == math.inf
-    assert log_ratio((1 << 34) + 1, log_tail=-30.0) == math.inf
+    assert 0 < log_ratio((1 << 34) + 1, log_tail=-30.0) < 1e-12
     assert log_ratio(1 << 20, log_tail=-600.0) == math.inf
     assert single(trials=1 << 20, coin_distance=2.0**-52).replacement_ratio(-30.0) == math.inf
     known = single(trials=1 << 20, coin_distance=2.0**-52, coin_ratio=2.0**-64)

@@ -324,9 +324,9 @@ def test_many_sampled_steps_are_calibrated_together():
 def test_drawing_charges_its_distance():
     assert small().sum_round().coin_distance == DISTANCE
     assert small().sum_round().coin_ratio == 6 * RATIO
-    many = small(coins=(1 << 32) + 1)
-    assert many.sum_round().coin_distance == 6 * DISTANCE
-    assert many.sum_round().coin_ratio is None
+    many = small(coins=1 << 33)  # all of them together in twelve parts, or each client's in two
+    assert many.sum_round().coin_distance == DISTANCE
+    assert many.sum_round().coin_ratio == 6 * 13 * RATIO
 
 
 @pytest.mark.parametrize(
