@@ -248,12 +248,6 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _fill(states: _Value, digit: _Value, block: _Value, words: _Value) -> None:
-    """The coins of one digit, a row of ``words``."""
-    _coins(states[digit].ctypes.data, block, words[digit].ctypes.data)
-
-
-@_compiled
 def _carried(x: _Value, item: _Value, width: _Value, scale: _Value, words: _Value, totals: _Value) -> _Value:
     """Carry where the first digit does not tell; by how much this changes the sum of squares."""
     more = 0.0
@@ -277,38 +271,21 @@ def _carried(x: _Value, item: _Value, width: _Value, scale: _Value, words: _Valu
 def _round_tile(
     x: _Value,
     item: _Value,
-    width: _Value,
     scale: _Value,
-    states: _Value,
-    block: _Value,
-    words: _Value,
+    coins: _Value,
     narrow: _Value,
     wide: _Value,
     is_wide: _Value,
     sums: _Value,
-) -> None:
-    """One row's tile into ``narrow`` or ``wide`` totals, and the sums of squares."""
-    _fill(states, 0, block, words)
-    coins, squares = words[0].ctypes.data, sums.ctypes.data
+) -> _Value:
+    """One row's tile into the totals and sums of squares at these addresses; not 0 if carries are open."""
     if is_wide:
-        target = wide.ctypes.data
         if item == 4:
-            undecided = _round_32_64(x, coins, target, squares, scale)
-        else:
-            undecided = _round_64_64(x, coins, target, squares, scale)
-    else:
-        target = narrow.ctypes.data
-        if item == 4:
-            undecided = _round_32_32(x, coins, target, squares, scale)
-        else:
-            undecided = _round_64_32(x, coins, target, squares, scale)
-    if undecided:
-        for digit in range(1, 4):
-            _fill(states, digit, block, words)
-        if is_wide:
-            sums[0] += _carried(x, item, width, scale, words, wide)
-        else:
-            sums[0] += _carried(x, item, width, scale, words, narrow)
+            return _round_32_64(x, coins, wide, sums, scale)
+        return _round_64_64(x, coins, wide, sums, scale)
+    if item == 4:
+        return _round_32_32(x, coins, narrow, sums, scale)
+    return _round_64_32(x, coins, narrow, sums, scale)
 
 
 @_compiled
@@ -372,6 +349,8 @@ def round_rows(
     narrow, wide = np.zeros(_TILE, dtype=np.int32), np.zeros(_TILE, dtype=np.int64)
     tail = np.zeros(_TILE, dtype=np.float64)
     sums = np.zeros((group, _LANES), dtype=np.float64)
+    states_at, words_at = states.ctypes.data, words.ctypes.data
+    narrow_at, wide_at = narrow.ctypes.data, wide.ctypes.data
     tiles = 0
     for b in range(len(table)):
         tiles += (table[b, 2] + _TILE - 1) // _TILE
@@ -396,9 +375,15 @@ def round_rows(
                         x = tail.ctypes.data
                     block = ((position + r) * tiles + tile) * _LANES
                     scale = scales[r] * 65536.0
-                    _round_tile(
-                        x, item, width, scale, states, block, words, narrow, wide, is_wide, sums[r - start]
-                    )
+                    _coins(states_at, block, words_at)
+                    sums_at = sums.ctypes.data + (r - start) * _LANES * 8
+                    if _round_tile(x, item, scale, words_at, narrow_at, wide_at, is_wide, sums_at):
+                        for digit in range(1, 4):
+                            _coins(states_at + digit * 40, block, words_at + digit * 1024)
+                        if is_wide:
+                            sums[r - start, 0] += _carried(x, item, width, scale, words, wide)
+                        else:
+                            sums[r - start, 0] += _carried(x, item, width, scale, words, narrow)
                     if apart or r == stop - 1:
                         row = r if apart else 0
                         if is_wide:
