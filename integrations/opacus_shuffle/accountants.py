@@ -119,7 +119,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return probe.spent(target_delta)
 
     def __len__(self) -> int:
-        """Number of optimization steps taken so far."""
+        """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
         return self._core.num_steps
 
     def __bool__(self) -> bool:

@@ -48,7 +48,7 @@ def test_every_cut_into_batches_is_equally_likely() -> None:
     sampler = EpochSampler(population=5, cohort=2, randomness=SeededRandomness(7))
     pairs = itertools.combinations(range(5), 2)
     cuts = {cut: 0 for cut in itertools.product(pairs, repeat=2) if not set(cut[0]) & set(cut[1])}
-    for _ in range(100 * len(cuts)):
+    for _ in range(40 * len(cuts)):
         cuts[tuple(map(tuple, sampler))] += 1
     assert stats.chisquare(list(cuts.values())).pvalue > 1e-4
 
@@ -119,15 +119,14 @@ def test_the_cost_does_not_depend_on_the_batch_size(make_private: Any, train: An
     assert spent == {expected(1)}
 
 
-@pytest.mark.parametrize("batch_size", [60, 6_000])
-def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says(batch_size: int) -> None:
+def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says() -> None:
     """n = 60,000, ε0 = 3, δ = 1e-5: at most 0.3685 with any randomizer (docs/accounting.md, section 2a)."""
     model = nn.Linear(1, 1)
     engine = PrivacyEngine()
     _, optimizer, _ = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(torch.zeros(60_000, 1)), batch_size=batch_size),
+        data_loader=DataLoader(TensorDataset(torch.zeros(60_000, 1)), batch_size=600),
         randomizer="linf-coordinate",
         local_epsilon=3.0,
         max_grad_norm=1.0,
@@ -137,7 +136,7 @@ def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says(batch_size: int) -
     assert engine.get_epsilon(1e-5) <= 0.3685
     generic = SubsampledShufflePLDAccountant()
     generic.record(
-        ShuffleRound(local_epsilon=3.0, population=60_000, cohort=batch_size, sampling="epoch"),
+        ShuffleRound(local_epsilon=3.0, population=60_000, cohort=600, sampling="epoch"),
         num_steps=20,
     )
     assert 0.3675 <= generic.get_epsilon(1e-5) <= 0.3685
