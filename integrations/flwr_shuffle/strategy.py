@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
@@ -22,15 +22,18 @@ from torch import Tensor
 
 from flwr_shuffle.books import Books
 from flwr_shuffle.checkpoints import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.connecting import connected
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation, record_of
 from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.inner import evaluation_messages, messages_of, model_of, synthetic_reply, typed_alike
 from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
+from flwr_shuffle.outlook import tell_outlook
 from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.reading import valid_sum
 from flwr_shuffle.sampling import ClientSampling, SelfSampling
 from flwr_shuffle.settings import Settings, mechanism_of, stage_of
 from flwr_shuffle.stages import Anonymous, Needed, ShuffleStage
+from flwr_shuffle.strategies import check_strategy, needs_one_reply, own_start, starting
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting.federated import (
     Against,
@@ -46,7 +49,6 @@ from shuffle_plugins.shuffler.base import Shuffler
 
 _log = logging.getLogger("flwr")
 
-_MENTION_EVERY = 10.0
 _ENOUGH_ERRORS = 20  # in a row: if half of all clients took part, one run in a million would come to that
 
 
@@ -95,8 +97,9 @@ class ShuffleStrategy(Strategy):
     strategy that keeps something between rounds loses it.
 
     Args:
-        strategy: FedAvg, FedAdam, … or your own. It must send one message to every node it is shown, and be
-            content with one reply: ``fraction_train=1.0``.
+        strategy: FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi or your own. It must send one message
+            to every node it is shown, ``fraction_train=1.0``, and be content with one reply. Flower's robust
+            strategies, QFedAvg, the tree strategies and Flower's own differential privacy are refused.
         randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec; or a
             multi-message sum, :class:`~shuffle_plugins.protocols.VectorSum` or
             :class:`~shuffle_plugins.protocols.BallSum`, for noise that everybody's messages make together.
@@ -176,6 +179,7 @@ class ShuffleStrategy(Strategy):
         super().__init__()
         if not isinstance(strategy, Strategy):
             raise ValueError(f"strategy must be a flwr.serverapp.strategy.Strategy, got {strategy!r}")
+        check_strategy(strategy)
         self.strategy = strategy
         mechanism = mechanism_of(randomizer, local_epsilon=local_epsilon, clipping_norm=clipping_norm)
         self._settings = Settings(
@@ -203,6 +207,8 @@ class ShuffleStrategy(Strategy):
         self._done = 0
         self._run = ""
         self._errors: Counter[str] = Counter()
+        self._planned = 1
+        self._told: tuple[int, int, int] | None = None
         self._invited = self._answered = 0
 
     @property
@@ -277,6 +283,9 @@ class ShuffleStrategy(Strategy):
     ) -> Result:
         """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
 
+        If the inner strategy has a ``start`` of its own, that is what runs, with its own files, logs and
+        checkpoints; it gets each round's mean from here, and its result is given back if it is no ``Result``.
+
         With a ledger that has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
         rounds before it as well, and ``initial_arrays`` says only what the model looks like.
 
@@ -310,8 +319,12 @@ class ShuffleStrategy(Strategy):
             )
         elif done:
             _log.info("Going on after round %d; the rounds below are counted from there", done)
+        self._planned = max(1, num_rounds)
+        run: Callable[..., Any] = super().start
+        if own_start(self.strategy):
+            run = starting(self.strategy, host=self)
         try:
-            result = super().start(
+            result = run(
                 grid=shuffled,
                 initial_arrays=initial_arrays if self._arrays is None else self._arrays,
                 num_rounds=max(0, num_rounds - done),
@@ -326,6 +339,8 @@ class ShuffleStrategy(Strategy):
             self._books.settle()  # a round that was cut off after it was sent counts
         if num_rounds > done and self._arrays is None:
             _log.warning("No round was released: the model is the initial one. See the warnings above")
+        if not isinstance(result, Result):
+            return cast(Result, result)  # whatever the inner strategy's own start() returns
         return Result(
             arrays=initial_arrays if self._arrays is None else self._arrays,
             train_metrics_clientapp=_later(result.train_metrics_clientapp, done),
@@ -451,6 +466,8 @@ class ShuffleStrategy(Strategy):
         worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
         checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
         self._check_budget(checked)
+        if evaluation is None:
+            self._tell_outlook(mechanism, len(messages))
         settings.stage.require(self._needed(len(messages)))
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
@@ -545,10 +562,8 @@ class ShuffleStrategy(Strategy):
             lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
         elif self._evaluation is None:
             lines.append("Evaluation: clients are asked nothing (evaluation=None)")
-        else:
-            asked = self._evaluation
-            names = ", ".join(asked.names)
-            lines.append(f"Evaluation: {names}, by private reports of ε0 = {asked.local_epsilon:g}")
+        if not needs_one_reply(self.strategy):
+            lines.append("The inner strategy's own aggregate_train gets one reply, the mean of all reports")
         if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
             lines.append("Participation is open to this process: only a mix node hides it from the server")
         _log.info("\t├──> Shuffle-model differential privacy:")
@@ -575,22 +590,21 @@ class ShuffleStrategy(Strategy):
         self._done = checkpoint.server_round
 
     def _connected(self, grid: Grid) -> list[int]:
-        """One look at who is connected, once they are enough: what is drawn from, and accounted with."""
-        needed = self._settings.population
-        begun = time.monotonic()
-        mention = begun
-        while len(nodes := sorted(set(grid.get_node_ids()))) < needed:
-            now = time.monotonic()
-            if now - begun >= self._settings.connect_timeout:
-                raise TimeoutError(
-                    f"{len(nodes)} clients are connected, {needed} are needed (population); start more, or "
-                    "wait longer (connect_timeout)"
-                )
-            if now >= mention:
-                mention = now + _MENTION_EVERY
-                _log.info("Waiting for clients: %d of %d connected", len(nodes), needed)
-            time.sleep(self._settings.poll_interval)
-        return nodes
+        settings = self._settings
+        return connected(
+            grid,
+            needed=settings.population,
+            timeout=settings.connect_timeout,
+            poll_interval=settings.poll_interval,
+        )
+
+    def _tell_outlook(self, mechanism: Randomizer, invited: int) -> None:
+        """Once, and again if the model, the rounds or the size of a cohort's order of magnitude change."""
+        reports = invited * self._settings.sampling.participation
+        case = (mechanism.dim, self._planned, round(math.log2(reports)))
+        if case != self._told:
+            tell_outlook(mechanism, reports=reports, num_rounds=self._planned)
+        self._told = case
 
     def _check_budget(self, federated_round: FederatedRound) -> None:
         settings = self._settings

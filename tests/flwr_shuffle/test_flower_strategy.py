@@ -8,7 +8,6 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -171,10 +170,22 @@ def test_a_strategy_of_ones_own():
     assert dict(reply.content["metrics"]) == {"num-examples": 1}
 
 
-def test_a_wrapper_of_flowers_can_be_inside():
-    inner = DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(fraction_evaluate=0.0, weighted_by_key="w"), 0.0, 100.0, 1
-    )
+class Wrapper(Own):
+    """A wrapper by Flower's custom: it delegates to what it has as ``strategy``."""
+
+    def __init__(self, strategy):
+        super().__init__()
+        self.strategy = strategy
+
+    def configure_train(self, *arguments):
+        return self.strategy.configure_train(*arguments)
+
+    def aggregate_train(self, *arguments):
+        return self.strategy.aggregate_train(*arguments)
+
+
+def test_a_wrapper_can_be_inside():
+    inner = Wrapper(FedAvg(fraction_evaluate=0.0, weighted_by_key="w"))
     result = shuffled(inner).start(grid_of(), record(FLOATS), num_rounds=1)
     np.testing.assert_allclose(numpy_of(result.arrays)["mean"], MEAN[-2:], atol=0.03)
 

@@ -1,0 +1,341 @@
+"""Every strategy of Flower's is run or refused, custom ``start`` methods run, and clients that cannot come
+are not waited for."""
+
+import json
+import logging
+import time
+
+import flwr.serverapp.strategy as flowers
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, MetricRecord
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
+from flwr_shuffle import FixedSize, ShuffleGrid
+from flwr_shuffle.connecting import _simulated, connected
+from flwr_shuffle.in_process import InProcessGrid
+from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
+
+REFUSED = {
+    "Bulyan": (lambda: flowers.Bulyan(), "single updates"),
+    "FedMedian": (lambda: flowers.FedMedian(), "single updates"),
+    "FedTrimmedAvg": (lambda: flowers.FedTrimmedAvg(), "single updates"),
+    "Krum": (lambda: flowers.Krum(), "single updates"),
+    "MultiKrum": (lambda: flowers.MultiKrum(), "single updates"),
+    "QFedAvg": (lambda: flowers.QFedAvg(client_learning_rate=0.1), "own loss"),
+    "FedXgbBagging": (lambda: FedXgbBagging(), "trees"),
+    "FedXgbCyclic": (lambda: flowers.FedXgbCyclic(), "trees"),
+    "DifferentialPrivacyServerSideFixedClipping": (
+        lambda: flowers.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 10),
+        "second time",
+    ),
+    "DifferentialPrivacyClientSideFixedClipping": (
+        lambda: flowers.DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1.0, 1.0, 10),
+        "second time",
+    ),
+    "DifferentialPrivacyServerSideAdaptiveClipping": (
+        lambda: flowers.DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.1, 10),
+        "second time",
+    ),
+    "DifferentialPrivacyClientSideAdaptiveClipping": (
+        lambda: flowers.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), 0.1, 10),
+        "second time",
+    ),
+}
+RUN = {"FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedProx", "FedYogi"}
+FLOATS = {name: value for name, value in MODEL.items() if name != "batches"}
+
+
+def test_every_strategy_of_flowers_is_decided():
+    """A new strategy in Flower fails here until somebody decides."""
+    assert set(flowers.__all__) - {"Result", "Strategy"} == RUN | REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_strategies_that_need_single_replies_are_refused(name):
+    build, reason = REFUSED[name]
+    with pytest.raises(ValueError, match=reason) as told:
+        shuffled(build())
+    assert name in str(told.value)
+    assert "FedAvg" in str(told.value) or "strategy that it wraps" in str(told.value)
+
+
+class Delegating(Strategy):
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+    def configure_train(self, *arguments):
+        return self.strategy.configure_train(*arguments)
+
+    def aggregate_train(self, *arguments):
+        return self.strategy.aggregate_train(*arguments)
+
+    def configure_evaluate(self, *arguments):
+        return self.strategy.configure_evaluate(*arguments)
+
+    def aggregate_evaluate(self, *arguments):
+        return self.strategy.aggregate_evaluate(*arguments)
+
+    def summary(self):
+        self.strategy.summary()
+
+
+def test_they_are_refused_inside_wrappers_and_as_base_classes_too():
+    class Mine(Krum):
+        pass
+
+    for inner in (Delegating(Krum()), Mine()):
+        with pytest.raises(ValueError, match="single updates"):
+            shuffled(inner)
+
+
+@pytest.mark.parametrize("name", sorted(RUN))
+def test_the_others_run(name):
+    strategy = shuffled(getattr(flowers, name)(fraction_evaluate=0.0))
+    result = strategy.start(grid_of(), record(FLOATS), num_rounds=2)
+    assert set(result.train_metrics_clientapp) == {1, 2}
+
+
+def test_the_summary_says_what_a_strategy_of_ones_own_gets(caplog):
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        shuffled(FedAvg()).summary()
+        assert "gets one reply" not in caplog.text
+        shuffled(Delegating(FedAvg())).summary()
+    assert "gets one reply" in caplog.text
+
+
+# -- a strategy's own start ---------------------------------------------------------------------------------
+
+
+class Saving(FedAvg):
+    """Follows CustomFedAvg of Flower's examples/advanced-pytorch (Apache-2.0): its own loop, with a file of
+    results after every round, the best model kept, and a learning rate halved on the way."""
+
+    def save_to(self, folder):
+        self.folder = folder
+
+    def configure_train(self, server_round, arrays, config, grid):
+        if server_round == 2:
+            config["lr"] = config["lr"] * 0.5
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def start(
+        self,
+        grid,
+        initial_arrays,
+        num_rounds=3,
+        timeout=3600,
+        train_config=None,
+        evaluate_config=None,
+        evaluate_fn=None,
+    ):
+        self.best = -1.0
+        self.summary()
+        result = Result()
+        arrays = initial_arrays
+        told = []
+        for now in range(1, num_rounds + 1):
+            replies = grid.send_and_receive(
+                messages=self.configure_train(now, arrays, train_config, grid), timeout=timeout
+            )
+            released, metrics = self.aggregate_train(now, replies)
+            if released is not None:
+                result.arrays = arrays = released
+            if metrics is not None:
+                result.train_metrics_clientapp[now] = metrics
+            replies = grid.send_and_receive(
+                messages=self.configure_evaluate(now, arrays, ConfigRecord(), grid), timeout=timeout
+            )
+            self.aggregate_evaluate(now, replies)
+            central = evaluate_fn(now, arrays)
+            result.evaluate_metrics_serverapp[now] = central
+            self._keep_best(central["accuracy"], arrays)
+            told.append({"round": now, "train": dict(metrics), "central": dict(central)})
+            (self.folder / "results.json").write_text(json.dumps(told))
+        return result
+
+    def _keep_best(self, accuracy, arrays):
+        if accuracy > self.best:
+            self.best = accuracy
+            np.savez(self.folder / "best.npz", *arrays.to_numpy_ndarrays())
+
+
+def accuracies(values):
+    return lambda now, arrays: MetricRecord({"accuracy": values[now]})
+
+
+def test_a_start_of_ones_own_runs_on_shuffled_rounds(tmp_path):
+    inner = Saving(fraction_evaluate=0.0)
+    inner.save_to(tmp_path)
+    config = ConfigRecord({"lr": 0.1})
+    result = shuffled(inner, ledger=tmp_path / "books.db").start(
+        grid_of(),
+        record(FLOATS),
+        num_rounds=3,
+        train_config=config,
+        evaluate_fn=accuracies({1: 0.2, 2: 0.9, 3: 0.5}),
+    )
+    told = json.loads((tmp_path / "results.json").read_text())
+    assert [entry["round"] for entry in told] == [1, 2, 3]
+    assert [entry["train"]["reports"] for entry in told] == [CLIENTS] * 3
+    assert [entry["central"]["accuracy"] for entry in told] == [0.2, 0.9, 0.5]
+    assert inner.best == 0.9  # on the user's own object, not on a copy
+    assert config["lr"] == 0.05
+    assert set(result.train_metrics_clientapp) == {1, 2, 3}
+    best = np.load(tmp_path / "best.npz")
+    assert not np.array_equal(best["arr_0"], numpy_of(result.arrays)["weight"])  # of round 2, not 3
+    again = shuffled(inner, ledger=tmp_path / "books.db")
+    seen = []
+    again.start(
+        grid_of(),
+        record(FLOATS),
+        num_rounds=4,
+        train_config=config,
+        evaluate_fn=lambda now, arrays: seen.append(now) or MetricRecord({"accuracy": 0.0}),
+    )
+    assert seen == [4]  # it goes on after the ledger's last round
+    assert again.accountant.num_rounds == 4
+
+
+def test_a_start_that_wraps_flowers_runs_once():
+    calls = []
+
+    class Announcing(FedAvg):
+        def start(self, *arguments, **named):
+            calls.append("begun")
+            result = super().start(*arguments, **named)
+            calls.append(sorted(result.train_metrics_clientapp))
+            return {"mine": result}
+
+    result = shuffled(Announcing(fraction_evaluate=0.0)).start(grid_of(), record(FLOATS), num_rounds=2)
+    assert calls == ["begun", [1, 2]]
+    assert result["mine"].train_metrics_clientapp[1]["reports"] == CLIENTS
+
+
+def test_the_budget_ends_a_start_of_ones_own():
+    class Announcing(FedAvg):
+        def start(self, *arguments, **named):
+            return super().start(*arguments, **named)
+
+    strategy = shuffled(Announcing(), local_epsilon=1.0, max_epsilon=1.5, randomizer="privunit")
+    with pytest.raises(PrivacyBudgetExhausted):
+        strategy.start(grid_of(), record(FLOATS), num_rounds=100)
+    assert 0 < strategy.accountant.num_rounds < 100
+
+
+def test_a_start_that_cannot_be_run_is_refused():
+    class Fewer(FedAvg):
+        def start(self, grid, arrays):
+            return None
+
+    class Slotted(FedAvg):
+        __slots__ = ("best",)
+
+        def start(self, *arguments, **named):
+            return None
+
+    for kind in (Fewer, Slotted):
+        with pytest.raises(ValueError, match=r"own start\(\).*evaluate_fn.*subclass of ShuffleStrategy"):
+            shuffled(kind())
+    assigned = FedAvg()
+    assigned.start = print
+    with pytest.raises(ValueError, match=r"start\(\) assigned.*evaluate_fn"):
+        shuffled(assigned)
+
+
+# -- waiting for clients ------------------------------------------------------------------------------------
+
+
+class Nodes(InProcessGrid):
+    """Nodes with heartbeats, as many as ``counts`` says from look to look."""
+
+    def __init__(self, counts, *, heartbeat):
+        super().__init__(client_app(), num_nodes=max(counts))
+        self._counts, self._heartbeat, self._now = iter(counts), heartbeat, 0
+        self.looks = 0
+
+    def get_node_ids(self):
+        self.looks += 1
+        self._now = next(self._counts, self._now)
+        return super().get_node_ids()[: self._now]
+
+    def get_nodes(self):
+        return [
+            NodeInfo(node_id=node, heartbeat_interval=self._heartbeat)
+            for node in super().get_node_ids()[: self._now]
+        ]
+
+
+SIMULATED, SUPERNODE = 1e300, 30.0
+
+
+def test_a_simulation_with_too_few_nodes_ends_at_once_and_says_how_to_set_them():
+    with pytest.raises(TimeoutError, match=r"2 clients.*20 are needed.*'num-supernodes=20'"):
+        connected(Nodes([2], heartbeat=SIMULATED), needed=20, timeout=3600, poll_interval=0.01, settling=0.05)
+
+
+def test_a_simulation_whose_nodes_are_still_registering_is_waited_for():
+    grid = Nodes([0, 0, 0, 2, 5, 20], heartbeat=SIMULATED)
+    assert len(connected(grid, needed=20, timeout=3600, poll_interval=0.001, settling=30)) == 20
+
+
+def test_supernodes_are_waited_for_as_long_as_the_user_says(caplog):
+    grid = Nodes([2], heartbeat=SUPERNODE)
+    begun = time.monotonic()
+    with (
+        caplog.at_level(logging.INFO, logger="flwr"),
+        pytest.raises(TimeoutError, match=r"wait longer than the 0.3 s of connect_timeout"),
+    ):
+        connected(grid, needed=20, timeout=0.3, poll_interval=0.01, settling=0.01)
+    assert time.monotonic() - begun >= 0.3
+    assert "2 of 20 connected" in caplog.text
+
+
+def test_nodes_of_flowers_own_simulation_are_recognised():
+    """Its engine registers two nodes, as ``flwr run .`` does by default."""
+    from flwr.server.superlink.fleet.vce.vce_api import _register_nodes
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+
+    factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+    _register_nodes(2, factory)
+    assert _simulated(factory.state().get_node_info())
+
+
+def test_a_strategy_in_a_simulation_of_two_stops_in_seconds():
+    strategy = shuffled(sampling=FixedSize(10), population=CLIENTS, connect_timeout=0.2)
+    with pytest.raises(TimeoutError, match="num-supernodes=20"):
+        strategy.start(Nodes([2], heartbeat=SIMULATED), record(FLOATS), num_rounds=1)
+
+
+# -- what noise leaves of a round ---------------------------------------------------------------------------
+
+
+def test_a_hopeless_run_is_told_so_before_anything_is_sent(caplog):
+    """Ten clients, 62,006 parameters, ε0 = 4: what Flower's quickstart-pytorch makes of a docs' snippet."""
+    model = record({"weights": np.zeros(62_006, dtype=np.float32)})
+    strategy = shuffled(
+        randomizer="privunit", local_epsilon=4.0, clipping_norm=1.0, sampling=FixedSize(10), population=10
+    )
+    grid = grid_of(lambda message, context: pytest.fail("sent"), clients=10)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        shuffle_grid = ShuffleGrid(grid, stage=strategy.settings.stage)
+        strategy.configure_train(1, model, ConfigRecord(), shuffle_grid)
+    mechanism = strategy.settings.mechanism.build(dim=62_006)
+    ratio = np.sqrt(10 / mechanism.worst_variance)
+    [warning] = [entry for entry in caplog.records if "by noise more than by training" in entry.getMessage()]
+    assert warning.levelname == "WARNING"
+    assert f"at most {ratio:.2g} over all rounds" in warning.getMessage()
+    assert f"about {np.ceil(10 / ratio**2):,.0f} reports" in warning.getMessage()
+    assert "fewer parameters" in warning.getMessage()
+    assert "multi-message sum" in warning.getMessage()
+
+
+def test_a_hopeful_run_is_not_warned_and_is_told_once(caplog):
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        shuffled().start(grid_of(), record(FLOATS), num_rounds=3)
+    assert caplog.text.count("Expected noise") == 1
+    assert "by noise more than by training" not in caplog.text
