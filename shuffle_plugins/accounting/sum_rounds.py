@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.gaussian_cover import GaussianCover, gaussian_co
 from shuffle_plugins.accounting.known_cohort import KnownCohort, check_whole
 from shuffle_plugins.accounting.rounds import Adversary, Sampling
 
-_MOST_PARTS = 256
+_MOST_PARTS = 512
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
 
 
@@ -35,7 +35,7 @@ class SumRound(KnownCohort):
             fair ones.
         coin_ratio: bound on |log(P/P')| between the mass P of a number of heads really tossed for one
             coordinate and the mass P' that fair coins have. It holds up to ``fair_coins.DRAWN_REACH``
-            deviations of each client's coins, or of each of up to 256 parts of everybody's; beyond it P is
+            deviations of each client's coins, or of each of up to 512 parts of everybody's; beyond it P is
             zero. None if none is known; then a large ε has no certificate.
         sampling: without replacement, full, or single pass.
         adversary: against whom the round is measured; a server that sees who took part gains what sampling

@@ -104,6 +104,7 @@ class HistogramSum(CoinSum):
             attained=distance,
             trials=2 * whole.trials,
             coin_distance=min(1.0, 2 * whole.coin_distance),
+            coin_ratio=None if whole.coin_ratio is None else 2 * whole.coin_ratio,
             dim=1,
         )
 
