@@ -743,6 +743,15 @@ def test_an_accountant_of_opacus_cannot_count_our_steps(accountant: Any) -> None
     assert foreign.history == []
 
 
+def test_a_hook_may_log_what_our_accountant_says(make_private: Any, train: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    accountant, logged = engine.accountant, []
+    optimizer.attach_step_hook(lambda _: logged.append(accountant.get_epsilon(1e-3)))
+    train(module, optimizer, loader)
+    assert len(logged) == 5
+    assert logged == sorted(logged)
+
+
 def test_the_noise_to_log_is_that_of_the_released_sum() -> None:
     """The deviation over many rounds of one zero gradient, where the randomizer is loudest."""
     module = GradSampleModule(nn.Linear(6, 3))
