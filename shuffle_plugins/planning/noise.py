@@ -102,7 +102,7 @@ class ExpectedNoise:
         return (
             "the noise will drown the updates: the signal-to-noise ratio of a step's mean is at most "
             f"{self.signal_to_noise_ratio:.2g}, {over:.2g} {known} {steps:,} steps, and a run with less than "
-            f"{LEAST_RATIO:g} learns little. What would help: {'; '.join(self.remedies())}"
+            f"{LEAST_RATIO:g} learns badly. What would help: {'; '.join(self.remedies())}"
         )
 
     def remedies(self) -> tuple[str, ...]:
