@@ -145,7 +145,7 @@ def by_setting(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True, help="MNIST in IDX files")
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[2.93, 1.0])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[2.93])
     parser.add_argument(
         "--results", type=Path, default=Path(__file__).parent / "results" / "mnist_tuning.json"
     )
