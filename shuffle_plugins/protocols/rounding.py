@@ -31,6 +31,7 @@ from shuffle_plugins.rows import Rows
 _TILE, _BLOCKS, _WORDS = 512, 16, 128
 _COIN = 1 << 16
 _NARROW = 1 << 15
+_MOST_NARROW = (1 << 31) - 1
 _CHUNK_ENTRIES = 1 << 20
 _GROUP_BYTES, _LEAST_GROUP = 1 << 22, 4
 _COMPUTED = (torch.float32, torch.float64)
@@ -154,6 +155,9 @@ def _compiled(
     table = np.array([[b.data_ptr(), b.stride(0), b.shape[1]] for b in blocks], dtype=np.int64)
     item = blocks[0].element_size()
     group = max(_LEAST_GROUP, _GROUP_BYTES // max(1, rows.dim * item))
+    is_wide = rule.levels >= _NARROW
+    if not is_wide:  # a group is added up in 32 bits
+        group = min(group, _MOST_NARROW // (rule.levels + 1))
     digits = [draw]
     for _ in range(3):
         digits.append(digits[-1].following)
@@ -172,7 +176,7 @@ def _compiled(
             rule.radius,
             rule.factor,
             states,
-            rule.levels >= _NARROW,
+            is_wide,
             into.numpy(),
             apart,
             scales,

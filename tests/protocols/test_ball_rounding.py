@@ -189,3 +189,12 @@ def test_an_empty_batch_sums_to_nothing(path):
     empty = Rows.of(torch.zeros(0, 20))
     assert rule.rows(empty, draw=DRAW).shape == (0, 20)
     assert rule.total(empty, draw=DRAW).tolist() == [0] * 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_many_short_rows_do_not_overflow(dtype):
+    rule = BallRounding(radius=1.0, levels=32_767, limit=1e9)
+    x = torch.ones(70_000, 1, dtype=dtype)
+    expected_total = int(rule.rows(Rows.of(x), draw=DRAW).sum())
+    assert expected_total > 1 << 31
+    assert rule.total(Rows.of(x), draw=DRAW).tolist() == [expected_total]
