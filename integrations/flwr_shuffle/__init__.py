@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_shuffle.clipping import AdaptiveClipping
     from flwr_shuffle.cohort_view import CohortMismatch
     from flwr_shuffle.evaluation import PrivateEvaluation
     from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 _LAZY = {
+    "AdaptiveClipping": "flwr_shuffle.clipping",
     "Anonymous": "flwr_shuffle.stages",
     "AnonymousReply": "flwr_shuffle.grid",
     "ClientLimits": "shuffle_plugins.ledger.client",
@@ -52,6 +54,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "AdaptiveClipping",
     "Anonymous",
     "AnonymousReply",
     "ClientLimits",

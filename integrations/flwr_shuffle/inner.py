@@ -101,9 +101,14 @@ def _named(strategy: Strategy, attribute: str, otherwise: str) -> str:
     return next((name for name in names if name), otherwise)
 
 
+def weight_key(strategy: Strategy) -> str:
+    """Under which the strategy expects a client's weight among its metrics."""
+    return _named(strategy, "weighted_by_key", _WEIGHT_KEY)
+
+
 def synthetic_reply(strategy: Strategy, arrays: ArrayRecord, *, key: str) -> Message:
     """The one reply that stands for a whole round: a model of weight 1, from nobody."""
-    weight = _named(strategy, "weighted_by_key", _WEIGHT_KEY)
+    weight = weight_key(strategy)
     content = RecordDict({key: arrays, _METRICS_KEY: MetricRecord({weight: 1})})
     return Message(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
 

@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 # Flower gives the codes of errors no public address.
 from flwr.common.constant import ErrorCode
 
+from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.randomizers import Spec, spec_from_json
 from shuffle_plugins.mechanisms.spec import MechanismSpec
@@ -33,7 +34,7 @@ MAX_RUN = 128
 _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
 _MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
-_MINIMUM, _METRICS = "minimum", "metrics"
+_MINIMUM, _METRICS, _UPDATE = "minimum", "metrics", "update"
 _TYPES: dict[str, type] = {
     _VERSION: int,
     _TOKEN: bytes,
@@ -46,6 +47,7 @@ _TYPES: dict[str, type] = {
 _OPTIONAL: dict[str, type] = {
     _ANALYZER: bytes,
     _METRICS: str,
+    _UPDATE: str,
 }  # Flower cannot count the bytes of empty values
 _KEY_BYTES = 32
 
@@ -64,6 +66,7 @@ class Instruction:
         minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so
             a mixer gives out no fewer.
         metrics: what to report on, of an evaluation; empty in training, where the model's update is reported.
+        update: how the update is weighed and clipped before it is randomised.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -77,6 +80,7 @@ class Instruction:
     analyzer_key: bytes = b""
     minimum: int = 2
     metrics: tuple[Metric, ...] = ()
+    update: UpdateTerms = PLAIN
 
     def __post_init__(self) -> None:
         if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
@@ -119,6 +123,8 @@ class Instruction:
             record[_ANALYZER] = self.analyzer_key
         if self.metrics:
             record[_METRICS] = to_json(self.metrics)
+        if terms := self.update.to_json():
+            record[_UPDATE] = terms
         return record
 
     @classmethod
@@ -149,11 +155,12 @@ class Instruction:
             analyzer_key=values.get(_ANALYZER, b""),
             minimum=values[_MINIMUM],
             metrics=from_json(values.get(_METRICS, "")),
+            update=UpdateTerms.from_json(values.get(_UPDATE, "")),
         )
 
     def report_dim(self, model_dim: int) -> int:
-        """Length of the vector that is reported: of the model's update, or of the metrics."""
-        return len(self.metrics) or model_dim
+        """Length of the vector that is reported: of the model's update with its bits, or of the metrics."""
+        return len(self.metrics) or model_dim + self.update.bits
 
 
 def instruction_of(message: Message) -> Instruction | None:
@@ -189,7 +196,7 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
 
     terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
-    asked = instruction.analyzer_key + to_json(instruction.metrics).encode()
+    asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
     digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
     return RoundContext(
         run=instruction.run, token=instruction.token, fingerprint=digest, minimum=instruction.minimum

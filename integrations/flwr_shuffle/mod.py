@@ -17,6 +17,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from flwr_shuffle.client_ledger import charge, count_outcome, failed_share
+from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.limits import (
     CLOSED,
@@ -189,10 +190,14 @@ class ShuffleMod:
             context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
         )
         try:
-            source = _metrics(message, context, instruction) if instruction.metrics else _update(message)
+            source = (
+                _metrics(message, context, instruction)
+                if instruction.metrics
+                else _update(message, instruction)
+            )
         except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_MODEL) from error
-        dim = len(source.nothing)
+        dim = instruction.report_dim(len(source.nothing))
         try:
             mechanism = instruction.mechanism.build(dim=dim)
             size = instruction.mechanism.report_bytes(dim=dim)
@@ -207,7 +212,8 @@ class ShuffleMod:
             raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
         shuffled = _promised(instruction.mechanism, dim, instruction.minimum)
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
-        return _Task(source, mechanism, instruction.participation, pack, settings.reply_seconds)
+        terms = instruction.update
+        return _Task(source, mechanism, terms, instruction.participation, pack, settings.reply_seconds)
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
@@ -275,18 +281,20 @@ class _Task:
 
     source: _Source
     mechanism: Randomizer
+    terms: UpdateTerms
     participation: float
     pack: Packing
     reply_seconds: float | None
 
     def payload(self, vector: Tensor) -> bytes:
         """One report of a vector (dim,), or by a secret coin a dummy; ValueError if it is not finite."""
+        vector = self.terms.prepared(vector, self.mechanism)
         report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
         return self.pack(report if _coin(self.participation) else None)
 
 
-def _update(message: Message) -> _Source:
-    """The change of the model's arrays by training.
+def _update(message: Message, instruction: Instruction) -> _Source:
+    """The change of the model's arrays by training, weighed as the instruction says.
 
     Raises:
         ValueError: if the message's model cannot be trained.
@@ -296,7 +304,8 @@ def _update(message: Message) -> _Source:
     before = layout.flatten(arrays)
 
     def read(answer: Message) -> Tensor:
-        return layout.flatten(_returned(answer, key)).sub_(before)
+        moved = layout.flatten(_returned(answer, key)).sub_(before)
+        return moved.mul_(instruction.update.weight(answer.content))
 
     return _Source(torch.zeros_like(before), read)
 

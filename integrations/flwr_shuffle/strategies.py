@@ -67,7 +67,7 @@ def check_strategy(strategy: Strategy) -> None:
         if isinstance(layer, QFedAvg):
             raise ValueError(
                 f"{name} weighs every update by that client's own loss, and no loss leaves a client in a "
-                "shuffled round. Use FedAvg or FedAdam"
+                "shuffled round. Use FedAvg or FedAdam; max_examples=… weighs updates on the clients"
             )
         if isinstance(layer, _TREES):
             raise ValueError(
@@ -78,7 +78,7 @@ def check_strategy(strategy: Strategy) -> None:
             raise ValueError(
                 f"{name} clips or adds noise a second time, to reports that clients have clipped and "
                 "randomised already, and its own accounting would be of something else. Give the strategy "
-                "that it wraps"
+                "that it wraps; a clipping norm that moves by itself is adaptive_clipping=…"
             )
     _check_start(strategy)
 

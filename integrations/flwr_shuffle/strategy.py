@@ -22,10 +22,18 @@ from torch import Tensor
 
 from flwr_shuffle.books import Books
 from flwr_shuffle.checkpoints import ModelState, restore_strategy, strategy_state
+from flwr_shuffle.clipping import PLAIN, AdaptiveClipping, UpdateTerms
 from flwr_shuffle.connecting import connected
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation, record_of
 from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
-from flwr_shuffle.inner import evaluation_messages, messages_of, model_of, synthetic_reply, typed_alike
+from flwr_shuffle.inner import (
+    evaluation_messages,
+    messages_of,
+    model_of,
+    synthetic_reply,
+    typed_alike,
+    weight_key,
+)
 from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
 from flwr_shuffle.outlook import tell_outlook
 from flwr_shuffle.randomizers import Randomizer, Spec
@@ -49,6 +57,8 @@ from shuffle_plugins.shuffler.base import Shuffler
 
 _log = logging.getLogger("flwr")
 
+_NORM, _INNER = "clipping-norm", "inner-strategy"
+
 _ENOUGH_ERRORS = 20  # in a row: if half of all clients took part, one run in a million would come to that
 
 
@@ -62,6 +72,7 @@ class _Round:
     arrays_key: str
     layout: Layout
     metrics: tuple[Metric, ...]
+    terms: UpdateTerms
     mechanism: Randomizer
     candidates: int
     invited: int
@@ -109,6 +120,11 @@ class ShuffleStrategy(Strategy):
         sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
         population: fewest connected clients to start a round; each round draws from all that are connected,
             and is accounted for with their number.
+        adaptive_clipping: lets the clipping norm follow a quantile of the clients' updates; it starts at
+            ``clipping_norm``. A sum's ``dim`` must then be one more than the model's.
+        max_examples: weighs each update by the client's number of examples: by its number over this public
+            one, and by 1 from there on. The weights stay on the clients; an update is weighed before it is
+            clipped. None weighs all alike.
         shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports, for
             a sum a :class:`SummingStage`.
         minimum_reports: fewest reports to release a round, at least 2 and the shuffler's own minimum; by
@@ -162,6 +178,8 @@ class ShuffleStrategy(Strategy):
         clipping_norm: float | None = None,
         sampling: ClientSampling,
         population: int,
+        adaptive_clipping: AdaptiveClipping | None = None,
+        max_examples: int | None = None,
         shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
         honest_fraction: float = 1.0,
@@ -207,6 +225,12 @@ class ShuffleStrategy(Strategy):
         self._done = 0
         self._run = ""
         self._errors: Counter[str] = Counter()
+        self._adaptive = adaptive_clipping
+        self._terms = UpdateTerms(
+            clipping_norm=None if adaptive_clipping is None else float(mechanism.radius),
+            max_examples=max_examples,
+            examples_key=weight_key(strategy),
+        )
         self._planned = 1
         self._told: tuple[int, int, int] | None = None
         self._invited = self._answered = 0
@@ -379,7 +403,14 @@ class ShuffleStrategy(Strategy):
         if current is None or found is None:
             return None, None
         total, count = found
-        arrays, metrics = self._released(current, total / count)
+        mean, share = current.terms.read(total / count, current.mechanism)
+        if share is not None and self._adaptive is not None:
+            norm = self._adaptive.moved(current.terms.clipping_norm or 0.0, share=share)
+            self._terms = current.terms.at(norm)
+            _log.info(
+                "aggregate_train: %.0f %% were within the clipping norm; it is now %.3g", 100 * share, norm
+            )
+        arrays, metrics = self._released(current, mean)
         return arrays, self._with_spending(current, metrics, count)
 
     def configure_evaluate(
@@ -461,7 +492,8 @@ class ShuffleStrategy(Strategy):
         layout = Layout.of(sent)
         metrics = () if evaluation is None else evaluation.ranges
         spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
-        mechanism = spec.build(dim=len(metrics) or layout.dim)
+        terms = self._terms if evaluation is None else PLAIN
+        mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
         drawn = {"candidates": candidates, "invited": len(messages), "minimum": minimum}
         worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
         checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
@@ -478,6 +510,7 @@ class ShuffleStrategy(Strategy):
             analyzer_key=settings.stage.analyzer_key,
             minimum=minimum,
             metrics=metrics,
+            update=terms,
         )
         record = instruction.to_record()
         for message in messages:
@@ -490,6 +523,7 @@ class ShuffleStrategy(Strategy):
             arrays_key=key,
             layout=layout,
             metrics=metrics,
+            terms=terms,
             mechanism=mechanism,
             candidates=candidates,
             invited=len(messages),
@@ -547,7 +581,7 @@ class ShuffleStrategy(Strategy):
             budget = f"ε ≤ {settings.max_epsilon:g} against {settings.against}"
         lines = [
             f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}",
-            f"Clipping norm: {settings.mechanism.radius:g}",
+            f"Clipping norm: {self._terms.clipping_norm or settings.mechanism.radius:g}",
             f"Sampling: {settings.sampling} of at least {settings.population} clients",
             f"Fewest reports: {self.minimum_reports}",
             f"Assumed honest: {settings.honest_fraction:.0%} of the clients",
@@ -585,7 +619,7 @@ class ShuffleStrategy(Strategy):
                 "the ledger's checkpoint is of a model with other arrays; give this model another name "
                 "(model=…) or another ledger"
             )
-        restore_strategy(self.strategy, state.strategy)
+        restore_strategy(self.strategy, self._restored(state.strategy))
         self._arrays = state.arrays
         self._done = checkpoint.server_round
 
@@ -597,6 +631,20 @@ class ShuffleStrategy(Strategy):
             timeout=settings.connect_timeout,
             poll_interval=settings.poll_interval,
         )
+
+    def _kept(self) -> Any:
+        """What the next process needs beside the model."""
+        kept = strategy_state(self.strategy)
+        if self._terms.clipping_norm is None:
+            return kept
+        return {_NORM: self._terms.clipping_norm, _INNER: kept}
+
+    def _restored(self, kept: Any) -> Any:
+        """The inner strategy's part of what :meth:`_kept` kept."""
+        adapted = isinstance(kept, dict) and kept.keys() == {_NORM, _INNER}
+        if adapted and self._adaptive is not None:
+            self._terms = self._terms.at(float(kept[_NORM]))
+        return kept[_INNER] if adapted else kept
 
     def _tell_outlook(self, mechanism: Randomizer, invited: int) -> None:
         """Once, and again if the model, the rounds or the size of a cohort's order of magnitude change."""
@@ -690,9 +738,7 @@ class ShuffleStrategy(Strategy):
             self._books.complete(current.token, checkpoint=None)
             return None, metrics
         arrays = typed_alike(arrays, current.arrays)
-        checkpoint = (
-            ModelState(arrays, strategy_state(self.strategy)).to_bytes() if self._books.durable else None
-        )
+        checkpoint = ModelState(arrays, self._kept()).to_bytes() if self._books.durable else None
         self._books.complete(current.token, checkpoint=checkpoint)
         self._arrays = arrays
         return arrays, metrics

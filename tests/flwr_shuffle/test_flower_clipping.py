@@ -1,0 +1,167 @@
+"""A clipping norm that follows the updates, and updates weighed by examples."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import AdaptiveClipping, FixedSize, InProcessGrid, ShuffleMod
+from flwr_shuffle.clipping import UpdateTerms
+from flwr_shuffle.messages import Instruction, context_of
+from strategy_harness import record, shuffled
+
+from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.ledger.client import ClientLimits
+from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.protocols import VectorSum
+
+DIM = 8
+FLAT = {"weights": np.zeros(DIM, dtype=np.float32)}
+NORMS = {"laplace": 1, "privunit": 2, "linf-block": math.inf}
+
+
+def lengths_app(lengths, *, examples=None):
+    """Clients whose update points along the first axis, as long as ``lengths`` says."""
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=1000))])
+
+    @app.train()
+    def _(message, context):
+        client = int(context.node_config["partition-id"])
+        array = message.content["arrays"]["weights"].numpy().copy()
+        array[0] += lengths[client]
+        metrics = MetricRecord({} if examples is None else {"num-examples": examples[client]})
+        return Message(
+            RecordDict({"arrays": record({"weights": array}), "metrics": metrics}), reply_to=message
+        )
+
+    return app
+
+
+def run(lengths, *, rounds=1, examples=None, **options):
+    grid = InProcessGrid(lengths_app(lengths, examples=examples), num_nodes=len(lengths))
+    chosen = {"sampling": FixedSize(len(lengths)), "population": len(lengths)} | options
+    strategy = shuffled(FedAvg(fraction_evaluate=0.0), **chosen)
+    result = strategy.start(grid, record(FLAT), num_rounds=rounds)
+    return strategy, result.arrays["weights"].numpy()
+
+
+@pytest.mark.parametrize("name", sorted(NORMS))
+@pytest.mark.parametrize("length", [0.0, 1e-30, 0.3, 2.0, 1e30])
+def test_an_update_and_its_bit_lie_in_the_mechanisms_ball(name, length):
+    mechanism = MechanismSpec(name=name, local_epsilon=2.0, radius=0.7).build(dim=DIM + 1)
+    direction = torch.randn(DIM, dtype=torch.float64)
+    update = length * direction / torch.linalg.vector_norm(direction, ord=NORMS[name])
+    terms = UpdateTerms(clipping_norm=0.5)
+    vector = terms.prepared(update, mechanism)
+    assert float(torch.linalg.vector_norm(vector, ord=NORMS[name])) <= 0.7 * (1 + 1e-12)
+    back, share = terms.read(vector, mechanism)
+    torch.testing.assert_close(back, update * min(1.0, 0.5 / max(length, 1e-300)))
+    assert share == (1.0 if length <= 0.5 else 0.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_is_a_failure(value):
+    mechanism = MechanismSpec(name="laplace", local_epsilon=2.0, radius=1.0).build(dim=DIM + 1)
+    with pytest.raises(ValueError, match="not finite"):
+        UpdateTerms(clipping_norm=0.5).prepared(torch.full((DIM,), value), mechanism)
+
+
+def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
+    """Updates of length 1 to 20; the norm starts at 1 and should come near their median."""
+    lengths = np.linspace(1, 20, 20)
+    options = {"randomizer": "laplace", "local_epsilon": 400.0, "clipping_norm": 1.0}
+    adapting, _ = run(lengths, rounds=30, adaptive_clipping=AdaptiveClipping(learning_rate=0.5), **options)
+    fixed, _ = run(lengths, rounds=30, **options)
+    assert 8 < adapting._terms.clipping_norm < 13
+    for against in (Against.OBSERVER, Against.SERVER):
+        assert adapting.accountant.spent(1e-6, against=against) == fixed.accountant.spent(
+            1e-6, against=against
+        )
+
+
+def test_the_mean_is_of_updates_clipped_to_the_rounds_norm():
+    strategy, weights = run([0.5, 4.0], adaptive_clipping=AdaptiveClipping(), clipping_norm=1.0)
+    assert weights[0] == pytest.approx((0.5 + 1.0) / 2, abs=0.1)
+    assert strategy._terms.clipping_norm == pytest.approx(1.0, abs=0.05)  # half of them within: it stays
+
+
+def test_a_sum_adapts_too():
+    protocol = VectorSum.calibrated(
+        dim=DIM + 1, radius=1.0, clients=40, population=40, epsilon=15.0, delta=1e-6, num_steps=20
+    )
+    strategy, _ = run(
+        [5.0] * 40,
+        rounds=15,
+        adaptive_clipping=AdaptiveClipping(learning_rate=0.5),
+        randomizer=protocol,
+        local_epsilon=None,
+        clipping_norm=None,
+    )
+    assert 3 < strategy._terms.clipping_norm < 7
+
+
+def test_the_norm_survives_the_process(tmp_path):
+    options = {"adaptive_clipping": AdaptiveClipping(), "clipping_norm": 1.0, "ledger": tmp_path / "b.db"}
+    first, _ = run([9.0] * 10, rounds=3, **options)
+    again, _ = run([9.0] * 10, rounds=3, **options)
+    assert again._terms.clipping_norm == first._terms.clipping_norm > 1.2
+
+
+def test_updates_are_weighed_before_they_are_clipped():
+    """5 of 10 examples of length 2 count 1, and 40 of 10 no more than a client can: all of 3."""
+    _, weights = run([2.0, 3.0], examples=[5, 40], max_examples=10, clipping_norm=3.0)
+    assert weights[0] == pytest.approx((1.0 + 3.0) / 2, abs=0.15)
+
+
+def test_a_client_without_a_number_of_examples_reports_zeros():
+    _, weights = run([2.0, 2.0], max_examples=10, clipping_norm=3.0)
+    assert weights[0] == pytest.approx(0, abs=0.15)
+
+
+def test_weights_do_not_leave():
+    """A reply is one payload of constant size, whatever the number of examples."""
+    sizes = set()
+    for examples in (1, 10**9):
+        grid = InProcessGrid(lengths_app([1.0, 1.0], examples=[examples] * 2), num_nodes=2)
+        received = []
+        answers = grid._answers
+        grid._answers = lambda messages, a=answers, r=received: r.extend(a(messages)) or list(r)
+        strategy = shuffled(sampling=FixedSize(2), population=2, max_examples=10)
+        strategy.start(grid, record(FLAT), num_rounds=1)
+        assert all(list(reply.content) == ["shuffle"] for reply in received)
+        sizes |= {len(reply.content["shuffle"]["payload"]) for reply in received}
+    assert len(sizes) == 1
+
+
+def test_clients_told_different_terms_do_not_fit_together():
+    asked = Instruction(
+        token=b"t" * 16,
+        run="1",
+        server_round=1,
+        mechanism=MechanismSpec(name="privunit", local_epsilon=2.0, radius=1.0),
+        update=UpdateTerms(clipping_norm=0.5, max_examples=7),
+    )
+    assert Instruction.from_record(asked.to_record()) == asked
+    other = replace(asked, update=UpdateTerms(clipping_norm=0.6))
+    assert context_of(asked, dim=9).fingerprint != context_of(other, dim=9).fingerprint
+    assert asked.report_dim(8) == 9
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "1", '{"clipping_norm": -1.0}', '{"max_examples": true}', '{"a": 1}', "{"]
+)
+def test_terms_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match=r"terms|clipping_norm|max_examples|Expecting"):
+        UpdateTerms.from_json(text)
+
+
+def test_arguments_out_of_range_are_refused():
+    for options in ({"quantile": 1.5}, {"learning_rate": 0.0}, {"learning_rate": math.inf}):
+        with pytest.raises(ValueError, match=r"quantile|learning_rate"):
+            AdaptiveClipping(**options)
+    with pytest.raises(ValueError, match="max_examples"):
+        shuffled(max_examples=0)
