@@ -1,7 +1,8 @@
-"""What a client agrees to: limits and keys from its own code and node_config, never from the server.
+"""What a client agrees to: limits from node_config and the app's ShuffleMod, keys from node_config only.
 
-A client's ``node_config`` belongs to whoever runs the node; the app's code, and what it gives to the
-constructor, comes with the run. Where both set a limit, the stricter one holds.
+The operator of a node writes its ``node_config``. The app's code, with the arguments of ``ShuffleMod(...)``,
+is delivered with the run. Messages from the server set no limits. Where both set a limit, the stricter one
+holds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ OPEN_TYPES = {
     "get_parameters": "shuffle-allow-get-parameters",
     "get_properties": "shuffle-allow-get-properties",
 }
-"""Types of messages that an app may answer without protection, by the key that allows it."""
+"""For each message type answered without protection only if allowed: the ``node_config`` key that allows
+it."""
 
 KEYS = frozenset(
     {
@@ -64,21 +66,28 @@ _COUNTED = frozenset({MAX_LOCAL_EPSILON, MAX_ROUNDS, MAX_TOTAL_LOCAL_EPSILON, MA
 
 
 class ClientRefusal(StrEnum):
-    """Why a client answers with an error: constants, which depend on configuration and request alone."""
+    """The texts with which a client refuses, constants without data. Only two can depend on how training
+    went."""
 
     NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
     BAD_INSTRUCTION = "shuffle: the instruction is malformed"
-    BAD_MODEL = "shuffle: the message must hold one ArrayRecord of real numbers, and integers if need be"
+    BAD_MODEL = (
+        "shuffle: the message must hold one ArrayRecord of floating-point arrays; integer arrays may "
+        "be among them"
+    )
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
-    SEALED_SUM = "shuffle: a share of a sum protects nobody in an envelope; sums need a stage that adds up"
+    SEALED_SUM = (
+        "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
+        "single share is not private; the server must use SummingStage"
+    )
     BAD_SETTINGS = "shuffle: the client's node_config is not valid"
     NO_EVALUATE = (
-        "shuffle: this client does not send evaluation results without protection; its operator allows it "
-        "by shuffle-allow-evaluate=true in node_config, a simulation by ShuffleMod(allow=['evaluate'])"
+        "shuffle: this client does not send evaluation results without protection; to allow it, set "
+        "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"
     )
     NO_QUERY = (
-        "shuffle: this client does not answer queries; its operator allows it by shuffle-allow-query=true "
-        "in node_config, a simulation by ShuffleMod(allow=['query'])"
+        "shuffle: this client does not answer queries; to allow it, set shuffle-allow-query=true in its "
+        "node_config, or, in a simulation, ShuffleMod(allow=['query'])"
     )
     NO_GET_PARAMETERS = (
         "shuffle: this client does not send its model without protection; its operator allows it by "
@@ -95,13 +104,13 @@ class ClientRefusal(StrEnum):
     )
     NO_TOTAL = (
         "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
-        "shuffle-max-total-local-epsilon in its node_config (where a mixer holds the server to its promises, "
-        "shuffle-max-epsilon will do), or, in a simulation, "
+        "shuffle-max-total-local-epsilon in its node_config (with shuffle-mixer-public-key set, "
+        "shuffle-max-epsilon and shuffle-delta are enough), or, in a simulation, "
         "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
     )
     NO_LEDGER = (
-        "shuffle: the limits in the client's node_config hold over all runs, so it must also have a "
-        "shuffle-ledger-file to count in"
+        "shuffle: the client's node_config sets limits but no shuffle-ledger-file, which is needed to count "
+        "what is spent over all runs"
     )
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
@@ -131,7 +140,7 @@ CLOSED = {
     "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
     "get_properties": ClientRefusal.NO_GET_PROPERTIES,
 }
-"""How a message of a type that is not allowed is refused."""
+"""For each of these message types: the refusal that is sent if it is not allowed."""
 
 
 class ClientRefused(Exception):
@@ -148,7 +157,7 @@ class ClientSettings:
 
     Attributes:
         limits: on ε0 per round, rounds, total ε0, the fewest reports of a round, and the certified ε.
-        max_local_delta: largest δ0 of a report; 0 admits pure ε0 mechanisms alone.
+        max_local_delta: largest δ0 of a report; with 0 only mechanisms with δ0 = 0 are accepted.
         ledger_file: where the client counts; None keeps the count in Flower's context.
         mixer_key: public key of the mixer, 32 bytes; None sends unsealed reports.
         signing_key_file: the client's private signing key; present if and only if ``mixer_key`` is.
@@ -173,13 +182,13 @@ class ClientSettings:
         """The settings of a node.
 
         Args:
-            node_config: of the node; keys that do not start with ``shuffle-`` are somebody else's.
+            node_config: of the node; keys that do not start with ``shuffle-`` are ignored.
             limits: from the app's code, if any.
             max_local_delta: from the app's code, if any.
 
         Raises:
-            ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (a mistyped limit must not be without
-                effect) or a value of another type or out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
+            ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed)
+                or a value has the wrong type or is out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
                 if nobody limits all rounds together (``max_epsilon`` does, where a mixer's key is pinned);
                 NO_LEDGER if the node's limits have no file to count in.
         """
@@ -267,7 +276,7 @@ def check_max_local_delta(limit: float) -> float:
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
-    """Limits that hold only where both hold; None in a field is no limit."""
+    """For each field the stricter of both limits; None means no limit."""
     fewest = [limits.min_reports for limits in (first, second) if limits.min_reports is not None]
     return ClientLimits(
         max_local_epsilon=_least(first.max_local_epsilon, second.max_local_epsilon),

@@ -19,54 +19,66 @@ _iterations = itertools.count()
 _FEW = 64
 
 
+def new_iteration() -> int:
+    """A number that no other iteration in this process has.
+
+    Samplers and batches that are announced by hand take theirs from here: under ``sampling="epoch"`` two
+    iterations of one number would be charged as one epoch.
+    """
+    return next(_iterations)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """A batch that is being handed to the training loop: a whole round, or a physical batch of one.
+    """One batch that a loader hands out: the records of one draw of the sampler (a round), or one of the
+    smaller physical batches into which ``BatchMemoryManager`` splits them.
 
     Attributes:
         rows: number of records in the batch, in this process; zero for an empty Poisson batch.
-        round: which draw of the sampler it belongs to; by default one of its own.
+        round: number of the draw that it belongs to; by default a new number.
         part: its place among the round's physical batches, from 0.
         parts: how many physical batches the round has; 1 unless ``BatchMemoryManager`` splits it.
-        iteration: which iteration over the sampler it belongs to; by default one of its own.
-        cohort: checksum of the round's record numbers over all processes, by which several processes tell
-            whether they are at the same draw.
+        iteration: number of the iteration over the sampler; by default a new number.
+        checksum: CRC-32 of the round's record numbers over all processes; processes compare it to check that
+            they are at the same draw.
     """
 
     rows: int
     round: int = field(default_factory=lambda: next(_rounds))
     part: int = 0
     parts: int = 1
-    iteration: int = field(default_factory=lambda: next(_iterations))
-    cohort: int = 0
+    iteration: int = field(default_factory=new_iteration)
+    checksum: int = 0
 
     @property
     def last(self) -> bool:
-        """Whether the round is complete with this batch."""
+        """Whether this is the round's last physical batch."""
         return self.part == self.parts - 1
 
 
 class DeliveryListener(Protocol):
-    """Whoever turns delivered batches into rounds: a shuffle optimizer."""
+    """What samplers and loaders call on the optimizer."""
 
     def attach_sampler(self, sampler: CohortSampler) -> None:
-        """From now on only batches of this sampler are taken.
+        """Called by ``CohortSampler.attach``: check that the sampler draws the rounds that this listener
+        accounts for.
 
         Raises:
             ShufflePrivacyError: if the sampler draws other rounds than the listener accounts for.
         """
 
     def begin_iteration(self) -> None:
-        """An iteration begins; whatever an earlier one left unfinished is void."""
+        """Called when an iteration begins: drop a round that was begun and not released."""
 
     def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
-        """A batch is handed out; an earlier one that was not stepped on is void."""
+        """Called when a batch is handed out: the next step is on it, and no longer on an earlier one."""
 
 
 class DeliveredTensors:
-    """Tells tensors of the last delivered batch from those of earlier ones, and keeps none of them alive.
+    """Finds out whether a tensor belongs to the latest delivered batch or to an earlier one; holds weak
+    references.
 
-    Tensors are known by the memory they share, so slices and views are recognised; copies, such as those on
+    Tensors are compared by their storage, so slices and views are recognised; copies, such as those on
     another device, are not.
     """
 
@@ -91,10 +103,10 @@ class DeliveredTensors:
 class StaleInputs:
     """A forward pre-hook that notices training on the tensors of an earlier batch.
 
-    A copy of it, as in a copied or unpickled model, notices nothing: that model is another one.
+    Copies of this hook, as in a copied or unpickled model, check nothing.
 
     Attributes:
-        seen: whether it has noticed any since the last delivery.
+        seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
     """
 
     def __init__(self) -> None:
@@ -109,7 +121,8 @@ class StaleInputs:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Look at the inputs of a training pass; evaluation may see any batch again."""
+        """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
+        any batch."""
         if self._delivered is None or self.seen or not (module.training and torch.is_grad_enabled()):
             return
         self.seen = self._delivered.any_stale((args, kwargs))

@@ -19,17 +19,19 @@ from opacus_shuffle.samplers import CohortSampler, PhysicalBatches, PoissonSampl
 class CohortLoader(DataLoader[Any]):
     """A ``DataLoader`` that announces every batch to the optimizer at the moment it is delivered.
 
-    A :class:`CohortSampler` may draw far ahead of training, for worker processes; the optimizer takes one
-    step on a batch that was delivered, and none on any other. ``BatchMemoryManager`` splits its batches.
+    With worker processes the :class:`CohortSampler` draws batches before training needs them. The optimizer
+    therefore accepts one step per batch, and only after its delivery. ``BatchMemoryManager`` can split this
+    loader's batches.
 
     Args:
         dataset: map-style data set with as many records as the sampler's population.
-        batch_sampler: draws the batches; ``batch_sampler.attach(optimizer)`` says who is told.
+        batch_sampler: draws the batches: a CohortSampler, or PhysicalBatches of one.
+            Attach the optimizer to the CohortSampler first (``sampler.attach(optimizer)``).
         options: further arguments of ``DataLoader``, such as ``num_workers``.
 
     Raises:
-        ShufflePrivacyError: if the batches are drawn otherwise, of another population than the data set, or
-            are not delivered in order (``in_order=False``).
+        ShufflePrivacyError: if ``batch_sampler`` is of another type, if its population is not the data set's
+            size, or if ``in_order=False``.
     """
 
     def __init__(
@@ -37,7 +39,8 @@ class CohortLoader(DataLoader[Any]):
     ) -> None:
         if not isinstance(batch_sampler, (CohortSampler, PhysicalBatches)):
             raise ShufflePrivacyError(
-                f"batch_sampler must be a FixedSizeSampler or a PoissonSampler, got {batch_sampler!r}"
+                "batch_sampler must be a FixedSizeSampler, a PoissonSampler or an EpochSampler, got "
+                f"{batch_sampler!r}"
             )
         self._cohorts = batch_sampler.cohorts if isinstance(batch_sampler, PhysicalBatches) else batch_sampler
         if isinstance(dataset, Sized) and len(dataset) != self._cohorts.population:
@@ -62,7 +65,8 @@ class CohortLoader(DataLoader[Any]):
         return self._deliver(batches, self._cohorts.drawn)
 
     def _deliver(self, batches: Iterator[Any], drawn: deque[Delivery]) -> Iterator[Any]:
-        """Hand out batches in the order in which they were drawn; an error while loading one is the end."""
+        """Hand out batches in the order in which they were drawn; an error while loading a batch ends the
+        iteration."""
         while True:
             self._cohorts.check_current(drawn)
             try:
@@ -80,7 +84,7 @@ class CohortLoader(DataLoader[Any]):
 
 
 def _options(data_loader: DataLoader[Any]) -> dict[str, Any]:
-    """What a loader like this one is built with, beside its data set and its sampling."""
+    """Arguments to build another loader like this one; data set and sampler are not among them."""
     return {
         name: getattr(data_loader, name)
         for name in (
@@ -104,7 +108,8 @@ _opacus_wrap_data_loader = batch_memory_manager.wrap_data_loader
 def wrap_data_loader(
     *, data_loader: DataLoader[Any], max_batch_size: int, optimizer: DPOptimizer
 ) -> DataLoader[Any]:
-    """What ``BatchMemoryManager`` trains on: its own wrapper, but of our loaders one that announces batches.
+    """The loader that ``BatchMemoryManager`` iterates over: a :class:`CohortLoader` of physical batches if an
+    optimizer is attached to the loader's sampler, otherwise what Opacus's own function returns.
 
     Raises:
         ShufflePrivacyError: if the loader announces its batches to another optimizer.
@@ -132,18 +137,21 @@ def wrap_data_loader(
 def announce_physical_batches() -> None:
     """Make Opacus's ``BatchMemoryManager`` split our loaders by :func:`wrap_data_loader`.
 
-    It calls ``opacus.utils.batch_memory_manager.wrap_data_loader``, which is replaced; loaders of others are
-    still wrapped by Opacus's function. If Opacus calls something else one day, the sampler refuses to be
-    iterated. Harmless to repeat.
+    This monkey-patches ``opacus.utils.batch_memory_manager.wrap_data_loader``. Other loaders still go to
+    Opacus's function. Should a later Opacus not call that name, it would build a plain DataLoader, which a
+    sampler with an optimizer attached refuses. Calling this twice does no harm.
     """
     batch_memory_manager.wrap_data_loader = wrap_data_loader
 
 
 def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
-    """n and k of a loader, exactly: the size of its data set and its batch size.
+    """The size of a loader's data set (n) and its batch size (k); of a ``DPDataLoader`` the expected batch
+    size.
 
     Raises:
-        ShufflePrivacyError: if the loader draws its batches in a way that our sampler would silently undo.
+        ShufflePrivacyError: if it is no DataLoader; if its data set is empty, iterable-style or without a
+            length; if it has no batch size, or one larger than the data set; or if its own sampler would
+            be replaced.
     """
     if not isinstance(data_loader, DataLoader):
         raise ShufflePrivacyError(f"data_loader must be a torch DataLoader, got {type(data_loader).__name__}")
@@ -171,7 +179,7 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
     if type(sampler) is not SequentialSampler and not plain_random:
         raise ShufflePrivacyError(
             f"the loader's {type(sampler).__name__} would be replaced, because the accounting holds for the "
-            "engine's own sampler only. Build the loader with batch_size and shuffle=True and nothing else; "
+            "engine's own sampler only. Build the loader with batch_size=k and no sampler, shuffled or not; "
             "under several processes the engine splits each batch itself"
         )
     if data_loader.batch_size > len(dataset):
@@ -182,7 +190,7 @@ def population_and_cohort(data_loader: DataLoader[Any]) -> tuple[int, int]:
 
 
 def _rounded_cohort(sample_rate: float, *, population: int) -> int:
-    """The whole number of records nearest to what a Poisson loader of Opacus's draws on average."""
+    """The expected batch size of a ``DPDataLoader``, rounded to a whole number."""
     cohort = round(sample_rate * population)
     if not 1 <= cohort <= population:
         raise ShufflePrivacyError(
@@ -197,7 +205,8 @@ def with_sampler(
 ) -> CohortLoader:
     """A loader like ``data_loader`` that draws its batches from ``sampler``.
 
-    Under Poisson sampling a batch may be empty; it then has the structure of a batch of the first record.
+    Under Poisson sampling a batch may be empty; it then has the tensors of a batch of the first record, with
+    no rows.
     """
     collate_fn = data_loader.collate_fn
     if isinstance(sampler, PoissonSampler):

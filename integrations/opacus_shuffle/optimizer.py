@@ -673,7 +673,7 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
 
     def _agree(self, *, refused: bool) -> list[list[int]]:
         """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""
-        drawn = None if self._batch is None else self._batch.cohort
+        drawn = None if self._batch is None else self._batch.checksum
         checksum = zlib.crc32(repr((self.shuffle_round.state(), self.mechanism.radius, drawn)).encode())
         own = torch.tensor(
             [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
 from abc import abstractmethod
@@ -17,13 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
-from opacus_shuffle.deliveries import Delivery, DeliveryListener
+from opacus_shuffle.deliveries import Delivery, DeliveryListener, new_iteration
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
-
-_iterations = itertools.count()
 
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:
@@ -189,7 +186,7 @@ class CohortSampler(BatchSampler):
             self._randomness = SeededRandomness(seed_from(self._source))
         self.check_current(drawn)
         self.start()
-        iteration = next(_iterations)
+        iteration = new_iteration()
         for _ in range(self.num_steps):
             self.check_current(drawn)
             cohort = self.draw()
@@ -199,7 +196,7 @@ class CohortSampler(BatchSampler):
                 rows=len(batch),
                 parts=parts,
                 iteration=iteration,
-                cohort=zlib.crc32(cohort.numpy().tobytes()),
+                checksum=zlib.crc32(cohort.numpy().tobytes()),
             )
             for part, indices in enumerate(np.array_split(batch, parts)):
                 self.check_current(drawn)

@@ -1,16 +1,20 @@
-r"""Rows of a ball rounded at random to whole numbers, and added up, in one pass that keeps no copy of them.
+r"""Clips rows to a ball, rounds them at random to whole numbers, and adds them up without a rounded copy.
 
-**The law.** A row x is multiplied by s = levels/radius · min(1, radius/‖x‖), and each entry y of the product
-becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability ⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others.
-A rounded row longer than a limit is y rounded towards zero instead.
+**The law.** A row x is multiplied by s = factor · min(1, radius/‖x‖), factor = (1 - 1e-12) · levels/radius,
+and each entry y of the product becomes ⌊y⌋ or ⌊y⌋ + 1, the latter with probability
+⌊2**62 · (y - ⌊y⌋)⌋/2**62, independently of all others. A rounded row longer than a limit is y rounded towards
+zero instead.
 
 **The draws.** A draw is 62 bits, u/2**62 in [0, 1), and the entry becomes ⌊y + u/2**62⌋ with y - ⌊y⌋ cut
-to 62 bits. Its first 16 bits, a coin, are read for every entry; if they leave open whether there is a carry,
-which one coin in 2**16 does, three further digits of 16, 16 and 14 bits are. Digit k comes from the k-th
-nonce of one keystream, so a digit that is not looked at is not made. Columns are cut, block by block, into
-tiles of 512; tile t of row i has 16 blocks of the keystream of each digit, from 16·(i·tiles + t) on, and its
-entry 32·w + 16·h + b is half h (0 the lower) of word w of the b-th of them. So values do not depend on how
-rows are shared out to threads, and both paths, compiled and torch, return the same.
+to 62 bits. Its first 16 bits, a coin, are read for every entry; if they do not decide whether the entry is
+rounded up (probability 2**-16), three further digits of 16, 16 and 14 bits are read. The four digits come
+from the streams of four successive nonces under one key. Digits 2 to 4 are generated only for a tile (in
+torch: a chunk of rows) in which some entry needs them.
+
+Each column block of Rows is cut into tiles of 512 columns. Tile t of row i uses 16 ChaCha blocks (64 bytes
+each) of each digit's stream, starting at block 16·(i·tiles + t). Entry 32·w + 16·h + b of the tile is half h
+(0 is the lower 16 bits) of the 32-bit word w of the b-th of these blocks. So values do not depend on how rows
+are shared out to threads, and both paths, compiled and torch, return the same.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ class BallRounding:
 
         Args:
             rows: (clients, dim).
-            draw: for this call alone, with its three next nonces.
+            draw: keystream of the first digit; the next three nonces give the others. No other call may use
+                these four.
 
         Raises:
             ValueError: if there are NaN or infinite entries.
@@ -83,7 +88,8 @@ class BallRounding:
 
     @property
     def factor(self) -> float:
-        """Steps per unit of a row inside the ball; a last bit that a float rounds up leaves it inside."""
+        """What a row inside the ball is multiplied by: levels / radius, less 1e-12 of it, so that
+        floating-point rounding cannot make a row longer than levels."""
         return self.levels / self.radius * _INSIDE
 
     def _parts(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
@@ -107,7 +113,8 @@ def _tiles(rows: Rows) -> list[int]:
 
 
 def _by_torch(rule: BallRounding, rows: Rows, draw: Keystream, *, position: int) -> Tensor:
-    """Rows from ``position`` on, rounded."""
+    """Round all given rows; ``position`` is the number of the first one in the whole batch, and selects its
+    draws."""
     dense = rows.dense().double()
     norms = torch.linalg.vector_norm(dense, dim=1)
     if not bool(norms.isfinite().all()):
@@ -148,7 +155,8 @@ def _digit(rows: Rows, draw: Keystream, *, position: int) -> Tensor:
 def _compiled(
     rule: BallRounding, rows: Rows, draw: Keystream, *, position: int, out: Tensor, apart: bool
 ) -> None:
-    """Fill ``out`` with rows from ``position`` on, rounded; or add their sum to ``out``, (1, dim)."""
+    """Round all given rows with the kernels. ``apart``: write each to its row of ``out``; otherwise add their
+    sum to ``out``, (1, dim). ``position``: as for :func:`_by_torch`."""
     kernels = _kernels()
     assert kernels is not None
     blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]

@@ -13,6 +13,7 @@ from opacus import GradSampleModule
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
     CohortLoader,
+    Delivery,
     EpochSampler,
     PrivacyBudgetExceeded,
     PrivacyEngine,
@@ -200,6 +201,18 @@ def test_a_budget_that_cannot_pay_an_epoch_refuses_its_first_step(
             step(module, optimizer, batch)
     assert torch.equal(flat(module), before)
     assert len(engine.accountant) == 2
+
+
+def test_a_batch_announced_by_hand_is_no_part_of_an_epoch_that_is_paid(
+    make_private: Any, step: Any, train: Any, dataset: TensorDataset
+) -> None:
+    engine, module, optimizer, loader = make_private(sampling="epoch")
+    train(module, optimizer, loader)
+    assert len(engine.accountant) == 1
+    for paid in (2, 3):
+        optimizer.expect_batch(Delivery(rows=8))
+        step(module, optimizer, [part[:8] for part in dataset.tensors])
+        assert len(engine.accountant) == paid
 
 
 def test_an_accountant_attached_within_an_epoch_is_charged_for_it(make_private: Any, step: Any) -> None:
