@@ -1,0 +1,45 @@
+"""Flower's quickstart apps, rebuilt in examples/flower_quickstarts.py, with the lines that the docs name."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def quickstarts():
+    pytest.importorskip("sklearn")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        spec = importlib.util.spec_from_file_location(
+            "flower_quickstarts", EXAMPLES / "flower_quickstarts.py"
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def test_numpy(quickstarts):
+    """Three means of 100 Laplace reports, each of standard deviation √2 · 2 / ε0 / √100 = 0.071."""
+    setting = quickstarts.SETTINGS["numpy"][0]
+    row = quickstarts.measure("numpy", setting, data_dir=None)
+    assert row["plain"]["accuracy"] > 0.9
+    assert row["private"]["accuracy"] > row["plain"]["accuracy"] - 0.05 - 4 * 0.071 * 3**0.5 / 2.5
+    assert 0 < row["private"]["epsilon_observer"] < 8
+
+
+def test_sklearn(quickstarts):
+    setting = quickstarts.Setting(population=60, cohort=60, rounds=6, clipping_norm=0.3, epsilon=8.0)
+    row = quickstarts.measure("sklearn", setting, data_dir=None)
+    assert row["private"]["accuracy"] > 0.6  # guessing has a third
+    assert row["private"]["epsilon_observer"] <= 8
+
+
+def test_the_network_is_that_of_quickstart_pytorch(quickstarts):
+    assert sum(parameter.numel() for parameter in quickstarts.Net().parameters()) == 62_006
