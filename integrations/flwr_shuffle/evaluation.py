@@ -149,7 +149,7 @@ def from_json(text: str) -> tuple[Metric, ...]:
     try:
         listed = json.loads(text)
         metrics = tuple(Metric(name=name, low=low, high=high) for name, low, high in listed)
-    except (TypeError, RecursionError) as error:
+    except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError("not a list of metrics") from error
     if not 1 <= len(metrics) <= MOST_METRICS or len({metric.name for metric in metrics}) < len(metrics):
         raise ValueError(f"metrics are 1 to {MOST_METRICS} different ones")

@@ -279,7 +279,10 @@ def _read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
     Raises:
         ValueError: if it is anything else, or a position is none of theirs or there twice.
     """
-    pairs = json.loads(text)
+    try:
+        pairs = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("dropped envelopes are pairs of position and code") from error
     if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
         raise ValueError("dropped envelopes are pairs of position and code")
     if any(type(position) is not int or not 0 <= position < envelopes for position, _ in pairs):

@@ -191,8 +191,9 @@ class MixNodeStage(ShuffleStage):
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
         unreadable = len(answers) - len(envelopes)
         context = context_of(instruction, dim=dim)
+        needed = max(self.minimum, self.needed.reports, instruction.minimum)
         try:
-            if len(envelopes) < max(self.minimum, self.needed.reports, self.needed.answered):
+            if len(envelopes) < max(needed, self.needed.answered):
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             request = MixRequest(
                 context=context,
@@ -204,9 +205,12 @@ class MixNodeStage(ShuffleStage):
             batch = self._mixed(request, grid=grid, timeout=timeout)
         except BatchRefused as refused:
             self._note_bad(bad, refused.rejected, nodes=list(envelopes))
+            good = len(envelopes) - len(refused.rejected)
+            if refused.code is Refusal.UNDER_MINIMUM and instruction.participation == 1:
+                good = min(good, needed - 1)  # the others sent dummies, for which nobody had asked
             return Anonymous(
                 reports=None,
-                answered=len(envelopes) - len(refused.rejected),
+                answered=good,
                 participants=participants,
                 unreadable=unreadable,
                 refusal=refused.code,
@@ -214,10 +218,11 @@ class MixNodeStage(ShuffleStage):
         self._note_bad(bad, batch.rejected, nodes=list(envelopes))
         opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
         batches, _ = readable_reports(opened, mechanism=instruction.mechanism, dim=dim)
+        answered = batch.answered if instruction.participation < 1 else len(batch.reports)
         damaged = len(batch.reports) - len(batches)
         return Anonymous(
             reports=Reports.concat(batches) if batches else None,
-            answered=batch.answered - damaged,
+            answered=answered - damaged,
             participants=participants,
             unreadable=unreadable + len(batch.rejected) + damaged,
             refusal=None if batches else Refusal.UNREADABLE,

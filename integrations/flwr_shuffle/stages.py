@@ -38,7 +38,8 @@ class Anonymous:
         reports: the readable reports in random order; None if there are none, they were added up, or the
             batch was refused.
         answered: clients that answered with a report or a dummy; what a reader of the batch learns of
-            participation when clients sample themselves.
+            participation when clients sample themselves. Where everybody was asked for a report, a dummy is
+            no answer, and is left out as far as it can be told.
         participants: node ids, in ascending order, that answered without an error. Whether a node reported or
             sent a dummy is not in it.
         unreadable: replies dropped because they were not a report of this round.
@@ -193,10 +194,10 @@ class InMemoryStage(ShuffleStage):
             except ValueError:
                 unreadable += 1
                 continue
-            if report is None:
-                dummies += 1
-            else:
+            if report is not None:
                 encoded.append(report)
+            elif instruction.participation < 1:
+                dummies += 1
         batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=dim)
         answered = len(batches) + dummies
         unreadable += damaged

@@ -328,6 +328,7 @@ class ShuffleStrategy(Strategy):
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
         self._books.reload()
+        self._arrays, self._done = None, 0  # of an earlier start() of this object
         self._books.claim(
             app=str(grid.run.fab_id) if self._app is None else self._app,
             layout=Layout.of(initial_arrays).digest,

@@ -108,6 +108,7 @@ class MixedRun:
             "run": "test",
             "server_round": 1,
             "mechanism": SPEC,
+            "participation": 0.5,
             "analyzer_key": self.stage.analyzer_key,
         }
         return Instruction(**{**values, **changes})

@@ -26,6 +26,7 @@ from flwr_shuffle import (
     ShuffleGrid,
     ShuffleMod,
 )
+from flwr_shuffle.messages import plain_payload
 from flwr_shuffle.updates import Layout
 from strategy_harness import (
     CLIENTS,
@@ -367,6 +368,15 @@ def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
         assert second.get_epsilon(1e-6) == first.get_epsilon(1e-6) > 0
 
 
+def test_a_second_start_trains_the_model_it_is_given():
+    strategy = shuffled()
+    strategy.start(grid_of(), record(MODEL), num_rounds=1)
+    other = {**MODEL, "scale": np.array(100.0, dtype=np.float32)}
+    result = strategy.start(grid_of(), record(other), num_rounds=1)
+    assert abs(float(result.arrays["scale"].numpy()) - 100) < 1
+    assert strategy.accountant.num_rounds == 2
+
+
 def test_a_round_cut_off_after_it_was_sent_counts_at_once():
     class CutOff(InProcessGrid):
         def send_and_receive(self, messages, *, timeout=None):
@@ -380,10 +390,21 @@ def test_a_round_cut_off_after_it_was_sent_counts_at_once():
     assert strategy.get_epsilon(1e-6) > 0
 
 
-def test_clients_that_never_answer_hide_nobody():
-    # Half of the clients refuse for good. Rounds that are released drew many willing ones by chance.
+def sending_dummies(count):
+    def payload(message, context):
+        honest = honest_payload(message, context)
+        if context.node_config["partition-id"] < count:
+            return plain_payload(None, size=len(honest) - 1)
+        return honest
+
+    return payload
+
+
+@pytest.mark.parametrize("unwilling", [failing(10), sending_dummies(10)], ids=["errors", "dummies"])
+def test_clients_that_never_report_hide_nobody(unwilling):
+    # Half of the clients never report. Rounds that are released drew many willing ones by chance.
     strategy = shuffled(sampling=FixedSize(4), minimum_reports=3, local_epsilon=2.0, randomizer="linf-block")
-    strategy.start(grid_of(failing(10)), record(MODEL), num_rounds=40)
+    strategy.start(grid_of(unwilling), record(MODEL), num_rounds=40)
     charged = [each.federated_round.observer for each in strategy.accountant._records]
     assert charged
     assert charged[-1].population <= 15
@@ -630,6 +651,11 @@ def test_clients_that_only_ever_send_dummies_lower_no_epsilon(liars, tmp_path):
 
 
 def test_dishonest_clients_hide_nobody():
+    def every_second_reports(message, context):
+        while (payload := honest_payload(message, context))[0] != context.node_config["partition-id"] % 2:
+            pass
+        return payload
+
     told = {}
     for share in (1.0, 0.5):
         for sampling in (FixedSize(10), SelfSampling(0.5)):
@@ -640,7 +666,8 @@ def test_dishonest_clients_hide_nobody():
                 randomizer="linf-block",
                 honest_fraction=share,
             )
-            strategy.start(grid_of(), record(MODEL), num_rounds=1)
+            payload = honest_payload if isinstance(sampling, FixedSize) else every_second_reports
+            strategy.start(grid_of(payload), record(MODEL), num_rounds=1)
             told[share, type(sampling)] = strategy.get_epsilon(1e-6)
     assert told[0.5, FixedSize] > 1.3 * told[1.0, FixedSize]
     assert told[0.5, SelfSampling] > 1.3 * told[1.0, SelfSampling]

@@ -179,7 +179,7 @@ def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogC
 @pytest.mark.parametrize(
     "change",
     [
-        {"participation": 0.5},
+        {"participation": 0.25},
         {"run": "another"},
         {"server_round": 2},
         {"mechanism": MechanismSpec(name=SPEC.name, local_epsilon=2.5)},
@@ -248,6 +248,18 @@ def test_too_few_reports_are_refused_and_the_mixer_counts_reports_alone(run: Mix
     sent = len(run.grid.seen)
     assert refusal_of(run, replies[:2], instruction) is Refusal.UNDER_MINIMUM
     assert len(run.grid.seen) == sent  # too few to ask
+
+
+def test_where_all_are_to_report_a_dummy_is_no_answer(run: MixedRun) -> None:
+    run.stage.open(run.grid)
+    run.dummies = {1, 2}
+    instruction = run.instruction(participation=1.0)
+    found = run.collect(run.answers(instruction), instruction)
+    assert (found.count, found.answered, found.unreadable) == (4, 4, 0)
+    run.dummies = {1, 2, 3, 4}
+    instruction = run.instruction(participation=1.0)
+    found = run.collect(run.answers(instruction), instruction)
+    assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, run.minimum - 1)
 
 
 def test_the_server_can_ask_for_more(run: MixedRun) -> None:
@@ -806,6 +818,13 @@ def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str) -> None:
     with pytest.raises(BatchRefused) as refused:
         answered(CONTENTS[kind], request=other)
     assert refused.value.code is Refusal.WRONG_ROUND
+
+
+def test_an_answer_of_nonsense_is_an_error_that_the_server_expects() -> None:
+    for text in ("[" * 100_000, "{}", "[[true, 1]]", '[["0", "duplicate"]]'):
+        nonsense = dict(CONTENTS["batch"][MIX_KEY]) | {"rejected": text}
+        with pytest.raises(ValueError, match="dropped envelope"):
+            answered(RecordDict({MIX_KEY: ConfigRecord(nonsense)}))
 
 
 def test_another_version_is_named_with_what_to_do() -> None:

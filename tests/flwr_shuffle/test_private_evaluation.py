@@ -304,6 +304,9 @@ def test_metrics_survive_the_wire() -> None:
     ranges = PrivateEvaluation(metrics=METRICS, local_epsilon=1.0).ranges
     assert from_json(to_json(ranges)) == ranges
     assert from_json(to_json(())) == ()
+    for text in ("[" * 100_000, f'[["accuracy",0,{10**400}]]', "{}", '[["accuracy"]]'):
+        with pytest.raises(ValueError, match="metrics"):
+            from_json(text)
 
 
 def test_the_inner_strategys_names_are_used() -> None:
