@@ -443,6 +443,7 @@ def plan_command(
             norm=None if norm is None else check_norm(norm),
             spread=spread,
             tolerance=tolerance,
+            whole_grid=plot is not None,
             progress=progress,
         )
     if as_json:

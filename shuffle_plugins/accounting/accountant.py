@@ -140,6 +140,7 @@ class ShuffleAccountant:
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
         self._epsilons: dict[float, EpsilonInterval] = {}
+        self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
         self._upper_history = GrowingHistory(_coarse_law)
         self._lower_histories = (GrowingHistory(_coarse_instance), GrowingHistory(_reversed_instance))
@@ -164,8 +165,8 @@ class ShuffleAccountant:
                 self._earlier[rounds[-1]] = self._earlier.get(rounds[-1], 0) + self._steps[-1]
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
-        if self._epsilons:
-            self._epsilons = {}
+        if self._epsilons or self._uppers:
+            self._epsilons, self._uppers = {}, {}
         allowance = self._allowance
         if allowance is not None and not allowance.covers(rounds[-1], before=len(rounds) - 1):
             self._allowance = None
@@ -417,7 +418,7 @@ class ShuffleAccountant:
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
         self._rounds, self._steps, self._earlier = loaded._rounds, loaded._steps, loaded._earlier
-        self._epsilons, self._allowance = {}, None
+        self._epsilons, self._uppers, self._allowance = {}, {}, None
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -591,10 +592,13 @@ class ShuffleAccountant:
 
     def _certified(self, delta: float) -> tuple[float, str]:
         """The least certified ε and its bound's name; infinite if there is none."""
-        found = self._in_one_piece(delta)
-        sums = any(isinstance(r, SumRound) for r in self._rounds)
-        if found[0] == math.inf and sums and sum(self._steps) > 1:
-            found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
+        found = self._uppers.get(delta)
+        if found is None:
+            found = self._in_one_piece(delta)
+            sums = any(isinstance(r, SumRound) for r in self._rounds)
+            if found[0] == math.inf and sums and sum(self._steps) > 1:
+                found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
+            self._uppers[delta] = found
         return found
 
     def _in_one_piece(self, delta: float) -> tuple[float, str]:

@@ -81,7 +81,7 @@ def calibrate_local_epsilon(
     found = largest_within(
         spent,
         target=target_epsilon,
-        start=_guess(
+        start=normal_guess(
             target_epsilon=target_epsilon,
             delta=delta,
             population=population,
@@ -102,7 +102,7 @@ def calibrate_local_epsilon(
     return found
 
 
-def _guess(
+def normal_guess(
     *,
     target_epsilon: float,
     delta: float,

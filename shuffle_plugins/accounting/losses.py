@@ -54,6 +54,7 @@ FINE = Resolution(tolerance=5e-4, cells=32)
 SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
 _STORED_CELLS = {"upper": 2, "lower": 4}
+_FINER = 3  # cells of a component's outcomes to one of the mixture's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +124,7 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         kind: bound it from above or from below.
         resolution: how finely.
     """
-    parts = [_pair_outcomes(pair, kind=kind, tolerance=resolution.tolerance) for pair in mixture.pairs]
+    parts = _parts(mixture, kind=kind, resolution=resolution)
     p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])
     q = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
     left_out = math.fsum(mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True))
@@ -140,6 +141,32 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
     return finite_law(
         None, p, q, missing=missing + certain, kind=kind, resolution=resolution, symmetric=mixture.symmetric
     )
+
+
+def _parts(mixture: PairMixture, *, kind: Kind, resolution: Resolution) -> list[tuple[Floats, Floats, float]]:
+    """P and Q masses of each component's outcomes, and a bound on the P mass left out.
+
+    The outcomes of one of several components are put together as soon as they are listed, more finely than
+    those of all: a pass over millions of them costs far more than listing them. A component of little mass is
+    resolved no more finely than it matters to all.
+    """
+    pairs = mixture.pairs
+    if len(pairs) == 1:
+        return [_pair_outcomes(pairs[0], kind=kind, tolerance=resolution.tolerance)]
+    tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
+    parts = []
+    for mass, pair in zip(mixture.masses, pairs, strict=True):
+        allowed = tolerance / max(len(pairs) * mass, tolerance / max(tolerance, COARSE.tolerance))
+        p, q, left_out = _pair_outcomes(pair, kind=kind, tolerance=max(tolerance, allowed))
+        keep = (p > 0) & (q > 0)
+        certain = float(p[~keep].sum()) if kind == "upper" else 0.0
+        p, q = p[keep], q[keep]
+        if len(p):
+            loss = _log_ratio(p, q)
+            cell = _deviation(loss, p) / (_FINER * _STORED_CELLS[kind] * resolution.cells)
+            _, p, q = _condense(loss, p, q, cell=cell, kind=kind)
+        parts.append((p, q, left_out + certain))
+    return parts
 
 
 def finite_law(

@@ -19,6 +19,7 @@ def largest_within(
     lowest: float,
     highest: float,
     precision: float,
+    slope: float | None = None,
 ) -> float | None:
     """The largest level in [lowest, highest] whose cost was itself checked to be at most ``target``.
 
@@ -32,6 +33,9 @@ def largest_within(
         lowest: positive.
         highest: above ``lowest``.
         precision: relative, of the level.
+        slope: guess of how log cost rises with the log of the level, if there is one better than 1. It saves
+            a probe: an answer that fits is then taken to be the largest if it uses the target to within
+            ``precision`` by this slope.
 
     Returns:
         The level, or None if even the lowest costs too much.
@@ -47,7 +51,8 @@ def largest_within(
         return highest if x >= top else math.exp(x)
 
     good = bad = last = None
-    slope, flat = 1.0, False
+    guessed = slope is not None and slope >= _LEAST_SLOPE
+    slope, flat = (slope if guessed else 1.0), False
     x = math.log(start)
     for probe in range(_MOST_PROBES):
         x = min(max(x, bottom), top)
@@ -69,6 +74,8 @@ def largest_within(
             if measured >= _LEAST_SLOPE and -precision * slope <= y <= 0:
                 return level(x)
             flat = measured < _LEAST_SLOPE
+        elif guessed and last is None and -precision * slope <= y <= 0:
+            return level(x)
         last = x, y
         step = -y / slope - precision / 2
         if flat:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from shuffle_plugins.accounting import Adversary, Blanket, Method, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.accountant import check_target
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON, normal_guess
+from shuffle_plugins.accounting.pairs import upper_mixture
 from shuffle_plugins.accounting.search import largest_within
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.parameters import check_dim, check_radius
@@ -40,7 +41,12 @@ _REFINEMENTS = 2
 _MOST_ECONOMIES = 6
 _FINE_ENOUGH = 1.2
 _EQUAL = 1e-3
-_WELL_APART = 0.5
+_MOST_GUESSES = 8
+_NEARBY = 0.01
+_LEAST_SLOPE, _GREATEST_SLOPE = 0.4, 50.0
+_FEW_CELLS = 12
+_GUESSED = 2e-3
+"""Relative precision of an error at a guessed ε0."""
 _SMALL_SHARE = 100
 
 Cell = tuple[int, int]
@@ -63,6 +69,7 @@ def plan(
     spread: float | None = None,
     tolerance: float = 0.05,
     method: Method = "pld",
+    whole_grid: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     r"""Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
@@ -92,6 +99,8 @@ def plan(
             clients join on their own); by default the ℓ2 radius of the ball, its worst case.
         tolerance: ``thrifty`` may exceed the least error by this share of it.
         method: how rounds compose, ``"pld"`` or ``"rdp"``.
+        whole_grid: try every combination of the grids, for a picture; by default of large grids only those of
+            the best cohort, and of the best T.
         progress: called with the combinations done and those expected so far.
 
     Raises:
@@ -125,7 +134,7 @@ def plan(
     ts = _steps_grid(num_steps)
     search.check(ks, ts)
 
-    dismissed = search.scan(names, ks, ts, strict=len(names) == 1)
+    dismissed = search.scan(names, ks, ts, strict=len(names) == 1, whole=whole_grid)
     if not search.rows and cohorts is None:
         search.reach_down(names, min(ks), min(ts))
     if not search.rows:
@@ -180,8 +189,8 @@ class _Search:
     progress: Progress | None
     rows: dict[tuple[str, int, int], PlanRow] = field(default_factory=dict)
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
-    _levels: dict[str, dict[float, float]] = field(default_factory=dict)
-    _costs: dict[tuple[Blanket, int, int], float] = field(default_factory=dict)
+    _solved: list[PlanRow] = field(default_factory=list)
+    _accountants: dict[tuple[str, Blanket, int, int], ShuffleAccountant] = field(default_factory=dict)
     _expected: int = 0
 
     def check(self, cohorts: Iterable[int], steps: Iterable[int]) -> None:
@@ -216,14 +225,9 @@ class _Search:
     def _solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
         def cost(local_epsilon: float) -> float:
             blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
-            known = (blanket, cohort, num_steps)
-            if known not in self._costs:
-                accountant = self._accountant(mechanism, blanket, cohort, num_steps)
-                self._costs[known] = accountant.upper_epsilon(self.delta)
-            return self._costs[known]
+            return self._accountant(mechanism, blanket, cohort, num_steps).upper_epsilon(self.delta)
 
-        size = self._size(cohort, num_steps)
-        start = self._guess(mechanism, size)
+        start, slope = self._guess(mechanism, cohort, num_steps)
         level = largest_within(
             cost,
             target=self.target_epsilon,
@@ -231,11 +235,13 @@ class _Search:
             lowest=MIN_LOCAL_EPSILON,
             highest=MAX_LOCAL_EPSILON,
             precision=PRECISION,
+            slope=slope,
         )
         if level is None:
             return None
-        self._levels.setdefault(mechanism, {})[size] = level
-        return self._row(mechanism, cohort, num_steps, level)
+        row = self._row(mechanism, cohort, num_steps, level)
+        self._solved.append(row)
+        return row
 
     def _row(self, mechanism: str, cohort: int, num_steps: int, local_epsilon: float) -> PlanRow:
         blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
@@ -261,8 +267,16 @@ class _Search:
         )
 
     def _accountant(self, mechanism: str, blanket: Blanket, cohort: int, num_steps: int) -> ShuffleAccountant:
-        accountant = ShuffleAccountant(method=self.method)
-        shuffle_round = ShuffleRound(
+        """The combination's accountant, with the answers that it has given."""
+        known = (mechanism, blanket, cohort, num_steps)
+        if known in self._accountants:
+            return self._accountants[known]
+        accountant = self._accountants[known] = ShuffleAccountant(method=self.method)
+        accountant.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
+        return accountant
+
+    def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
+        return ShuffleRound(
             local_epsilon=blanket.local_epsilon,
             population=self.population,
             cohort=cohort,
@@ -271,8 +285,6 @@ class _Search:
             mechanism=mechanism,
             blanket=blanket,
         )
-        accountant.step(shuffle_round, num_steps=num_steps)
-        return accountant
 
     def _report_error(self, mechanism: str, local_epsilon: float) -> ReportError:
         return report_error(
@@ -297,19 +309,63 @@ class _Search:
         )
         return round(math.log(num_steps) + (1 if amplifies else -1) * math.log(cohort), 6)
 
-    def _guess(self, mechanism: str, size: float) -> float:
-        """ε0 on the line, in logarithms, through the nearest size solved and one well apart from it."""
-        levels = self._levels.get(mechanism)
-        if not levels:
-            return 1.0
-        near = min(levels, key=lambda each: abs(each - size))
-        apart = [each for each in levels if abs(each - near) >= _WELL_APART]
-        here, slope = math.log(levels[near]), 0.0
-        if apart:
-            other = min(apart, key=lambda each: abs(each - size))
-            slope = (math.log(levels[other]) - here) / (other - near)
-        guess = math.exp(here + slope * (size - near))
-        return min(max(guess, MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON)
+    def _guess(
+        self, mechanism: str, cohort: int, num_steps: int, *, like: PlanRow | None = None
+    ) -> tuple[float, float | None]:
+        """ε0, and by what power of it ε rises there, if the rounds' losses were normal.
+
+        Their composition then depends on the variance of all losses together: ε0 is such that it is that of
+        ``like``, by default the combination solved last of those nearest in size, of the same mechanism
+        if there is one.
+        """
+        size = self._size(cohort, num_steps)
+        solved = [row for row in self._solved if row.mechanism == mechanism] or self._solved
+        if not solved:
+            return self._first_guess(cohort, num_steps), None
+        near = like or min(
+            reversed(solved), key=lambda row: abs(self._size(row.cohort, row.num_steps) - size)
+        )
+        wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
+        if not math.isfinite(wanted):
+            return near.local_epsilon, None
+        bottom, top = math.log(MIN_LOCAL_EPSILON), math.log(MAX_LOCAL_EPSILON)
+        x = math.log(near.local_epsilon)
+        y = self._log_variance(mechanism, cohort, num_steps, x) - wanted
+        nearby = x + _NEARBY if x < top - _NEARBY else x - _NEARBY
+        slope = (self._log_variance(mechanism, cohort, num_steps, nearby) - wanted - y) / (nearby - x)
+        for _ in range(_MOST_GUESSES):
+            if not (_LEAST_SLOPE < slope < math.inf and abs(y) > PRECISION / 4):
+                break
+            following = min(max(x - y / slope, bottom), top)
+            if following == x:
+                break
+            before = x, y
+            x, y = following, self._log_variance(mechanism, cohort, num_steps, following) - wanted
+            slope = (y - before[1]) / (x - before[0])
+        if not _LEAST_SLOPE < slope < math.inf:
+            return min(max(math.exp(x), MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON), None
+        slope /= 2
+        spare = math.log(self.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
+        if spare < PRECISION * _GREATEST_SLOPE:
+            x += spare / slope - PRECISION / 2
+        return min(max(math.exp(x), MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON), slope
+
+    def _first_guess(self, cohort: int, num_steps: int) -> float:
+        return normal_guess(
+            target_epsilon=self.target_epsilon,
+            delta=self.delta,
+            population=self.population,
+            cohort=cohort,
+            num_steps=num_steps,
+            sampling=self.sampling,
+            adversary=self.adversary,
+        )
+
+    def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
+        """log of the variance of all losses of a combination together, were they small."""
+        blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.dim)
+        variance = upper_mixture(self._round(mechanism, blanket, cohort)).information
+        return math.log(num_steps * variance) if variance > 0 else -math.inf
 
     def _report(self) -> None:
         if self.progress is not None:
@@ -319,38 +375,78 @@ class _Search:
     # -- the search -------------------------------------------------------------------------------------
 
     def scan(
-        self, names: Sequence[str], cohorts: Sequence[int], steps: Sequence[int], *, strict: bool
+        self, names: Sequence[str], cohorts: Sequence[int], steps: Sequence[int], *, strict: bool, whole: bool
     ) -> tuple[Dismissed, ...]:
-        """Try every combination, but none that another mechanism beats whatever ε0 it gets.
+        """Try the combinations in turn, but none that another mechanism beats whatever ε0 it gets.
 
-        A lone mechanism's complaints are raised; of several, those that complain are left out.
+        Of a large grid: every T with the largest cohort, every cohort with the best T, every T with the best
+        cohort, until nothing changes; ``whole`` tries all of it. A lone mechanism's complaints are raised; of
+        several, those that complain are left out.
         """
+        cells = [(cohort, num_steps) for cohort in cohorts for num_steps in steps]
+        if whole or len(cells) <= _FEW_CELLS:
+            return self._scan(names, cells, strict=strict)
+        largest = max(cohorts)
+        self._expected = len(cohorts) + len(steps) - 1
+        dismissed = self._scan(names, [(largest, num_steps) for num_steps in steps], strict=strict)
+        complained = {each.mechanism for each in dismissed}
+        kept = [name for name in names if name not in complained]
+        if not self.rows:
+            return dismissed + self._scan(kept, cells, strict=strict)
+        tried: set[Cell] = {(largest, num_steps) for num_steps in steps}
+        while True:
+            best = self.best()
+            across = {(cohort, best.num_steps) for cohort in cohorts}
+            across |= {(best.cohort, num_steps) for num_steps in steps}
+            if not across - tried:
+                return dismissed
+            tried |= across
+            self._scan([best.mechanism], list(across), strict=strict)
+
+    def _scan(self, names: Sequence[str], cells: Sequence[Cell], *, strict: bool) -> tuple[Dismissed, ...]:
         dismissed = []
-        cells = sorted(
-            ((cohort, num_steps) for cohort in cohorts for num_steps in steps),
-            key=lambda cell: self._size(*cell),
-        )
-        self._expected = len(cells)
-        least: dict[Cell, float] = {}
+        cells = sorted(cells, key=lambda cell: -self._size(*cell))
+        self._expected = max(self._expected, len(cells))
+        least: dict[Cell, PlanRow] = {}
         for name in sorted(names, key=self._promise):
             try:
                 floor = self._report_error(name, MAX_LOCAL_EPSILON).variance
-                promising = [cell for cell in cells if floor < least.get(cell, math.inf)]
-                self._expected = len(self.rows) + len(self.infeasible) + len(promising)
-                for cell in promising:
+                promising = [
+                    cell for cell in cells if cell not in least or floor < _reports_variance(least[cell])
+                ]
+                unlike = [
+                    cell for cell in promising if cell not in least or self._may_beat(name, least[cell])
+                ]
+                self._expected = max(self._expected, len(self.rows) + len(self.infeasible) + len(unlike))
+                for cell in unlike:
                     row = self.evaluate(name, *cell)
-                    if row is not None:
-                        least[cell] = min(least.get(cell, math.inf), row.noise_mse * row.cohort)
+                    if row is not None and (
+                        cell not in least or _reports_variance(row) < _reports_variance(least[cell])
+                    ):
+                        least[cell] = row
             except ValueError as error:
                 if strict:
                     raise
                 self.rows = {key: row for key, row in self.rows.items() if key[0] != name}
                 dismissed.append(Dismissed(mechanism=name, reason=str(error)))
             else:
-                if not promising:
-                    reason = f"a larger error at ε0 = {MAX_LOCAL_EPSILON:g} than another mechanism's here"
+                if not unlike:
+                    reason = (
+                        "no smaller error than another mechanism's, by the variances of the losses"
+                        if promising
+                        else f"a larger error at ε0 = {MAX_LOCAL_EPSILON:g} than another mechanism's here"
+                    )
                     dismissed.append(Dismissed(mechanism=name, reason=reason))
         return tuple(dismissed)
+
+    def _may_beat(self, mechanism: str, row: PlanRow) -> bool:
+        """Whether, by the guessed ε0, the mechanism has a smaller error than this row's, or fewer bits."""
+        level, _ = self._guess(mechanism, row.cohort, row.num_steps, like=row)
+        found = self._report_error(mechanism, level)
+        rival = _reports_variance(row)
+        if found.bits < row.bits_per_report:
+            return found.variance <= rival * (1 + _GUESSED)
+        return found.variance < rival * (1 - _GUESSED)
 
     def _promise(self, mechanism: str) -> float:
         try:
@@ -511,6 +607,11 @@ def _steps_grid(num_steps: int | Sequence[int] | None) -> tuple[int, ...]:
     if not candidates:
         raise ValueError("num_steps must name at least one number of rounds")
     return tuple(sorted(set(candidates)))
+
+
+def _reports_variance(row: PlanRow) -> float:
+    """Of one report."""
+    return row.noise_mse * row.cohort
 
 
 def _least_communication(rows: Iterable[PlanRow], limit: float) -> PlanRow:

@@ -6,12 +6,15 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 
-from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound, losses
+from shuffle_plugins.accounting.pairs import upper_mixture
+from shuffle_plugins.accounting.pld import LossComposition
 
 VIOLATION = 1e-12
 
@@ -312,3 +315,34 @@ def test_rounds_of_every_kind_compose_in_any_order_and_survive_a_checkpoint() ->
     name = forward.epsilon(1e-5).upper_bound
     assert all(part in name for part in ("blanket pair", "clones pair", "counted bits"))
     assert forward.epsilon(1e-5).upper <= forward.bounds(1e-5)[1].epsilon
+
+
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+@pytest.mark.parametrize("steps", [1, 30])
+def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: str, steps: int) -> None:
+    drawn = ShuffleRound(
+        local_epsilon=2.0, population=4000, cohort=400, sampling=Sampling.POISSON, adversary=Adversary.SERVER
+    )
+    mixture = upper_mixture(drawn)
+    assert len(mixture.pairs) > 10
+    # All outcomes of all components, none put together.
+    parts = [losses._pair_outcomes(pair, kind=kind, tolerance=0.0) for pair in mixture.pairs]
+    p, q = (
+        np.concatenate([mass * part[side] for mass, part in zip(mixture.masses, parts, strict=True)])
+        for side in (0, 1)
+    )
+    law = losses.loss_law(mixture, kind=kind)
+    exact = losses.finite_law(
+        None,
+        p,
+        q,
+        missing=law.missing,
+        kind=kind,
+        resolution=replace(losses.FINE, cells=2000),
+        symmetric=mixture.symmetric,
+    )
+    assert len(law.loss) < len(p) / 20
+    found, expected = (LossComposition([each], [steps]).epsilon(1e-6) for each in (law, exact))
+    assert found == pytest.approx(expected, rel=1e-3)
+    if steps == 1:  # without a grid of its own
+        assert found >= expected if kind == "upper" else found <= expected

@@ -42,11 +42,22 @@ def caps_overlap(threshold: float, *, dim: int) -> float:
     along = np.minimum(cap_coordinate(tails, dim=dim), 1.0)
     across = np.sqrt((1 - along) * (1 + along))
     # The conditional probability falls as a grows: its value at the lower end of a stretch is the largest.
-    share = [
-        cap_measure(threshold / x, dim=dim - 1) if threshold <= x > 0 and (dim > 2 or threshold < x) else 0.0
-        for x in across.tolist()
-    ]
+    reached = (across > 0) & ((threshold <= across) if dim > 2 else (threshold < across))
+    share = np.zeros(steps)
+    share[reached] = _cap_measures(threshold / across[reached], dim=dim - 1)
     return float(np.mean(share)) * cap_measure(threshold, dim=dim) * (1 + 1e-9)
+
+
+def _cap_measures(thresholds: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:
+    """:func:`cap_measure` of each threshold."""
+    if dim == 1:
+        return np.full(thresholds.shape, 0.5)
+    complements = (1 - thresholds) * (1 + thresholds)
+    low = thresholds < 0.7
+    found = np.empty(thresholds.shape)
+    found[low] = 0.5 * special.betaincc(0.5, (dim - 1) / 2, thresholds[low] ** 2)
+    found[~low] = 0.5 * special.betainc((dim - 1) / 2, 0.5, complements[~low])
+    return found
 
 
 def cap_coordinate(tail: NDArray[np.float64], *, dim: int) -> NDArray[np.float64]:
