@@ -52,7 +52,7 @@ def largest_within(
 
     good = bad = last = None
     guessed = slope is not None and slope >= _LEAST_SLOPE
-    slope, flat = (slope if guessed else 1.0), False
+    rise, flat = (slope if slope is not None and guessed else 1.0), False
     x = math.log(start)
     for probe in range(_MOST_PROBES):
         x = min(max(x, bottom), top)
@@ -70,14 +70,14 @@ def largest_within(
             return level(good)
         if last is not None and math.isfinite(y - last[1]) and x != last[0]:
             measured = (y - last[1]) / (x - last[0])
-            slope = min(max(measured, _LEAST_SLOPE), _GREATEST_SLOPE)
-            if measured >= _LEAST_SLOPE and -precision * slope <= y <= 0:
+            rise = min(max(measured, _LEAST_SLOPE), _GREATEST_SLOPE)
+            if measured >= _LEAST_SLOPE and -precision * rise <= y <= 0:
                 return level(x)
             flat = measured < _LEAST_SLOPE
-        elif guessed and last is None and -precision * slope <= y <= 0:
+        elif guessed and last is None and -precision * rise <= y <= 0:
             return level(x)
         last = x, y
-        step = -y / slope - precision / 2
+        step = -y / rise - precision / 2
         if flat:
             step = _FARTHEST if y <= 0 else min(step, -_FARTHEST / 4)
         following = x + min(max(step, -_FARTHEST), _FARTHEST)

@@ -18,10 +18,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from shuffle_plugins.mechanisms.noise.gaussian_grid import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 
 MAX_SCALE = 1 << 30
-MAX_SIGMA = 1 << 26
 _FARTHEST = 24
 _CHUNK = 1 << 16
 _DIGITS = 63

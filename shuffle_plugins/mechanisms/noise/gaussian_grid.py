@@ -23,10 +23,11 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shuffle_plugins.mechanisms.noise.discrete_sampling import MAX_SIGMA
 from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
 
 LEAST_BITS, MOST_BITS = 6, 40
+MAX_SIGMA = 1 << 26
+"""Largest σ that discrete Gaussian noise is sampled with."""
 _TAIL = 9.5
 _ROUNDING_SHARE = 1e-3
 _SMOOTHING_VARIANCE = 4
