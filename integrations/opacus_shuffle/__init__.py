@@ -17,6 +17,7 @@ from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, Shuffle
 from opacus_shuffle.loaders import CohortLoader, announce_physical_batches
 from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
 from opacus_shuffle.samplers import CohortSampler, EpochSampler, FixedSizeSampler, PoissonSampler
+from opacus_shuffle.summation import AdaptiveClipping
 from opacus_shuffle.training_plan import TrainingPlan
 
 register_accountants()
@@ -24,6 +25,7 @@ announce_physical_batches()
 
 __all__ = [
     "AccountingHook",
+    "AdaptiveClipping",
     "CohortLoader",
     "CohortMismatch",
     "CohortSampler",

@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, Literal
 
 import opacus
@@ -36,11 +36,12 @@ from opacus_shuffle.samplers import (
 )
 from opacus_shuffle.summation import (
     DEFAULT_RANDOMIZER,
+    AdaptiveClipping,
     RandomizerFactory,
     SumFactory,
     SumSetting,
     build_randomizer,
-    check_clipping,
+    clipping_of,
     is_sum,
     layer_limits,
     norm_of,
@@ -90,6 +91,7 @@ class _Run:
     num_steps: int  # as the accountant counts them: an epoch is one
     target_epsilon: float
     target_delta: float
+    adaptive: AdaptiveClipping | None = None
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
@@ -179,7 +181,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str = "flat",
+        clipping: str | AdaptiveClipping = "flat",
+        target_unclipped_quantile: float | None = None,
+        clipbound_learning_rate: float | None = None,
+        min_clipbound: float | None = None,
+        max_clipbound: float | None = None,
+        unclipped_num_std: float | None = None,
         criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
@@ -225,8 +232,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 its first release; for local randomizers.
             poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
                 False is ``"without-replacement"``, or ``"epoch"`` if ``sampling`` says so.
-            clipping: ``"flat"``, one ball for a sample's whole gradient, or ``"per_layer"``, a ball for every
-                parameter's part of it. ε is the same; the noise is that of the ball which the parts make up.
+            clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
+                parameter's part of it, where ε is the same and the noise is that of the ball which the parts
+                make up; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
+                round (Andrew et al. 2021). An ``AdaptiveClipping`` is that with its numbers.
+            target_unclipped_quantile: with ``"adaptive"``, share of gradients to leave unclipped; 0.5 by
+                default.
+            clipbound_learning_rate: with ``"adaptive"``, how fast the radius follows; 0.2 by default.
+            min_clipbound: with ``"adaptive"``, the least radius; ``max_grad_norm`` / 1000 by default.
+            max_clipbound: with ``"adaptive"``, the largest; ``max_grad_norm`` * 1000 by default.
+            unclipped_num_std: with ``"adaptive"``, deviation of the noise in a round's number of unclipped
+                gradients, which every sample reports privately; k / 10 by default, more where that would take
+                over a tenth of ``local_epsilon``. A part of ``local_epsilon``, or of the sum's noise, pays
+                for it; ε is that of ``local_epsilon`` (for every randomizer's worst case) or of
+                ``noise_multiplier``.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
@@ -253,6 +272,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _refuse_keywords("make_private", unknown)
         _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
         sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
+        clipping = clipping_of(
+            clipping,
+            target_unclipped_quantile=target_unclipped_quantile,
+            clipbound_learning_rate=clipbound_learning_rate,
+            min_clipbound=min_clipbound,
+            max_clipbound=max_clipbound,
+            unclipped_num_std=unclipped_num_std,
+        )
         accountant = self._require_accountant()
         population, cohort = self._check(
             module=module,
@@ -335,7 +362,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str = "flat",
+        clipping: str | AdaptiveClipping = "flat",
+        target_unclipped_quantile: float | None = None,
+        clipbound_learning_rate: float | None = None,
+        min_clipbound: float | None = None,
+        max_clipbound: float | None = None,
+        unclipped_num_std: float | None = None,
         criterion: nn.Module | None = None,
         batch_first: bool = True,
         loss_reduction: str = "mean",
@@ -366,6 +398,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             sampling: see :meth:`make_private`.
             poisson_sampling: see :meth:`make_private`.
             clipping: see :meth:`make_private`.
+            target_unclipped_quantile: see :meth:`make_private`.
+            clipbound_learning_rate: see :meth:`make_private`.
+            min_clipbound: see :meth:`make_private`.
+            max_clipbound: see :meth:`make_private`.
+            unclipped_num_std: see :meth:`make_private`.
             criterion: see :meth:`make_private`.
             batch_first: see :meth:`make_private`.
             loss_reduction: see :meth:`make_private`.
@@ -386,6 +423,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _refuse_keywords("make_private_with_epsilon", unknown)
         _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
         sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
+        clipping = clipping_of(
+            clipping,
+            target_unclipped_quantile=target_unclipped_quantile,
+            clipbound_learning_rate=clipbound_learning_rate,
+            min_clipbound=min_clipbound,
+            max_clipbound=max_clipbound,
+            unclipped_num_std=unclipped_num_std,
+        )
         population, cohort = self._check(
             module=module,
             optimizer=optimizer,
@@ -404,7 +449,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         target_delta = positive("target_delta", target_delta)
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         dim = sum(p.numel() for p in trained)
-        check_clipping(clipping)
         if clipping == "per_layer":
             norm = norm_of(randomizer, dim=dim)
             radius = layer_limits(max_grad_norm, parameters=len(trained), norm=norm).radius
@@ -419,6 +463,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             num_steps=rounds_in(steps, population=population, cohort=cohort, sampling=Sampling(sampling)),
             target_epsilon=target_epsilon,
             target_delta=target_delta,
+            adaptive=clipping if isinstance(clipping, AdaptiveClipping) else None,
         )
         local_epsilon = noise_multiplier = None
         if is_sum(randomizer):
@@ -578,10 +623,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         check_target(run.target_epsilon)
         check_delta(run.target_delta)
         accountant = self._require_accountant()
+        # Its round is the same whatever the noise of the bits; make_private checks that one.
+        adaptive = None if run.adaptive is None else replace(run.adaptive, unclipped_num_std=None)
 
         @functools.cache
         def round_at(noise: float) -> Round:
-            chosen = SumSetting(factory=factory, noise_multiplier=noise, radius=run.radius)
+            chosen = SumSetting(factory=factory, noise_multiplier=noise, radius=run.radius, adaptive=adaptive)
             return chosen.build(
                 dim=run.dim, population=run.population, cohort=run.cohort, sampling=run.sampling
             ).round
@@ -627,6 +674,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         accountant = self._require_accountant()
 
         def round_at(local_epsilon: float) -> ShuffleRound:
+            if run.adaptive is not None:  # pairs of reports have no blanket of their own
+                return ShuffleRound(
+                    local_epsilon=local_epsilon,
+                    population=run.population,
+                    cohort=run.cohort,
+                    sampling=run.sampling,
+                )
             mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=run.dim, radius=run.radius)
             return mechanism.shuffle_round(
                 population=run.population, cohort=run.cohort, sampling=run.sampling
@@ -647,7 +701,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             num_steps=run.num_steps,
             sampling=run.sampling,
             mechanism=round_at(1.0).mechanism,
-            blanket_factory=lambda local_epsilon: round_at(local_epsilon).effective_blanket(),
+            blanket_factory=None
+            if run.adaptive is not None
+            else lambda local_epsilon: round_at(local_epsilon).effective_blanket(),
             method=accountant.method,
         )
         if not len(accountant):

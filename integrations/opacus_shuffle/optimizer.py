@@ -23,14 +23,17 @@ from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
 from opacus_shuffle.samplers import CohortSampler
 from opacus_shuffle.summation import (
     NO_NOISE_MULTIPLIER,
+    AdaptiveClipping,
     LayerLimits,
+    LocalSetting,
     RandomizerFactory,
     Setting,
     SumFactory,
     SumSetting,
-    check_clipping,
+    clipping_of,
     layer_limits,
     norm_of,
+    positive,
     setting,
     whole,
 )
@@ -41,6 +44,7 @@ from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, secure
 
 _EARLIER = "_of_an_earlier_batch"
+_CLIP_BOUND = "max_grad_norm"  # under which an adaptive one is saved beside the original optimizer's state
 
 
 _OURS = "subsampled_shuffle_"  # how the names of accountants that know rounds begin
@@ -104,7 +108,7 @@ class ShuffleMixin:
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
-        clipping: str = "flat",
+        clipping: str | AdaptiveClipping = "flat",
         population: int,
         cohort: int,
         sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
@@ -123,7 +127,8 @@ class ShuffleMixin:
                 ``max_grad_norm``, per coordinate of the sum.
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``);
                 with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
-            clipping: ``"flat"``, a sample's whole gradient to one ball, or ``"per_layer"``.
+            clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
+                where ``max_grad_norm`` is the first radius; an ``AdaptiveClipping`` says how it moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.
@@ -163,12 +168,17 @@ class ShuffleMixin:
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
         self._paid: _PaidEpoch | None = None
-        check_clipping(clipping)
+        clipping = clipping_of(clipping)
+        adaptive: AdaptiveClipping | None = None
+        self._next_radius: float | None = None
         self._limits: LayerLimits | None = None
+        if isinstance(clipping, AdaptiveClipping):
+            adaptive = clipping.starting_at(positive("max_grad_norm", max_grad_norm))
         if clipping == "per_layer":
-            dim = sum(p.numel() for p in self._trained)
             self._limits = layer_limits(
-                max_grad_norm, parameters=len(self._trained), norm=norm_of(randomizer, dim=dim)
+                max_grad_norm,
+                parameters=len(self._trained),
+                norm=norm_of(randomizer, dim=self.num_parameters),
             )
         self._build(
             setting(
@@ -176,6 +186,7 @@ class ShuffleMixin:
                 local_epsilon=local_epsilon,
                 noise_multiplier=noise_multiplier,
                 radius=max_grad_norm if self._limits is None else self._limits.radius,  # type: ignore[arg-type]
+                adaptive=adaptive,
             )
         )
         super().__init__(
@@ -195,7 +206,7 @@ class ShuffleMixin:
                 "Change it after step() has released the round"
             )
         self._summation = chosen.build(
-            dim=sum(p.numel() for p in self._trained),
+            dim=self.num_parameters,
             population=self._population,
             cohort=self._cohort,
             sampling=self._sampling,
@@ -208,12 +219,11 @@ class ShuffleMixin:
 
         Absent (AttributeError) from a sum of many messages per client.
         """
-        mechanism = self.mechanism
-        if not isinstance(mechanism, LocalRandomizer):
+        if not isinstance(self._setting, LocalSetting):
             raise AttributeError(
                 "a sum of many messages per client has no local_epsilon; see noise_multiplier"
             )
-        return float(mechanism.local_epsilon)
+        return float(self._setting.local_epsilon)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
@@ -223,14 +233,15 @@ class ShuffleMixin:
     def max_grad_norm(self) -> float:
         """Radius of the norm ball; assign to change it from the next round on.
 
-        Under per-layer clipping that of the ball which all layers' gradients make up: a number assigned
-        scales all of ``max_grad_norms`` alike.
+        Under adaptive clipping it moves by itself after every round. Under per-layer clipping it is that of
+        the ball which all layers' gradients make up: a number assigned scales all of ``max_grad_norms``
+        alike.
         """
-        return float(self.mechanism.radius)
+        return float(self._setting.radius)
 
     @max_grad_norm.setter
     def max_grad_norm(self, value: float) -> None:
-        if value != self.mechanism.radius:
+        if value != self._setting.radius:
             self._build(self._setting.changed(radius=value))
             if self._limits is not None:
                 self._limits = self._limits.scaled(self.max_grad_norm)
@@ -282,7 +293,12 @@ class ShuffleMixin:
         """
         mechanism = self.mechanism
         clients = self._cohort if isinstance(mechanism, LocalRandomizer) else 1
-        return math.sqrt(clients * mechanism.worst_variance / mechanism.dim) / float(mechanism.radius)
+        return math.sqrt(clients * mechanism.worst_variance / mechanism.dim) / self.max_grad_norm
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of a sample's whole gradient, over all trainable parameters."""
+        return sum(p.numel() for p in self._trained)
 
     @property
     def sample_rate(self) -> float:
@@ -459,7 +475,15 @@ class ShuffleMixin:
         if self._total is None:
             raise ShufflePrivacyError("no gradients were taken in: call backward() before step()")
         estimate = self._estimate(self._total)
-        for p, part in zip(params, torch.split(estimate, [p.numel() for p in params]), strict=True):
+        sizes = [p.numel() for p in params]
+        adaptive = self._setting.adaptive
+        if adaptive is not None:
+            estimate, difference = estimate[:-1], self._sum_of_processes(estimate[-1])
+            if received:  # of an empty Poisson round nothing is learned
+                self._next_radius = adaptive.moved(
+                    self.max_grad_norm, unclipped=(1 + difference / received) / 2
+                )
+        for p, part in zip(params, torch.split(estimate, sizes), strict=True):
             p.summed_grad = part.view(p.shape).to(device=p.device, dtype=p.dtype)
             p.grad = p.summed_grad.clone()
 
@@ -490,7 +514,10 @@ class ShuffleMixin:
             self._clear_gradients()
             raise
         if released:
+            next_radius = self._next_radius
             self._forget_round()
+            if next_radius is not None:
+                self.max_grad_norm = next_radius
         return released
 
     def _check_batch(self, batch: Delivery | None) -> None:
@@ -539,6 +566,7 @@ class ShuffleMixin:
         self._received = 0
         self._taken = 0
         self._total = None
+        self._next_radius = None
 
     def _clear_gradients(self) -> None:
         self._is_last_step_skipped = False
@@ -546,6 +574,21 @@ class ShuffleMixin:
             p.summed_grad = None
             p.grad_sample = None
             p.grad = None
+
+    # ---- checkpoints ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The original optimizer's state; under adaptive clipping also the present ``max_grad_norm``."""
+        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        return state if self._setting.adaptive is None else {**state, _CLIP_BOUND: self.max_grad_norm}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the original optimizer, and under adaptive clipping the radius, within its bounds."""
+        adaptive = self._setting.adaptive
+        radius = state_dict.get(_CLIP_BOUND)
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != _CLIP_BOUND})  # type: ignore[misc]
+        if adaptive is not None and radius is not None:
+            self.max_grad_norm = adaptive.held(positive(_CLIP_BOUND, radius))
 
     # ---- batches ----------------------------------------------------------------------------------------
 
@@ -597,6 +640,9 @@ class ShuffleMixin:
 
     def _count_received(self) -> int:
         return self._received
+
+    def _sum_of_processes(self, number: Tensor) -> float:
+        return float(number)
 
     @staticmethod
     def _num_processes() -> int:
@@ -670,6 +716,12 @@ class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # ty
         torch.distributed.all_reduce(total)
         # Every process has the whole sum; Opacus adds up what the processes have.
         return self._summation.estimate(total) / self._num_processes()
+
+    def _sum_of_processes(self, number: Tensor) -> float:
+        own = number.detach().reshape(1).to(device=self.params[0].device, dtype=torch.float32)
+        parts = [torch.empty_like(own) for _ in range(self._num_processes())]
+        torch.distributed.all_gather(parts, own)
+        return math.fsum(part.item() for part in parts)  # the same in every process, to the last bit
 
     def _agree(self, *, refused: bool) -> list[list[int]]:
         """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""

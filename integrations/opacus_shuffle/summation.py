@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from numbers import Integral, Real
 from typing import Protocol
 
@@ -15,11 +16,12 @@ from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.names import check_name, chosen, refuse_other_forms
-from shuffle_plugins.accounting import Sampling, SumRound
+from shuffle_plugins.accounting import Sampling, ShuffleRound, SumRound
 from shuffle_plugins.accounting.laws import Round, upper_law
 from shuffle_plugins.accounting.losses import COARSE
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
 from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
 from shuffle_plugins.mechanisms.sampled.spreading import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
@@ -72,7 +74,11 @@ class Summation(ABC):
         return None
 
     def estimate(self, total: Tensor) -> Tensor:
-        """The released sum, floating (dim,), from everybody's total."""
+        """The released sum, floating (dim,), from everybody's total.
+
+        Under adaptive clipping one number more: an estimate of how many rows were within the radius, less how
+        many were not.
+        """
         return total
 
 
@@ -86,6 +92,27 @@ class LocalSummation(Summation):
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
         """Sum of the randomised rows."""
         return self.mechanism.randomize_sum(rows, randomness=randomness, clip=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSummation(Summation):
+    """Every row gives a pair: its randomised vector, and a randomised bit that says if it was clipped.
+
+    Both are about the same record, so their ε add up (basic composition); what is shuffled are pairs.
+
+    Attributes:
+        bit: randomised response of 1 for a row within the radius and -1 for one outside.
+    """
+
+    mechanism: LocalRandomizer
+    bit: BinaryRandomizedResponse
+    round: Round
+
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """Sum of the randomised rows, and last of the randomised bits, (dim + 1,)."""
+        total = self.mechanism.randomize_sum(rows, randomness=randomness, clip=True)
+        bits = _within(rows, radius=self.mechanism.radius, norm=self.mechanism.norm)
+        return torch.cat([total, self.bit.randomize_sum(bits, randomness=randomness).to(total)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +159,168 @@ class TaggedSummation(Summation):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LongerSummation(Summation):
+    """A sum of many messages of vectors that are one number longer, which says if the rest was clipped.
+
+    A row g becomes (g clipped to the radius C, ±h), which lies in a ball of radius √(C² + h²): the protocol
+    is built for that ball, and its round costs what any sum in it costs.
+
+    Attributes:
+        inner: the sum of the longer vectors.
+        radius: C.
+        height: h, of the last number.
+    """
+
+    inner: CoinSummation | TaggedSummation
+    radius: float
+    height: float
+
+    @property
+    def mechanism(self) -> VectorSum | BallSum:  # type: ignore[override]
+        """The protocol of the longer vectors."""
+        return self.inner.mechanism
+
+    @property
+    def round(self) -> Round:  # type: ignore[override]
+        """What the released sum costs."""
+        return self.inner.round
+
+    def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
+        """What these clients add to the inner sum's total, (dim + 1,)."""
+        factors = (self.radius / rows.l2_norm().clamp(min=self.radius)).unsqueeze(1).to(rows.dtype)
+        bits = _within(rows, radius=self.radius, norm=Norm.L2)
+        longer = Rows([*(block * factors for block in rows.blocks), bits * self.height])
+        return self.inner.share(longer, randomness=randomness)
+
+    def common(self, *, randomness: Randomness) -> Tensor | None:
+        """The inner sum's."""
+        return self.inner.common(randomness=randomness)
+
+    def estimate(self, total: Tensor) -> Tensor:
+        """The inner sum's, with its last number in units of rows, float64."""
+        longer = self.inner.estimate(total)
+        return torch.cat([longer[:-1], longer[-1:] / self.height])
+
+
+def _within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
+    """1 for each row whose norm is at most the radius, -1 for the others, (rows, 1)."""
+    norms = {Norm.L1: rows.l1_norm, Norm.L2: rows.l2_norm, Norm.LINF: rows.linf_norm}[norm]()
+    return torch.where(norms <= radius, 1.0, -1.0).unsqueeze(1).to(rows.dtype)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveClipping:
+    """How the clipping radius follows the gradients (Andrew, Thakkar, McMahan, Ramaswamy 2021, Algorithm 1).
+
+    Each record also reports, privately, whether its gradient was within the radius C. After a round is
+    released, C becomes C·exp(-rate·(estimated share of such gradients - target)). That is a function of what
+    was released, so moving C costs nothing more. Names are those of Opacus's ``AdaClipDPOptimizer``.
+
+    Attributes:
+        target_unclipped_quantile: share of gradients that C is to leave unclipped, in [0, 1].
+        clipbound_learning_rate: rate, positive.
+        min_clipbound: least C; None for a thousandth of the first.
+        max_clipbound: largest C; None for a thousand times the first.
+        unclipped_num_std: deviation of the noise in the number of unclipped gradients of one round. None for
+            a tenth of the cohort, or more where that would take more than a tenth of ε0, or where a sum's
+            noise multiplier is over a fiftieth of the cohort.
+
+    Raises:
+        ShufflePrivacyError: for numbers out of range.
+    """
+
+    target_unclipped_quantile: float = 0.5
+    clipbound_learning_rate: float = 0.2
+    min_clipbound: float | None = None
+    max_clipbound: float | None = None
+    unclipped_num_std: float | None = None
+
+    def __post_init__(self) -> None:
+        quantile = self.target_unclipped_quantile
+        if isinstance(quantile, bool) or not isinstance(quantile, Real) or not 0 <= quantile <= 1:
+            raise ShufflePrivacyError(f"target_unclipped_quantile must be in [0, 1], got {quantile!r}")
+        positive("clipbound_learning_rate", self.clipbound_learning_rate)
+        for name in ("min_clipbound", "max_clipbound", "unclipped_num_std"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+
+    def starting_at(self, radius: float) -> AdaptiveClipping:
+        """With both bounds set, for a first radius.
+
+        Raises:
+            ShufflePrivacyError: if the bounds do not hold it, or are not in order.
+        """
+        low = radius / 1000 if self.min_clipbound is None else float(self.min_clipbound)
+        high = radius * 1000 if self.max_clipbound is None else float(self.max_clipbound)
+        if not (low < high and low <= radius <= high):
+            raise ShufflePrivacyError(
+                f"min_clipbound={low:g}, max_clipbound={high:g} and max_grad_norm={radius:g}, with which the "
+                "clip bound starts, must be in order: min_clipbound <= max_grad_norm <= max_clipbound, and "
+                "min_clipbound < max_clipbound"
+            )
+        return replace(self, min_clipbound=low, max_clipbound=high)
+
+    def moved(self, radius: float, *, unclipped: float) -> float:
+        """The next radius, within the bounds.
+
+        Args:
+            radius: the present one.
+            unclipped: estimated share of gradients within it; noise may take it out of [0, 1].
+        """
+        error = unclipped - float(self.target_unclipped_quantile)
+        move = -float(self.clipbound_learning_rate) * error
+        return self.held(radius * math.exp(min(max(move, -700.0), 700.0)))
+
+    def held(self, radius: float) -> float:
+        """A radius brought within the bounds."""
+        return min(max(radius, self.min_clipbound or 0.0), self.max_clipbound or math.inf)
+
+    def bit_epsilon(self, local_epsilon: float, *, cohort: int) -> float:
+        """What the bit gets of a report's ε0.
+
+        The noise of k bits, each sent truthfully with odds e^ε, has variance (s² - 1)·k/4 in their number,
+        with s = (e^ε + 1)/(e^ε - 1).
+
+        Raises:
+            ShufflePrivacyError: if it would get more than half.
+        """
+
+        def needed(deviation: float) -> float:
+            return 2 * math.atanh(1 / math.sqrt(1 + 4 * deviation**2 / cohort))
+
+        if self.unclipped_num_std is None:
+            return min(needed(cohort / 10), local_epsilon / 10)
+        found = needed(float(self.unclipped_num_std))
+        if found > local_epsilon / 2:
+            raise ShufflePrivacyError(
+                f"with unclipped_num_std={self.unclipped_num_std:g} the bits that say if a gradient was "
+                f"clipped need {found:.3g} of local_epsilon={local_epsilon:g}, more than half: raise "
+                "unclipped_num_std or local_epsilon, or take a larger batch_size"
+            )
+        return found
+
+    def height(self, radius: float, *, noise_multiplier: float, cohort: int) -> float:
+        """Of the last number of a longer vector, so that its sum has the chosen noise.
+
+        With noise of z·√(C² + h²) per coordinate and bits of ±h, that is z·√(C² + h²)/(2h) in the number of
+        bits. The gradients' noise, over C, becomes (z⁻² - (2·unclipped_num_std)⁻²)^(-1/2): Theorem 1.
+
+        Raises:
+            ShufflePrivacyError: if no height is enough.
+        """
+        deviation = self.unclipped_num_std
+        if deviation is None:
+            deviation = max(cohort / 10, 5 * noise_multiplier)
+        room = 4 * float(deviation) ** 2 - noise_multiplier**2
+        if room <= 0:
+            raise ShufflePrivacyError(
+                f"noise_multiplier={noise_multiplier:g} must be smaller than 2 * unclipped_num_std="
+                f"{2 * deviation:g} (Andrew et al. 2021, Theorem 1): raise unclipped_num_std, or leave it out"
+            )
+        return radius * noise_multiplier / math.sqrt(room)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerLimits:
     """Clipping of every parameter's gradient to a ball of its own, before the randomizer sees the whole.
 
@@ -172,24 +361,32 @@ class LayerLimits:
         return part * (limit / norms.clamp(min=limit))
 
 
-def check_clipping(clipping: object) -> None:
-    """Check a way of clipping by its name.
+def clipping_of(clipping: object, **adaptive: float | None) -> str | AdaptiveClipping:
+    """A way of clipping by its name, with what goes with ``"adaptive"``.
+
+    Args:
+        clipping: ``"flat"``, ``"per_layer"``, ``"adaptive"``, or an :class:`AdaptiveClipping`.
+        adaptive: fields of :class:`AdaptiveClipping`; None for what was not given.
 
     Raises:
         ShufflePrivacyError: if it is none that is done here; it says why.
     """
-    if clipping in ("flat", "per_layer"):
-        return
-    why = ""
+    given = {name: value for name, value in adaptive.items() if value is not None}
     if clipping == "adaptive":
-        why = (
-            ". 'adaptive' lets the radius follow how many gradients were clipped, which every sample would "
-            "have to report privately, at a cost that is not accounted for here: choose max_grad_norm on "
-            "public data, or let a schedule of opacus.schedulers lower it"
+        return AdaptiveClipping(**given)
+    if given:
+        raise ShufflePrivacyError(
+            f"{', '.join(given)} belong{'s' if len(given) == 1 else ''} to clipping='adaptive', and clipping "
+            f"is {clipping!r}"
         )
-    elif clipping == "ghost":
+    if isinstance(clipping, AdaptiveClipping):
+        return clipping
+    if isinstance(clipping, str) and clipping in ("flat", "per_layer"):
+        return clipping
+    why = ""
+    if clipping == "ghost":
         why = ". 'ghost' never has a sample's whole gradient, which the randomizer needs"
-    raise ShufflePrivacyError(f"clipping must be 'flat' or 'per_layer', got {clipping!r}{why}")
+    raise ShufflePrivacyError(f"clipping must be 'flat', 'per_layer' or 'adaptive', got {clipping!r}{why}")
 
 
 def layer_limits(max_grad_norm: object, *, parameters: int, norm: Norm) -> LayerLimits:
@@ -230,6 +427,7 @@ class Setting(ABC):
     """What the user chose; builds the summation once dim and cohort are known."""
 
     radius: float
+    adaptive: AdaptiveClipping | None
 
     @abstractmethod
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> Summation:
@@ -256,15 +454,30 @@ class LocalSetting(Setting):
     factory: RandomizerFactory
     local_epsilon: float
     radius: float
+    adaptive: AdaptiveClipping | None = None
 
-    def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> LocalSummation:
+    def build(
+        self, *, dim: int, population: int, cohort: int, sampling: Sampling
+    ) -> LocalSummation | PairSummation:
         """The summation of randomised rows."""
-        mechanism = build_randomizer(
-            self.factory,
-            local_epsilon=positive("local_epsilon", self.local_epsilon),
-            dim=dim,
-            radius=positive("max_grad_norm", self.radius),
-        )
+        local_epsilon = positive("local_epsilon", self.local_epsilon)
+        radius = positive("max_grad_norm", self.radius)
+        if self.adaptive is not None:
+            bit_epsilon = self.adaptive.bit_epsilon(local_epsilon, cohort=cohort)
+            gradient_epsilon = _rest(local_epsilon, bit_epsilon)
+            mechanism = build_randomizer(self.factory, local_epsilon=gradient_epsilon, dim=dim, radius=radius)
+            return PairSummation(
+                mechanism=mechanism,
+                bit=BinaryRandomizedResponse(local_epsilon=bit_epsilon),
+                round=ShuffleRound(
+                    local_epsilon=local_epsilon,
+                    local_delta=mechanism.local_delta,
+                    population=population,
+                    cohort=cohort,
+                    sampling=sampling,
+                ),
+            )
+        mechanism = build_randomizer(self.factory, local_epsilon=local_epsilon, dim=dim, radius=radius)
         return LocalSummation(
             mechanism=mechanism,
             round=mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling),
@@ -284,11 +497,20 @@ class SumSetting(Setting):
     factory: SumFactory
     noise_multiplier: float
     radius: float
+    adaptive: AdaptiveClipping | None = None
 
     def build(
         self, *, dim: int, population: int, cohort: int, sampling: Sampling
-    ) -> CoinSummation | TaggedSummation:
+    ) -> CoinSummation | TaggedSummation | LongerSummation:
         """The summation of the protocol that the factory builds."""
+        if self.adaptive is not None:
+            noise_multiplier = positive("noise_multiplier", self.noise_multiplier)
+            radius = positive("max_grad_norm", self.radius)
+            height = self.adaptive.height(radius, noise_multiplier=noise_multiplier, cohort=cohort)
+            longer = replace(self, radius=math.hypot(radius, height), adaptive=None)
+            inner = longer.build(dim=dim + 1, population=population, cohort=cohort, sampling=sampling)
+            assert not isinstance(inner, LongerSummation)
+            return LongerSummation(inner=inner, radius=radius, height=height)
         noise_multiplier = positive("noise_multiplier", self.noise_multiplier)
         radius = positive("max_grad_norm", self.radius)
         if cohort < 2:
@@ -341,6 +563,14 @@ class SumSetting(Setting):
         return replace(self, **values)  # type: ignore[arg-type]
 
 
+def _rest(whole_epsilon: float, part: float) -> float:
+    """The largest float that with ``part`` adds up, exactly, to no more than the whole."""
+    rest = whole_epsilon - part
+    while Fraction(rest) + Fraction(part) > Fraction(whole_epsilon):
+        rest = math.nextafter(rest, 0.0)
+    return rest
+
+
 def _check_certifiable(cost: Round, *, noise_multiplier: float) -> None:
     """Check that a round, and so any number of them, has an ε at all.
 
@@ -385,6 +615,7 @@ def setting(
     local_epsilon: float | None,
     noise_multiplier: float | None,
     radius: float,
+    adaptive: AdaptiveClipping | None = None,
 ) -> Setting:
     """The user's choice, checked for the number that goes with it.
 
@@ -407,6 +638,7 @@ def setting(
             factory=sum_factory(randomizer),  # type: ignore[arg-type]
             noise_multiplier=noise_multiplier,
             radius=radius,
+            adaptive=adaptive,
         )
     factory = randomizer_factory(randomizer)  # type: ignore[arg-type]
     called = f"randomizer={randomizer!r}" if isinstance(randomizer, str) else "this randomizer"
@@ -421,7 +653,7 @@ def setting(
             f"{called}{default} needs local_epsilon, ε0 of one sample's gradient in one step, such as 4.0; "
             f"or give noise_multiplier with randomizer={_SUM_NAMES}. make_private_with_epsilon finds either"
         )
-    return LocalSetting(factory=factory, local_epsilon=local_epsilon, radius=radius)
+    return LocalSetting(factory=factory, local_epsilon=local_epsilon, radius=radius, adaptive=adaptive)
 
 
 def randomizer_factory(randomizer: str | RandomizerFactory) -> RandomizerFactory:

@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.optimizer import ShuffleMixin
@@ -82,7 +82,7 @@ class TrainingPlan:
             setting = f"noise_multiplier={optimizer.noise_multiplier:.4g}"
         return cls(
             randomizer=f"{mechanism.name} with {setting}",
-            max_grad_norm=float(mechanism.radius),
+            max_grad_norm=optimizer.max_grad_norm,
             population=population,
             cohort=cohort,
             sampling=str(next_round.sampling),
@@ -90,7 +90,7 @@ class TrainingPlan:
             whole_run=num_steps is not None,
             delta=min(_USUAL_DELTA, 1 / population) if target_delta is None else float(target_delta),
             target_epsilon=target_epsilon,
-            expected_noise=expected_noise(mechanism, cohort=cohort),
+            expected_noise=replace(expected_noise(mechanism, cohort=cohort), dim=optimizer.num_parameters),
             _next_round=next_round,
             _accountant=copy.deepcopy(accountant),
         )

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
 from shuffle_plugins.randomness import SeededRandomness
 
 WORLD = 2
@@ -281,6 +282,24 @@ def epoch() -> dict[str, Any]:
     return train_with(sampling="epoch")
 
 
+def adaptive() -> dict[str, Any]:
+    """The radius after each of eight steps, of reports and of sums."""
+    radii: dict[str, list[float]] = {}
+    for name, noise in {
+        "privunit": {},
+        "vector-sum": {"local_epsilon": None, "noise_multiplier": 4.0},
+    }.items():
+        engine, module, optimizer, loader = private(
+            randomizer=name, clipping="adaptive", target_unclipped_quantile=0.6, **noise
+        )
+        radii[name] = []
+        for _ in range(2):
+            for batch in loader:
+                step(module, optimizer, batch)
+                radii[name].append(optimizer.max_grad_norm)
+    return outcome(module, engine, radii=radii)
+
+
 SCENARIOS = [
     default,
     torch_ddp,
@@ -296,6 +315,7 @@ SCENARIOS = [
     looked_at_on_one_rank,
     broken_off,
     epoch,
+    adaptive,
 ]
 
 
@@ -330,6 +350,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "vector_sum",
         "broken_off",
         "epoch",
+        "adaptive",
     ],
 )
 def test_weights_and_history_agree_on_both_ranks(ranks: Any, scenario: str) -> None:
@@ -440,6 +461,20 @@ def test_an_epoch_over_two_ranks_uses_a_record_once_and_costs_one_round(ranks: A
     used = [i for rank in ranks for part in rank["epoch"]["indices"] for i in part]
     assert len(set(used)) == len(used) == N // K * K
     assert ranks[0]["epoch"]["history"][0][1] == 1
+
+
+@pytest.mark.parametrize("randomizer", ["privunit", "vector-sum"])
+def test_an_adaptive_radius_moves_by_all_ranks_bits_and_alike(ranks: Any, randomizer: str) -> None:
+    first, second = (rank["adaptive"]["radii"][randomizer] for rank in ranks)
+    assert first == second
+    assert len(set(first)) == len(first) == 2 * (N // K)
+    if randomizer == "privunit":  # K signs of one absolute value: their sum is one of K + 1 numbers
+        bit = BinaryRandomizedResponse(local_epsilon=0.2)  # a tenth of ε0
+        for before, after in itertools.pairwise([0.5, *first]):
+            share = 0.6 - math.log(after / before) / 0.2
+            signs = (2 * share - 1) * K / bit.report_value
+            assert signs == pytest.approx(round(signs), abs=1e-3)
+            assert round(signs) % 2 == K % 2
 
 
 def test_coins_of_a_sum_are_tossed_once_for_all_ranks(ranks: Any) -> None:
