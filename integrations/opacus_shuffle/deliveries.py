@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-
-if TYPE_CHECKING:
-    from opacus_shuffle.samplers import CohortSampler
 
 _rounds = itertools.count()
 _iterations = itertools.count()
@@ -54,24 +50,6 @@ class Delivery:
     def last(self) -> bool:
         """Whether this is the round's last physical batch."""
         return self.part == self.parts - 1
-
-
-class DeliveryListener(Protocol):
-    """What samplers and loaders call on the optimizer."""
-
-    def attach_sampler(self, sampler: CohortSampler) -> None:
-        """Called by ``CohortSampler.attach``: check that the sampler draws the rounds that this listener
-        accounts for.
-
-        Raises:
-            ShufflePrivacyError: if the sampler draws other rounds than the listener accounts for.
-        """
-
-    def begin_iteration(self) -> None:
-        """Called when an iteration begins: drop a round that was begun and not released."""
-
-    def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
-        """Called when a batch is handed out: the next step is on it, and no longer on an earlier one."""
 
 
 class DeliveredTensors:

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
-from opacus_shuffle.deliveries import Delivery, DeliveryListener, new_iteration
+from opacus_shuffle.deliveries import Delivery, new_iteration
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
@@ -56,6 +56,24 @@ def uniform_subset(*, population: int, size: int, randomness: Randomness) -> Ten
         first_seen = np.sort(np.unique(stream, return_index=True)[1])
         distinct = stream[first_seen[:size]]
     return torch.from_numpy(np.sort(distinct))
+
+
+class DeliveryListener(Protocol):
+    """What samplers and loaders call on the optimizer."""
+
+    def attach_sampler(self, sampler: CohortSampler) -> None:
+        """Called by ``CohortSampler.attach``: check that the sampler draws the rounds that this listener
+        accounts for.
+
+        Raises:
+            ShufflePrivacyError: if the sampler draws other rounds than the listener accounts for.
+        """
+
+    def begin_iteration(self) -> None:
+        """Called when an iteration begins: drop a round that was begun and not released."""
+
+    def expect_batch(self, delivery: Delivery, batch: object = None) -> None:
+        """Called when a batch is handed out: the next step is on it, and no longer on an earlier one."""
 
 
 class CohortSampler(BatchSampler):
