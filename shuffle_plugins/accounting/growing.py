@@ -39,6 +39,7 @@ class GrowingHistory:
     def __init__(self, law_of: Callable[[Round], LossLaw]) -> None:
         self._law_of = law_of
         self._rounds: list[Round] = []
+        self._steps: list[int] = []
         self._laws: list[LossLaw] = []
         self._number = 0
         self._cell = 0.0
@@ -51,19 +52,23 @@ class GrowingHistory:
 
         Args:
             rounds: in their order.
-            steps: how often each is run. Before the last one they are what they were.
+            steps: how often each is run.
         """
         common, most = 0, min(len(rounds), len(self._rounds))
         while common < most and _same(rounds[common], self._rounds[common]):
             common += 1
         if common < len(self._rounds):
             del self._rounds[common:], self._laws[common:]
-        # All but the last round are folded into what is kept: of that one more steps may follow.
-        folded = min(common, len(rounds) - 1)
+        # All but the last round are folded into what is kept: of that one more steps may follow. What was
+        # folded with other numbers of steps, for a history that was replaced or only tried, is of no use.
+        folded = 0
+        while folded < min(common, len(rounds) - 1) and steps[folded] == self._steps[folded]:
+            folded += 1
         self._moments = {key: kept for key, kept in self._moments.items() if kept[0] <= folded}
         self._spectra = {key: kept for key, kept in self._spectra.items() if kept[0] <= folded}
         self._laws += [self._law_of(each) for each in rounds[common:]]
         self._rounds += rounds[common:]
+        self._steps = list(steps)
         self._number += 1
         return GrowingComposition(self, self._laws, steps, number=self._number)
 

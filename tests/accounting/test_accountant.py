@@ -577,3 +577,20 @@ def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pyte
             shares.append(taken / (i - 39))
     assert shares[1] < 1.5 * shares[0]
     assert shares[1] < 60
+
+
+def test_a_loaded_history_is_composed_anew() -> None:
+    """What was composed of forty kinds of rounds is no part of an answer about more steps of the same kinds."""
+    rounds = [ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000) for i in range(40)]
+
+    def recorded(steps: int) -> ShuffleAccountant:
+        accountant = ShuffleAccountant()
+        for i, each in enumerate(rounds):
+            accountant.step(each, num_steps=steps if i < 20 else 10)
+        return accountant
+
+    short, long = recorded(10), recorded(13)
+    before, expected = short.epsilon(1e-6), long.epsilon(1e-6)
+    assert before.upper < expected.upper
+    short.load_state_dict(long.state_dict())
+    assert short.epsilon(1e-6) == expected
