@@ -63,6 +63,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             "to add rounds use record(round, num_steps=...)"
         )
 
+    @property
+    def books(self) -> object:
+        """The history as an object of its own: another one after ``load_state_dict``."""
+        return self._core
+
     def record(self, shuffle_round: Round, num_steps: int = 1) -> None:
         """Record rounds that are about to be released.
 
@@ -298,6 +303,11 @@ class _RecordRound(AccountingHook):
     accountant: SubsampledShuffleAccountant
     sample_rate: float
     budget: _Budget | None
+
+    @property
+    def books(self) -> object:
+        """The accountant's present history, which ``load_state_dict`` replaces."""
+        return self.accountant.books
 
     def __call__(self, optimizer: ShuffleMixin) -> None:
         if not isinstance(optimizer, ShuffleMixin):

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from opacus.accountants import IAccountant
@@ -60,14 +60,19 @@ class AccountingHook(ABC):
     def __call__(self, optimizer: ShuffleMixin) -> None:
         """Record the round, or raise to refuse it."""
 
+    @property
+    def books(self) -> object:
+        """What it records into at present: another object after a saved history was loaded."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PaidEpoch:
-    """The iteration that hooks have recorded as one round, and what they recorded."""
+    """The iteration that was recorded as one round, what was recorded, and into which books."""
 
     iteration: int
     round: Round
-    hooks: tuple[AccountingHook, ...] = ()
+    books: tuple[object, ...] = ()
 
 
 class ShuffleMixin:
@@ -195,6 +200,21 @@ class ShuffleMixin:
             max_grad_norm=self.max_grad_norm,
             expected_batch_size=cohort / self._num_processes(),
             loss_reduction=loss_reduction,
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled, alone or with a loader or an engine.
+
+        A copy would record its rounds in a copy of the accountant, and the engine's ε would not have them.
+        Torch cannot make one either: its attempt leaves every other optimizer of this class unusable.
+
+        Raises:
+            ShufflePrivacyError: always.
+        """
+        raise ShufflePrivacyError(
+            "a shuffle optimizer cannot be copied or pickled, nor can the loader and the engine that it "
+            "belongs to: its copy would record rounds where this engine does not see them. Save "
+            "optimizer.state_dict(), or use engine.save_checkpoint; for a second run call make_private again"
         )
 
     # ---- configuration, read afresh at every step -------------------------------------------------------
@@ -354,9 +374,10 @@ class ShuffleMixin:
                 "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
                 "loader, which is a new epoch"
             )
-        if hook not in paid.hooks:
+        if not any(books is hook.books for books in paid.books):
             hook(self)
-        self._paid = replace(paid, hooks=(*paid.hooks, hook))
+            paid = replace(paid, books=(*paid.books, hook.books))
+        self._paid = paid
 
     def watch(self, module: nn.Module) -> None:
         """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.

@@ -22,6 +22,8 @@ from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
+_LAW = ("population", "cohort", "rank", "world_size")
+
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:
     """How many rounds an accountant counts in so many steps: each is one, but an epoch is one as a whole."""
@@ -134,6 +136,19 @@ class CohortSampler(BatchSampler):
         self._source = self._randomness = secure(randomness)
         self._delivering = False
         self._drawn: deque[Delivery] = deque()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, but for those that the accounting was told of.
+
+        Raises:
+            ShufflePrivacyError: for the population, the cohort, the rank and the number of processes.
+        """
+        if name in _LAW and name in self.__dict__:
+            raise ShufflePrivacyError(
+                f"{name} of a sampler cannot change, since its optimizer accounts for what it was made with: "
+                "make a new sampler, or call make_private with another loader"
+            )
+        super().__setattr__(name, value)
 
     @property
     def sample_rate(self) -> float:

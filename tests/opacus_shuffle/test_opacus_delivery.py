@@ -576,3 +576,28 @@ def test_how_far_workers_drew_ahead_does_not_change_later_draws() -> None:
         return [x.flatten().tolist() for (x,) in loader]
 
     assert drawn(0) == drawn(2)
+
+
+# ---- copies and changes behind the accounting's back -------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_of_an_optimizer_are_refused_and_harm_no_other(make_private: Any, copied: Any) -> None:
+    engine, module, optimizer, loader = make_private()
+    for held in (optimizer, loader, engine) if copied is not copy.copy else (optimizer,):
+        with pytest.raises(ShufflePrivacyError, match="cannot be copied or pickled"):
+            copied(held)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    assert len(engine.accountant) == len(loader)
+
+
+@pytest.mark.parametrize("name", ["population", "cohort", "rank", "world_size"])
+def test_the_law_of_a_sampler_does_not_change(make_private: Any, name: str) -> None:
+    _, _, _, loader = make_private(sampling="poisson")
+    before = getattr(loader.batch_sampler, name)
+    with pytest.raises(ShufflePrivacyError, match="cannot change"):
+        setattr(loader.batch_sampler, name, before + 1)
+    assert getattr(loader.batch_sampler, name) == before
