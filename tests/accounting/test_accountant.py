@@ -580,7 +580,7 @@ def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pyte
 
 
 def test_a_loaded_history_is_composed_anew() -> None:
-    """What was composed of forty kinds of rounds is no part of an answer about more steps of the same kinds."""
+    """What was composed of forty kinds of rounds is no part of an answer about more steps of them."""
     rounds = [ShuffleRound(local_epsilon=1 + i / 100, population=10_000, cohort=1000) for i in range(40)]
 
     def recorded(steps: int) -> ShuffleAccountant:
