@@ -24,7 +24,10 @@ COMMANDS = {
     "epsilon --all": f"epsilon {QUESTION} --all",
     "calibrate, ε0": "calibrate --target-epsilon 0.5 -n 60000 -k 10000 -t 1200 -d 1e-5",
     "calibrate, rounds": "calibrate --target-epsilon 0.5 -n 60000 -k 10000 -e 1.5 -d 1e-5 --solve rounds",
+    "calibrate, random cohorts": "calibrate --target-epsilon 1 -n 60000 -k 10000 -t 100 -d 1e-5 "
+    "--sampling poisson --adversary server",
     "plan, one mechanism": "plan -n 1e6 --target-epsilon 1 -d 1e-8 --dim 1000 --mechanism privunit",
+    "plan, all mechanisms": "plan -n 1e6 --target-epsilon 1 -d 1e-8 --dim 1000",
     "plan, one cell": "plan -n 60000 --target-epsilon 1 -d 1e-5 --dim 1000 --mechanism privunit -t 9 -k 600",
     "mechanisms": "mechanisms",
     "mechanisms, compared": "mechanisms --dim 13706 --local-epsilon 2 --norm l2",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from shuffle_plugins.accounting.blanket import check_local_epsilon
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.parameters import check_dim, check_radius
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.errors import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ CATEGORIES = "categories"
 
 Domain = Literal["l1", "l2", "linf", "categories"]
 
+_NO_VECTORS, _NO_CATEGORIES = "takes categories, not vectors", "takes vectors, not categories"
 _TIMED_VALUES = 1 << 21
 _MOST_TIMED = 256
 _REPEATS = 3
@@ -93,24 +95,49 @@ def choices(
     refused: list[Unavailable] = []
     for name in registry.available():
         try:
-            mechanism, size = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
+            found.append(
+                _choice(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius, timed=timed)
+            )
         except ValueError as error:
             refused.append(Unavailable(name=name, reason=str(error)))
-            continue
-        found.append(
-            Choice(
-                name=name,
-                domain=mechanism.domain,
-                local_delta=mechanism.local_delta,
-                radius=size,
-                variance=mechanism.worst_variance,
-                bits=mechanism.bits_per_report,
-                seconds=seconds_per_report(mechanism) if timed else None,
-                summary=registry.summary(name),
-            )
-        )
     found.sort(key=lambda choice: (choice.domain if norm is None else "", choice.variance))
     return tuple(found), tuple(refused)
+
+
+def _choice(
+    name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float, timed: bool
+) -> Choice:
+    """The mechanism's answer; one of closed form is built, which loads torch, only to be timed."""
+    if name in OF_CATEGORIES and norm not in (None, CATEGORIES):
+        raise ValueError(_NO_VECTORS)
+    form = CLOSED_FORMS.get(name)
+    if form is None or timed:
+        mechanism, size = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
+        return Choice(
+            name=name,
+            domain=mechanism.domain,
+            local_delta=mechanism.local_delta,
+            radius=size,
+            variance=mechanism.worst_variance,
+            bits=mechanism.bits_per_report,
+            seconds=seconds_per_report(mechanism) if timed else None,
+            summary=registry.summary(name),
+        )
+    if norm == CATEGORIES:
+        raise ValueError(_NO_CATEGORIES)
+    variance, bits = form.cost(local_epsilon, dim)
+    given: NormName = form.norm if norm is None else check_norm(norm)
+    own = enclosing_radius(radius=radius, norm=given, within=form.norm, dim=dim)
+    return Choice(
+        name=name,
+        domain=form.norm,
+        local_delta=form.local_delta,
+        radius=own,
+        variance=variance * own**2,
+        bits=bits,
+        seconds=None,
+        summary=registry.summary(name),
+    )
 
 
 def _set_up(
@@ -119,10 +146,10 @@ def _set_up(
     mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
     if mechanism.domain == CATEGORIES:
         if norm not in (None, CATEGORIES):
-            raise ValueError("takes categories, not vectors")
+            raise ValueError(_NO_VECTORS)
         return mechanism, None
     if norm == CATEGORIES:
-        raise ValueError("takes vectors, not categories")
+        raise ValueError(_NO_CATEGORIES)
     own = check_norm(mechanism.domain)
     given: NormName = own if norm is None else check_norm(norm)
     size = enclosing_radius(radius=radius, norm=given, within=own, dim=dim)

@@ -14,6 +14,7 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import errors as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
 from shuffle_plugins.planning.noise import LEAST_RATIO
 from shuffle_plugins.planning.search import PRECISION
@@ -304,23 +305,28 @@ def test_arguments_out_of_range_are_refused(bad: dict[str, object]) -> None:
 # -- the error model ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(error_model._CLOSED_FORMS))
+@pytest.mark.parametrize("name", sorted(CLOSED_FORMS))
 @pytest.mark.parametrize("local_epsilon", [0.01, 1.0, 8.0, 20.0])
-def test_closed_forms_are_the_mechanisms_own(name: str, local_epsilon: float) -> None:
-    dim = 1 if name == "binary-rr" else 37
-    built = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=2.5)
-    found = report_error(
-        name, local_epsilon=local_epsilon, dim=dim, radius=2.5, norm=error_model.check_norm(str(built.norm))
-    )
-    generator = torch.Generator().manual_seed(1)
-    points = torch.randn(64, dim, generator=generator, dtype=torch.float64)
-    points *= 2.5 / torch.linalg.vector_norm(
-        points, ord=2 if built.norm == "l2" else math.inf, dim=1, keepdim=True
-    )
-    points[0] = 0
-    variances = built.variance(points * (1 - 1e-12))
-    assert found.variance == pytest.approx(float(variances.max()), rel=1e-12)
-    assert found.bits == built.bits_per_report
+@pytest.mark.parametrize("dim", [1, 2, 37, 4200])
+def test_closed_forms_are_the_mechanisms_own(name: str, local_epsilon: float, dim: int) -> None:
+    form = CLOSED_FORMS[name]
+    if name == "binary-rr" and dim > 1:
+        with pytest.raises(ValueError, match="dim=1"):
+            form.cost(local_epsilon, dim)
+        return
+    built = registry.get(name, local_epsilon=local_epsilon, dim=dim)
+    variance, bits = form.cost(local_epsilon, dim)
+    assert variance == pytest.approx(built.worst_variance, rel=1e-12)
+    assert (bits, form.norm, form.local_delta) == (built.bits_per_report, built.domain, built.local_delta)
+    wider = registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=2.5)
+    assert wider.worst_variance == pytest.approx(2.5**2 * variance, rel=1e-9)
+
+
+def test_every_built_in_mechanism_has_a_closed_form_or_takes_categories() -> None:
+    built_in = {name for name in registry.available() if isinstance(registry._ENTRIES[name].factory, str)}
+    assert built_in == set(CLOSED_FORMS) | OF_CATEGORIES
+    for name in OF_CATEGORIES:
+        assert registry.get(name, local_epsilon=1.0, dim=3).domain == "categories"
 
 
 def test_a_mechanism_without_closed_form_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,12 +435,12 @@ def test_picture(tmp_path: Path, sampling: str) -> None:
 def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
     script = (
         "import sys; from shuffle_plugins.planning import plan; "
-        "plan(target_epsilon=1, delta=1e-5, population=50, dim=4, num_steps=1, cohorts=(50,), "
-        "mechanism=('privunit', 'linf-coordinate')); "
-        "print('torch' in sys.modules)"
+        "plan(target_epsilon=1, delta=1e-5, population=50, dim=4, num_steps=1, cohorts=(50,)); "
+        "from shuffle_plugins.choosing import choices; "
+        "print(len(choices(local_epsilon=2.0, dim=20, norm='l2')[0]), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.split() == [str(len(CLOSED_FORMS) - 1), "False"]  # binary-rr takes single numbers
 
 
 # -- expected noise -----------------------------------------------------------------------------------------
@@ -541,3 +547,34 @@ def test_exact_reports_have_no_noise_to_warn_of() -> None:
     exact = ExpectedNoise(noise=0.0, largest_signal=1.0, dim=5, cohort=10, local_epsilon=None)
     assert exact.signal_to_noise_ratio == math.inf
     assert exact.warning(num_steps=1) is None
+
+
+# -- the search of a large grid ----------------------------------------------------------------------------
+
+
+def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
+    few, whole = (
+        planned(population=3000, num_steps=(1, 10, 100), whole_grid=all_of_it) for all_of_it in (False, True)
+    )
+    assert len(few.rows) < len(whole.rows)
+    assert few.best.average_mse == pytest.approx(whole.best.average_mse, rel=4 * PRECISION)
+    assert few.best.cohort == whole.best.cohort
+    for row in few.rows:
+        assert row.epsilon.upper <= 0.5
+    told = {(row.cohort, row.num_steps): row.local_epsilon for row in whole.rows}
+    for row in few.rows:
+        if (row.cohort, row.num_steps) in told:
+            assert row.local_epsilon == pytest.approx(told[row.cohort, row.num_steps], rel=2 * PRECISION)
+
+
+def test_a_combination_takes_few_certified_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    bound = ShuffleAccountant.upper_epsilon
+
+    def counted(self: ShuffleAccountant, delta: float) -> float:
+        asked.append(delta)
+        return bound(self, delta)
+
+    monkeypatch.setattr(ShuffleAccountant, "upper_epsilon", counted)
+    found = planned(population=10**6, delta=1e-8)
+    assert len(asked) < 2.5 * len(found.rows)

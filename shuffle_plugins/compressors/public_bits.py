@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def public_bytes(purpose: str, *, seed: int, count: int) -> bytes:
@@ -31,5 +33,7 @@ def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
     Raises:
         ValueError: if the seed is not a whole number.
     """
+    import torch  # public_bytes is asked without it
+
     data = np.frombuffer(public_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)
     return torch.from_numpy(1 - 2 * np.unpackbits(data, count=count).view(np.int8))

@@ -17,17 +17,14 @@ Closed forms of V here need no torch; a mechanism without one is built, and its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
-from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
 from shuffle_plugins.parameters import check_dim, check_radius
-
-NormName = Literal["l1", "l2", "linf"]
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import NormName as NormName
 
 INDEPENDENT = frozenset({"poisson", "check-in"})
 """Schemes in which clients join on their own, so that the size of a cohort is random."""
@@ -51,29 +48,7 @@ class ReportError:
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ClosedForm:
-    norm: NormName
-    variance: Callable[[float, int], float]
-    bits: Callable[[int], int]
-
-
-def _sign_gain(local_epsilon: float) -> float:
-    return SignThresholds.of(local_epsilon).gain
-
-
-# Largest variance in the unit ball, attained at 0.
-_CLOSED_FORMS = {
-    "binary-rr": _ClosedForm("linf", lambda e0, _: _sign_gain(e0) ** -2, lambda _: 1),
-    "linf-coordinate": _ClosedForm(
-        "linf", lambda e0, dim: (dim / _sign_gain(e0)) ** 2, lambda dim: (dim - 1).bit_length() + 1
-    ),
-    "privunit": _ClosedForm(
-        "l2",
-        lambda e0, dim: optimal_parameters(local_epsilon=e0, dim=dim).mean ** -2,
-        lambda dim: 32 * dim,
-    ),
-}
+_CLOSED_FORMS = CLOSED_FORMS
 
 
 def check_norm(norm: str) -> NormName:
@@ -87,11 +62,6 @@ def check_norm(norm: str) -> NormName:
     return cast("NormName", norm)
 
 
-def needs_torch(mechanism: str) -> bool:
-    """Whether the mechanism has to be built to know its error."""
-    return mechanism not in _CLOSED_FORMS
-
-
 def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
     """Norm of the ball in which the mechanism takes its inputs.
 
@@ -99,17 +69,24 @@ def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
         ValueError: if there is no such mechanism, or it refuses the dimension.
     """
     registry.summary(mechanism)
+    if mechanism in OF_CATEGORIES:
+        raise ValueError(f"{mechanism} takes categories, not vectors")
     form = _CLOSED_FORMS.get(mechanism)
     if form is None:
         built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
         if built.domain not in get_args(NormName):
             raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
-        if built.local_delta > 0:
-            raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
+        _check_pure(mechanism, built.local_delta)
         return check_norm(built.domain)
+    _check_pure(mechanism, form.local_delta)
     if mechanism == "binary-rr" and dim != 1:
         raise ValueError(f"binary-rr takes one number per client (dim=1), got dim={dim}")
     return form.norm
+
+
+def _check_pure(mechanism: str, local_delta: float) -> None:
+    if local_delta > 0:
+        raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
 
 
 def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: int) -> float:
@@ -131,8 +108,8 @@ def report_error(
 ) -> ReportError:
     """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm around it.
 
-    A few mechanisms have a closed form. Others are built, which loads torch, and their ``worst_variance``
-    asked.
+    The built-in mechanisms have closed forms. Others are built, which loads torch, and their
+    ``worst_variance`` asked.
 
     Args:
         mechanism: its registered name.
@@ -148,7 +125,8 @@ def report_error(
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
     form = _CLOSED_FORMS.get(mechanism)
     if form is not None:
-        return ReportError(variance=form.variance(local_epsilon, dim) * size**2, bits=form.bits(dim))
+        variance, bits = form.cost(local_epsilon, dim)
+        return ReportError(variance=variance * size**2, bits=bits)
 
     built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
     return ReportError(variance=built.worst_variance, bits=built.bits_per_report)
