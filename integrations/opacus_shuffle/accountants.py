@@ -123,6 +123,13 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         probe.step(shuffle_round, num_steps=num_steps)
         return probe.spent(target_delta)
 
+    def rounds_left(self, shuffle_round: Round, *, target_delta: float) -> tuple[float, float]:
+        """How many more such rounds may have an amplified ε at δ, and any ε, beside what is recorded.
+
+        Infinite for reports without a δ0 of their own; see ``ShuffleAccountant.rounds_left``.
+        """
+        return self._core.rounds_left(shuffle_round, delta=target_delta)
+
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
         return self._core.num_steps

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, Literal
 
@@ -310,6 +310,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=loss_reduction,
             randomness=coins,
         )
+        if target_epsilon is not None and target_delta is not None:
+            _refuse_spent_delta(
+                private_optimizer.shuffle_round,
+                accountant=accountant,
+                num_steps=1,
+                target_delta=target_delta,
+            )
         private_optimizer.attach_step_hook(
             accountant.get_optimizer_hook_fn(
                 sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
@@ -674,14 +681,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         accountant = self._require_accountant()
 
         def round_at(local_epsilon: float) -> ShuffleRound:
+            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=run.dim, radius=run.radius)
             if run.adaptive is not None:  # pairs of reports have no blanket of their own
                 return ShuffleRound(
                     local_epsilon=local_epsilon,
+                    local_delta=mechanism.local_delta,
                     population=run.population,
                     cohort=run.cohort,
                     sampling=run.sampling,
                 )
-            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=run.dim, radius=run.radius)
             return mechanism.shuffle_round(
                 population=run.population, cohort=run.cohort, sampling=run.sampling
             )
@@ -690,9 +698,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             return self._exceeds(round_at(local_epsilon), run)
 
         if build_randomizer(factory, local_epsilon=1.0, dim=run.dim, radius=run.radius).local_delta > 0:
-            raise ShufflePrivacyError(
-                "local_epsilon cannot be solved for where reports are (ε0, δ0)-LDP: pass it to make_private"
-            )
+            return self._largest_epsilon_beside_delta(round_at, run)
         alone = calibrate_local_epsilon(
             target_epsilon=run.target_epsilon,
             delta=run.target_delta,
@@ -722,6 +728,35 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self._warn_of_cap(round_at(low), run)
         return low
 
+    def _largest_epsilon_beside_delta(self, round_at: Callable[[float], ShuffleRound], run: _Run) -> float:
+        """As :meth:`_largest_epsilon`, of reports that have a δ0 as well, which their maker chose."""
+        accountant = self._require_accountant()
+        _refuse_spent_delta(
+            round_at(1.0), accountant=accountant, num_steps=run.num_steps, target_delta=run.target_delta
+        )
+        self._warn_of_history(run)
+
+        def spent(local_epsilon: float) -> float:
+            return accountant.spent_with(
+                round_at(local_epsilon), num_steps=run.num_steps, target_delta=run.target_delta
+            )
+
+        found = largest_within(
+            spent,
+            target=run.target_epsilon,
+            start=1.0,
+            lowest=MIN_LOCAL_EPSILON,
+            highest=MAX_LOCAL_EPSILON,
+            precision=_NOISE_PRECISION,
+        )
+        if found is None or self._exceeds(round_at(found), run):
+            raise ShufflePrivacyError(
+                f"no local_epsilon keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: "
+                "raise the target, take fewer steps, or use a smaller local_delta"
+            )
+        self._warn_of_cap(round_at(found), run)
+        return found
+
     def _warn_of_cap(self, new_round: ShuffleRound, run: _Run) -> None:
         if new_round.local_epsilon < MAX_LOCAL_EPSILON * (1 - 1e-3):
             return
@@ -729,6 +764,24 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             new_round, num_steps=run.num_steps, target_delta=run.target_delta
         )
         _warn_of_rest(spent, run, limit=f"local_epsilon={MAX_LOCAL_EPSILON:g}, the largest that is tried")
+
+
+def _refuse_spent_delta(
+    new_round: Round, *, accountant: SubsampledShuffleAccountant, num_steps: int, target_delta: float
+) -> None:
+    """Refuse a run whose reports' own δ0 leave it no ε at all.
+
+    Raises:
+        ShufflePrivacyError: if so many rounds have none at this δ.
+    """
+    _, last = accountant.rounds_left(new_round, target_delta=target_delta)
+    if num_steps > last:
+        raise ShufflePrivacyError(
+            "each report has a local_delta of its own, which adds up over the rounds: from round "
+            f"{last + 1:,} on it is more than target_delta={target_delta:g}, and no ε can be certified. Use "
+            "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
+            "steps, or a randomizer without one, such as 'privunit'"
+        )
 
 
 def _warn_of_rest(spent: float, run: _Run, *, limit: str) -> None:

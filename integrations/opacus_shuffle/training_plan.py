@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.samplers import rounds_in
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
@@ -116,13 +117,33 @@ class TrainingPlan:
         """What is wrong with the noise, and what would help; None if it leaves something to learn from."""
         return self.expected_noise.warning(num_steps=self.num_steps if self.whole_run else None)
 
+    def delta_warning(self) -> str | None:
+        """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
+        amplified, last = self._accountant.rounds_left(self._next_round, target_delta=self.delta)
+        planned = rounds_in(
+            self.num_steps,
+            population=self.population,
+            cohort=self.cohort,
+            sampling=self._next_round.sampling,
+        )
+        if amplified == math.inf or (self.whole_run and planned <= amplified):
+            return None
+        unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"
+        return (
+            f"each report has a local_delta of its own, and those of all reports add up: at delta="
+            f"{self.delta:g} shuffling amplifies at most {amplified:,} {unit}. After that epsilon is the sum "
+            f"of all local_epsilon, and after {last:,} {unit} there is none and get_epsilon raises. Use a "
+            f"local_delta far below delta / (2 * reports of the whole run), such as randomizer="
+            "functools.partial(Gaussian, local_delta=1e-15), or a randomizer without one, such as 'privunit'"
+        )
+
     def announce(self) -> None:
-        """Log the plan at level INFO, and warn if its noise leaves hardly anything to learn from."""
+        """Log the plan at level INFO; warn of noise that leaves hardly anything to learn from, or of δ0."""
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s", self)
-        told = self.warning()
-        if told is not None:
-            warnings.warn(told, stacklevel=4 if self.whole_run else 3)  # where the user calls the engine
+        for told in (self.warning(), self.delta_warning()):
+            if told is not None:
+                warnings.warn(told, stacklevel=4 if self.whole_run else 3)  # where the user calls the engine
 
     def __str__(self) -> str:
         noise = self.expected_noise

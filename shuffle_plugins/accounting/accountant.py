@@ -302,6 +302,25 @@ class ShuffleAccountant:
         )
         return False
 
+    def rounds_left(self, shuffle_round: Round, *, delta: float) -> tuple[float, float]:
+        """How many more such rounds may have an ε at ``delta``, which the δ0 of all reports use up.
+
+        Returns:
+            (amplified, any): after more than the first no more than the sum of all ε0 can be certified (basic
+            composition), after more than the second no ε at all. Both are infinite for rounds without δ0.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        check_delta(delta)
+        if not (isinstance(shuffle_round, ShuffleRound) and shuffle_round.local_delta):
+            return math.inf, math.inf
+        rounds = [(r, steps) for r, steps in self.history if isinstance(r, ShuffleRound)]
+        distance = math.fsum(r.replacement_distance * steps for r, steps in rounds)
+        last = _most(shuffle_round.own_delta, beside=self._local_delta(), within=delta)
+        amplified = _most(shuffle_round.replacement_distance, beside=distance, within=delta / 2)
+        return min(amplified, last), last
+
     def spent(self, delta: float) -> float:
         """The certified ε, infinite if there is none at ``delta``: what budgets are compared with.
 
@@ -732,6 +751,14 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
         if fits(good + step):
             good += step
     return good
+
+
+def _most(each: float, *, beside: float, within: float) -> int:
+    """How often ``each`` fits ``within`` a limit ``beside`` what is there already."""
+    count = max(math.floor((within - beside) / each), 0)
+    while count and beside + count * each > within:
+        count -= 1
+    return count
 
 
 def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:

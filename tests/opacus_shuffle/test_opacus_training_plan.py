@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -8,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from opacus_shuffle import PrivacyEngine, ShufflePrivacyError, TrainingPlan
+from opacus_shuffle import PrivacyBudgetExceeded, PrivacyEngine, ShufflePrivacyError, TrainingPlan
 from opacus_transparent import Transparent
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from shuffle_plugins.mechanisms import Gaussian
 from shuffle_plugins.protocols import VectorSum
 
 Privately = Callable[..., tuple[PrivacyEngine, nn.Module, Any, DataLoader[Any]]]
@@ -233,3 +235,77 @@ def test_its_epsilon_is_not_computed_unless_somebody_reads_it(
     monkeypatch.setattr(type(engine.accountant), "spent_with", forbidden)
     with pytest.raises(AssertionError, match="computed"):
         _ = plan.epsilon
+
+
+# -- reports with a δ0 of their own -------------------------------------------------------------------------
+
+
+def noisy(local_delta: float) -> Any:
+    return partial(Gaussian, local_delta=local_delta)
+
+
+@pytest.mark.parametrize("local_delta", [1e-6, 3e-7])
+def test_without_a_target_it_is_told_when_delta_is_used_up(
+    make_private: Privately, local_delta: float
+) -> None:
+    with pytest.warns(UserWarning, match="local_delta of its own") as caught:
+        engine, _, optimizer, _ = make_private(randomizer=noisy(local_delta), local_epsilon=4.0)
+    told = [str(w.message) for w in caught if "local_delta of its own" in str(w.message)]
+    assert len(told) == 1
+    amplified, last = (
+        int(found.replace(",", "")) for found in re.findall(r"(?:at most|after) ([\d,]+) steps", told[0])
+    )
+    accountant = engine.accountant
+    assert (amplified, last) == accountant.rounds_left(optimizer.shuffle_round, target_delta=1e-5)
+    assert last == int(1e-5 / local_delta)
+    accountant.record(optimizer.shuffle_round, num_steps=last)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(4.0 * last)
+    assert accountant.rounds_left(optimizer.shuffle_round, target_delta=1e-5) == (0, 0)
+    accountant.record(optimizer.shuffle_round)
+    with pytest.raises(ValueError, match="no ε at δ"):
+        accountant.get_epsilon(1e-5)
+
+
+def test_epsilon_is_not_amplified_after_the_steps_that_are_told(make_private: Privately) -> None:
+    with pytest.warns(UserWarning, match="amplifies at most 2,639 steps"):
+        engine, _, optimizer, _ = make_private(randomizer=noisy(2e-10), local_epsilon=1.0)
+    accountant = engine.accountant
+    accountant.record(optimizer.shuffle_round, num_steps=10)
+    assert accountant.get_epsilon(1e-5) < 9.0
+    accountant.record(optimizer.shuffle_round, num_steps=2630)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(2640.0)
+
+
+def test_the_step_without_an_epsilon_is_refused_before_its_release(
+    make_private: Privately, step: Any, flat: Any
+) -> None:
+    with pytest.warns(UserWarning, match="local_delta of its own"):
+        engine, module, optimizer, loader = make_private(
+            randomizer=noisy(4e-6), local_epsilon=1.0, target_epsilon=100.0, target_delta=1e-5
+        )
+    batches = iter(loader)
+    step(module, optimizer, next(batches))
+    step(module, optimizer, next(batches))
+    before, spent = flat(module), engine.get_epsilon(1e-5)
+    with pytest.raises(PrivacyBudgetExceeded):
+        step(module, optimizer, next(batches))
+    assert torch.equal(flat(module), before)
+    assert engine.get_epsilon(1e-5) == spent == pytest.approx(2.0)
+
+
+def test_a_run_without_an_epsilon_is_refused_before_training(
+    make_private: Privately, make_model: Callable[[], nn.Module], dataset: TensorDataset
+) -> None:
+    with pytest.raises(ShufflePrivacyError, match="from round 1 on it is more than target_delta"):
+        make_private(randomizer=noisy(1e-4), local_epsilon=1.0, target_epsilon=9.0, target_delta=1e-5)
+    with pytest.raises(ShufflePrivacyError, match="from round 3 on it is more than target_delta"):
+        with_epsilon(make_model(), dataset, randomizer=noisy(4e-6), target_delta=1e-5)
+
+
+def test_local_epsilon_is_found_beside_a_local_delta_that_leaves_room(
+    make_model: Callable[[], nn.Module], dataset: TensorDataset
+) -> None:
+    engine = with_epsilon(make_model(), dataset, randomizer=noisy(1e-15), target_delta=1e-5)
+    plan = engine.training_plan
+    assert 0.99 * plan.target_epsilon < plan.epsilon <= plan.target_epsilon
+    assert plan.delta_warning() is None
