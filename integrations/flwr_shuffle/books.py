@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 
 from shuffle_plugins.accounting.federated import (
@@ -35,6 +36,7 @@ class Books:
         self._accountant = accountant
         self._ledger = ledger
         self._open: tuple[bytes, FederatedRound] | None = None
+        self._era = ""
         self.reload()
 
     @property
@@ -72,7 +74,12 @@ class Books:
         if self._ledger is not None:
             found = self._ledger.accountant(method=self._accountant.method)
             self._accountant.load_state_dict(found.state_dict())
+        self.rename()
+
+    def rename(self) -> None:
+        """From here on participants go by new names: each may be any of those that took part before."""
         self._accountant.rename()
+        self._era = secrets.token_hex(8)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """What the ledger saved with its last completed round."""
@@ -112,7 +119,7 @@ class Books:
         """Write down what the round cost, before anything computed from its reports is released."""
         names = list(participants)
         if self._ledger is not None:
-            self._ledger.receive(self._token(), actual=actual, participants=names)
+            self._ledger.receive(self._token(), actual=actual, participants=names, era=self._era)
         self._accountant.step(actual, participants=names)
         self._open = None
 
@@ -120,7 +127,7 @@ class Books:
         """Write down a round that was thrown away; ``actual`` is None if nobody saw its reports shuffled."""
         names = None if actual is None or participants is None else list(participants)
         if self._ledger is not None:
-            self._ledger.refuse(self._token(), actual=actual, participants=names)
+            self._ledger.refuse(self._token(), actual=actual, participants=names, era=self._era)
         if actual is not None:
             self._accountant.step(actual, participants=names, released=False)
         self._open = None

@@ -223,6 +223,7 @@ class ShuffleStrategy(Strategy):
         self._round: _Round | None = None
         self._arrays: ArrayRecord | None = None
         self._done = 0
+        self._seen: frozenset[int] = frozenset()
         self._run = ""
         self._errors: Counter[str] = Counter()
         self._adaptive = adaptive_clipping
@@ -328,7 +329,7 @@ class ShuffleStrategy(Strategy):
             raise ValueError("this grid shuffles by another stage: give the plain grid, or the same stage")
         shuffled = grid if isinstance(grid, ShuffleGrid) else ShuffleGrid(grid, stage=stage)
         self._books.reload()
-        self._arrays, self._done = None, 0  # of an earlier start() of this object
+        self._arrays, self._done, self._seen = None, 0, frozenset()  # of an earlier start() of this object
         self._books.claim(
             app=str(grid.run.fab_id) if self._app is None else self._app,
             layout=Layout.of(initial_arrays).digest,
@@ -467,6 +468,7 @@ class ShuffleStrategy(Strategy):
         self._books.settle()
         grid.open()
         candidates = self._connected(grid)
+        self._note_connected(candidates)
         cohort = settings.sampling.draw(candidates)
         _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
         if len(cohort) < self.minimum_reports:
@@ -646,6 +648,22 @@ class ShuffleStrategy(Strategy):
         if adapted and self._adaptive is not None:
             self._terms = self._terms.at(float(kept[_NORM]))
         return kept[_INNER] if adapted else kept
+
+    def _note_connected(self, candidates: Iterable[int]) -> None:
+        """Count participation anew if a node has joined: it may be one that took part and was restarted.
+
+        To Flower a SuperNode without a key of its own is another node after a restart, and the old one counts
+        as connected for a while.
+        """
+        joined = frozenset(candidates) - self._seen
+        if joined and self._seen:
+            _log.info(
+                "%d nodes joined. They may be clients that took part before and were restarted: from here on "
+                "ε against the server counts every client as any of those before",
+                len(joined),
+            )
+            self._books.rename()
+        self._seen |= joined
 
     def _tell_outlook(self, mechanism: Randomizer, invited: int) -> None:
         """Once, and again if the model, the rounds or the size of a cohort's order of magnitude change."""

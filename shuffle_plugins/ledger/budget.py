@@ -72,6 +72,9 @@ _FORMAT = Format(
 )
 
 
+_ERA = "#"  # between the name of a run and an era of it, where participation is counted
+
+
 class RoundState(StrEnum):
     """How far a round came.
 
@@ -226,7 +229,9 @@ class BudgetLedger:
             entered = cursor.lastrowid
         self._last = entered
 
-    def receive(self, token: bytes, *, actual: FederatedRound, participants: Iterable[str] | None) -> None:
+    def receive(
+        self, token: bytes, *, actual: FederatedRound, participants: Iterable[str] | None, era: str = ""
+    ) -> None:
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
@@ -234,15 +239,22 @@ class BudgetLedger:
             actual: the round at the number of reports received.
             participants: names of the clients that answered; None if they are not known, and then everybody
                 is taken to have answered.
+            era: of the names within the run. A participant of one era may be any of another's, as nodes that
+                are restarted get new ids.
 
         Raises:
             LedgerError: if the round is not open, there are fewer participants than reports, or the file
                 cannot be written.
         """
-        self._settle(token, RoundState.RECEIVED, actual, participants)
+        self._settle(token, RoundState.RECEIVED, actual, participants, era)
 
     def refuse(
-        self, token: bytes, *, actual: FederatedRound | None, participants: Iterable[str] | None
+        self,
+        token: bytes,
+        *,
+        actual: FederatedRound | None,
+        participants: Iterable[str] | None,
+        era: str = "",
     ) -> None:
         """Enter that nothing of an open round is released.
 
@@ -251,11 +263,12 @@ class BudgetLedger:
             actual: the round as the server saw it, which costs the same before the server as if it had been
                 released; None if the server learnt nothing from any report.
             participants: as for :meth:`receive`.
+            era: as for :meth:`receive`.
 
         Raises:
             LedgerError: as :meth:`receive`.
         """
-        self._settle(token, RoundState.REFUSED, actual, participants)
+        self._settle(token, RoundState.REFUSED, actual, participants, era)
 
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
         """Enter that a received round was released, and save the model with it: both or neither.
@@ -283,6 +296,7 @@ class BudgetLedger:
         state: RoundState,
         actual: FederatedRound | None,
         participants: Iterable[str] | None,
+        era: str,
     ) -> None:
         names = None if participants is None else distinct_participants(participants)
         if actual is not None and names is not None and len(names) < actual.reports:
@@ -300,10 +314,11 @@ class BudgetLedger:
             )
             if actual is not None and names is not None:
                 kind = _kind_id(connection, actual.kind)
+                named_in = f"{run}{_ERA}{era}" if era else run
                 connection.executemany(
                     "INSERT INTO participation (model, run, kind, participant, rounds) "
                     "VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET rounds = rounds + 1",
-                    [(self._model, run, kind, name) for name in sorted(names)],
+                    [(self._model, named_in, kind, name) for name in sorted(names)],
                 )
 
     def _expect(self, connection: Connection, token: bytes, state: RoundState) -> tuple[int, str, int]:
@@ -423,10 +438,10 @@ def read_accountant(
     rows = connection.execute(
         "SELECT run, kinds.kind, participant, rounds "
         "FROM participation JOIN kinds ON kinds.id = participation.kind "
-        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2) ORDER BY run",
-        (model, run),
+        "WHERE model = ?1 AND (?2 IS NULL OR run = ?2 OR substr(run, 1, length(?3)) = ?3) ORDER BY run",
+        (model, run, None if run is None else run + _ERA),
     )
-    # Whoever was a node in one run may have been any node in another: names do not outlive a run.
+    # Whoever was a node in one run, or era, may have been any node in another: names do not outlive it.
     eras: dict[str, dict[RoundKind, dict[str, int]]] = {}
     for named_in, kind, participant, rounds in rows:
         eras.setdefault(named_in, {}).setdefault(_read_kind(kind), {})[participant] = rounds

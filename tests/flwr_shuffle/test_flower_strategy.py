@@ -46,6 +46,7 @@ from shuffle_plugins.accounting.federated import Against, FederatedAccountant
 from shuffle_plugins.ledger import LedgerError
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 from shuffle_plugins.ledger.client import ClientLimits
+from shuffle_plugins.ledger.summary import read_budget
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -366,6 +367,27 @@ def test_a_strategy_built_before_another_spent_knows_what_was_spent(tmp_path):
         second.start(grid_of(), record(MODEL), num_rounds=2)
         assert second.accountant.num_rounds == 2
         assert second.get_epsilon(1e-6) == first.get_epsilon(1e-6) > 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_nodes_started_anew_may_be_clients_of_before(durable, tmp_path):
+    class Restarted(InProcessGrid):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            nodes = super().get_node_ids()
+            return nodes[:CLIENTS] if self.looks <= 3 else nodes[CLIENTS:]
+
+    strategy = shuffled(ledger=tmp_path / "ledger" if durable else None)
+    strategy.start(Restarted(client_app(), num_nodes=2 * CLIENTS), record(MODEL), num_rounds=5)
+    assert strategy.spending().worst_client_rounds == 5
+    if durable:
+        [budget] = read_budget(tmp_path / "ledger", delta=1e-6)
+        assert budget.total.spending.worst_client_rounds == 5
+        again = shuffled(ledger=tmp_path / "ledger")
+        again.start(grid_of(), record(MODEL), num_rounds=6)
+        assert again.spending().worst_client_rounds == 6
 
 
 def test_a_second_start_trains_the_model_it_is_given():
