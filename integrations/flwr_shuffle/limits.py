@@ -129,7 +129,9 @@ class ClientRefusal(StrEnum):
         "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
     )
     MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
-    TOKEN_SPENT = "shuffle: the client has answered this round before"
+    TOKEN_SPENT = (
+        "shuffle: the client has answered this round before, or another node counts in the same ledger file"
+    )
     TRAINING_FAILED = "shuffle: training failed on the client"
     INTERNAL = "shuffle: the client failed; its own log says why"
 
