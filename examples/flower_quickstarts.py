@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, FedAvgM
 from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, ShuffleMod, ShuffleStrategy
 from mnist_idx import load_mnist
 from numpy.typing import NDArray
@@ -94,6 +94,9 @@ class Setting:
         epsilon: for which the sum is calibrated, against an observer; None for one report each.
         local_epsilon: ε0 of one report, of ``privunit``; None for a sum.
         delta: δ.
+        server_momentum: of FedAvgM, in the plain run as well; None for FedAvg.
+        local_epochs: of quickstart-pytorch's clients.
+        learning_rate: of quickstart-pytorch's clients.
     """
 
     population: int
@@ -103,6 +106,15 @@ class Setting:
     epsilon: float | None = None
     local_epsilon: float | None = None
     delta: float = 1e-5
+    server_momentum: float | None = None
+    local_epochs: int = 1
+    learning_rate: float = 0.1
+
+    def strategy(self, **arguments: Any) -> FedAvg:
+        """Flower's strategy, which knows nothing of privacy."""
+        if self.server_momentum is None:
+            return FedAvg(fraction_evaluate=0.0, **arguments)
+        return FedAvgM(fraction_evaluate=0.0, server_momentum=self.server_momentum, **arguments)
 
     def randomizer(self, dim: int) -> dict[str, Any]:
         """What the private run randomises by, as arguments of ``ShuffleStrategy``."""
@@ -204,15 +216,13 @@ def as_cifar(images: Tensor) -> Tensor:
     return functional.pad(images, (2, 2, 2, 2)).expand(-1, 3, -1, -1) * 2 - 1
 
 
-def pytorch_app(
-    split: tuple[Tensor, Tensor], tests: tuple[Tensor, Tensor], *, clients: int, epochs: int
-) -> App:
-    """quickstart-pytorch: SGD with momentum 0.9, learning rate 0.1 and batches of 32."""
+def pytorch_app(split: tuple[Tensor, Tensor], tests: tuple[Tensor, Tensor], *, setting: Setting) -> App:
+    """quickstart-pytorch: SGD with momentum 0.9 and batches of 32."""
     torch.manual_seed(0)
     net = Net()
     names = list(net.state_dict())
     images, labels = split
-    order = torch.randperm(len(labels)).tensor_split(clients)
+    order = torch.randperm(len(labels)).tensor_split(setting.population)
     test_images, test_labels = tests
 
     def load(arrays: Arrays) -> None:
@@ -223,8 +233,8 @@ def pytorch_app(
     def train(client: int, arrays: Arrays) -> tuple[Arrays, int]:
         load(arrays)
         own = order[client]
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(epochs):
+        optimizer = torch.optim.SGD(net.parameters(), lr=setting.learning_rate, momentum=0.9)
+        for _ in range(setting.local_epochs):
             for batch in own[torch.randperm(len(own))].split(32):
                 optimizer.zero_grad()
                 functional.cross_entropy(net(as_cifar(images[batch])), labels[batch]).backward()
@@ -245,49 +255,61 @@ def pytorch_app(
 # -- runs ---------------------------------------------------------------------------------------------------
 
 
-def run_plain(app: App, setting: Setting) -> dict[str, float]:
-    """FedAvg without protection."""
-    strategy = FedAvg(
+class Curve:
+    """Keeps, and logs, the accuracy of the initial model and of each round's."""
+
+    def __init__(self, app: App, kind: str) -> None:
+        self.app = app
+        self.kind = kind
+        self.accuracies: list[float] = []
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        """What Flower calls after each round."""
+        accuracy = self.app.accuracy(arrays.to_numpy_ndarrays())
+        self.accuracies.append(accuracy)
+        logging.getLogger("quickstarts").info("%s, round %d: %.4f", self.kind, server_round, accuracy)
+        return MetricRecord({"accuracy": accuracy})
+
+    def result(self) -> dict[str, Any]:
+        """The last accuracy, all of them, and the mean over the last fifth of the rounds, for what swings."""
+        late = self.accuracies[-max(1, (len(self.accuracies) - 1) // 5) :]
+        return {
+            "accuracy": self.accuracies[-1],
+            "late_mean": round(sum(late) / len(late), 4),
+            "by_round": [round(each, 4) for each in self.accuracies],
+        }
+
+
+def run_plain(app: App, setting: Setting) -> dict[str, Any]:
+    """Flower's strategy without protection."""
+    strategy = setting.strategy(
         fraction_train=setting.cohort / setting.population,
         min_train_nodes=setting.cohort,
         min_available_nodes=setting.population,
-        fraction_evaluate=0.0,
     )
+    curve = Curve(app, "plain")
     grid = InProcessGrid(app.client_app(), num_nodes=setting.population)
-    result = strategy.start(grid, ArrayRecord(app.initial), num_rounds=setting.rounds)
-    return {"accuracy": app.accuracy(result.arrays.to_numpy_ndarrays())}
+    strategy.start(grid, ArrayRecord(app.initial), num_rounds=setting.rounds, evaluate_fn=curve)
+    return curve.result()
 
 
-def run_private(app: App, setting: Setting) -> dict[str, float]:
+def run_private(app: App, setting: Setting) -> dict[str, Any]:
     """The same, through ``ShuffleMod`` and ``ShuffleStrategy``."""
     limit = math.inf if setting.local_epsilon is None else setting.local_epsilon
     mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=limit, max_rounds=setting.rounds))
     strategy = ShuffleStrategy(
-        FedAvg(fraction_evaluate=0.0),
+        setting.strategy(),
         **setting.randomizer(app.dim),
         sampling=FixedSize(setting.cohort),
         population=setting.population,
         delta=setting.delta,
     )
-    curve: list[float] = []
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        curve.append(app.accuracy(arrays.to_numpy_ndarrays()))
-        logging.getLogger("quickstarts").info("round %d: %.4f", server_round, curve[-1])
-        return MetricRecord({"accuracy": curve[-1]})
-
+    curve = Curve(app, "private")
     grid = InProcessGrid(app.client_app(mod=mod), num_nodes=setting.population)
     begun = time.process_time()
-    strategy.start(
-        grid,
-        ArrayRecord(app.initial),
-        num_rounds=setting.rounds,
-        train_config=ConfigRecord(),
-        evaluate_fn=evaluate,
-    )
+    strategy.start(grid, ArrayRecord(app.initial), num_rounds=setting.rounds, evaluate_fn=curve)
     spent = strategy.spending()
-    return {
-        "accuracy": curve[-1],
+    return curve.result() | {
         "epsilon_observer": spent.observer.upper,
         "epsilon_server": spent.server.upper,
         "cpu_seconds": round(time.process_time() - begun, 1),
@@ -299,13 +321,25 @@ SETTINGS = {
         Setting(population=100, cohort=100, rounds=3, clipping_norm=1.0, local_epsilon=4.0),
         Setting(population=1000, cohort=1000, rounds=3, clipping_norm=1.0, local_epsilon=2.0),
         Setting(population=100, cohort=100, rounds=3, clipping_norm=1.0, epsilon=1.0),
+        Setting(population=500, cohort=500, rounds=3, clipping_norm=1.0, epsilon=1.0),
     ],
     "sklearn": [
         Setting(population=100, cohort=100, rounds=25, clipping_norm=0.3, epsilon=4.0),
+        Setting(population=300, cohort=300, rounds=25, clipping_norm=0.3, epsilon=4.0),
     ],
-    "pytorch": [Setting(population=6000, cohort=500, rounds=10, clipping_norm=1.0, epsilon=8.0)],
+    "pytorch": [
+        Setting(
+            population=6000,
+            cohort=400,
+            rounds=14,
+            clipping_norm=0.45,
+            epsilon=8.0,
+            server_momentum=0.5,
+            local_epochs=5,
+            learning_rate=0.06,
+        ),
+    ],
 }
-LOCAL_EPOCHS = 5
 
 
 def measure(name: str, setting: Setting, *, data_dir: Path | None) -> dict[str, Any]:
@@ -317,7 +351,7 @@ def measure(name: str, setting: Setting, *, data_dir: Path | None) -> dict[str, 
     else:
         assert data_dir is not None
         split, tests = load_mnist(data_dir)
-        app = pytorch_app(split, tests, clients=setting.population, epochs=LOCAL_EPOCHS)
+        app = pytorch_app(split, tests, setting=setting)
     private = run_private(app, setting)
     return {
         "app": f"quickstart-{name}",
@@ -329,6 +363,9 @@ def measure(name: str, setting: Setting, *, data_dir: Path | None) -> dict[str, 
         "randomizer": "vector-sum" if setting.epsilon else setting.randomizer(app.dim)["randomizer"],
         "local_epsilon": setting.local_epsilon,
         "delta": setting.delta,
+        "server_momentum": setting.server_momentum,
+        "local_epochs": setting.local_epochs if name == "pytorch" else None,
+        "learning_rate": setting.learning_rate if name == "pytorch" else None,
         "private": private,
         "plain": run_plain(app, setting),
     }
