@@ -338,10 +338,11 @@ class ShuffleStrategy(Strategy):
         shuffled.open()
         done = self._done
         if done >= num_rounds:
-            _log.info(
-                "The ledger has all %d rounds of this model already: ask for more (num_rounds), or name "
-                "another ledger or model to begin again",
+            _log.warning(
+                "Nothing to train: the ledger has all %d rounds of this model already (%s). Ask for more "
+                "(num_rounds), or name another ledger or model to begin again",
                 done,
+                self._books.where,
             )
         elif done:
             _log.info("Going on after round %d; the rounds below are counted from there", done)

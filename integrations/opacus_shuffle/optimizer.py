@@ -162,6 +162,7 @@ class ShuffleMixin:
         self._cohort = cohort
         self._sampling = sampling
         self._randomness = secure(randomness)
+        self._watched: nn.Module | None = None
         self._others: tuple[nn.Parameter, ...] = ()
         self._hooks: tuple[Callable[[Any], None], ...] = ()
         self._received = 0
@@ -394,6 +395,7 @@ class ShuffleMixin:
             module: the model, which gets the batch's tensors.
         """
         module.register_forward_pre_hook(self._stale_inputs, with_kwargs=True)
+        self._watched = module
         own = set(self._trained)
         self._others = tuple(p for p in module.parameters() if p.requires_grad and p not in own)
 
@@ -656,6 +658,8 @@ class ShuffleMixin:
         self._batch = delivery
         self._unused = True
         self._stale_inputs.deliver(batch)
+        if self._watched is not None:
+            _forget_forward_passes(self._watched)
         for p in self._trained:
             _mark_as_earlier(getattr(p, "grad_sample", None))
 
@@ -668,6 +672,27 @@ class ShuffleMixin:
     @staticmethod
     def _num_processes() -> int:
         return 1
+
+
+def _forget_forward_passes(module: nn.Module) -> None:
+    """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
+
+    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
+    and no later batch would get per-sample gradients.
+    """
+    waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
+    if not waiting:
+        return
+    for part in module.modules():
+        kept = getattr(part, "activations", None)
+        if isinstance(kept, list):
+            kept.clear()
+        if hasattr(part, "max_batch_len"):
+            del part.max_batch_len
+    for p in waiting:
+        p._forward_counter = 0  # type: ignore[attr-defined]
+        if hasattr(p, "_current_grad_sample"):
+            del p._current_grad_sample
 
 
 def _accountant_of(hook: Callable[[Any], None]) -> IAccountant | None:

@@ -386,6 +386,22 @@ def test_a_batch_may_be_skipped_before_or_after_its_backward_pass() -> None:
     assert len(engine.accountant) == 6
 
 
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+def test_a_guard_between_the_forward_and_the_backward_pass_skips_its_batch_alone(
+    make_private: Any, mode: str
+) -> None:
+    """``if not isfinite(loss): continue``: Opacus's hooks would wait for that backward pass for ever."""
+    engine, module, optimizer, loader = make_private(grad_sample_mode=mode)
+    for number, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(x), y)
+        if number in (1, 2):
+            continue
+        loss.backward()
+        optimizer.step()
+    assert len(engine.accountant) == len(loader) - 2
+
+
 def test_earlier_batches_may_be_looked_at() -> None:
     engine, module, optimizer, loader = tiny(batch_size=2)
     kept: list[torch.Tensor] = []
