@@ -140,8 +140,14 @@ def test_dummies_answer_and_do_not_report():
         report = honest_payload(message, context)
         return report if context.node_config["partition-id"] < 4 else bytes(len(report))
 
-    anonymous = ask(ShuffleGrid(grid_of(payload, clients=9), stage=stage())).anonymous
-    assert (len(anonymous.reports), anonymous.answered, anonymous.unreadable) == (4, 9, 0)
+    for participation, answered in (
+        (0.5, 9),
+        (1.0, 4),
+    ):  # where all are asked for a report, a dummy is no answer
+        asked = instruction(participation=participation)
+        anonymous = ask(ShuffleGrid(grid_of(payload, clients=9), stage=stage()), asked=asked).anonymous
+        found = (len(anonymous.reports), anonymous.answered, anonymous.unreadable)
+        assert found == (4, answered, 0)
 
 
 def test_batches_under_the_minimum_are_refused():
