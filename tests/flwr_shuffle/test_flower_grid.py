@@ -140,10 +140,8 @@ def test_dummies_answer_and_do_not_report():
         report = honest_payload(message, context)
         return report if context.node_config["partition-id"] < 4 else bytes(len(report))
 
-    for participation, answered in (
-        (0.5, 9),
-        (1.0, 4),
-    ):  # where all are asked for a report, a dummy is no answer
+    # Where all are asked for a report (participation 1), a dummy is no answer.
+    for participation, answered in ((1 - 1e-9, 9), (1.0, 4)):
         asked = instruction(participation=participation)
         anonymous = ask(ShuffleGrid(grid_of(payload, clients=9), stage=stage()), asked=asked).anonymous
         found = (len(anonymous.reports), anonymous.answered, anonymous.unreadable)
