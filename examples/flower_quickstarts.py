@@ -329,14 +329,13 @@ SETTINGS = {
     ],
     "pytorch": [
         Setting(
-            population=6000,
-            cohort=400,
-            rounds=14,
-            clipping_norm=0.45,
+            population=1000,
+            cohort=1000,
+            rounds=12,
+            clipping_norm=0.5,
             epsilon=8.0,
-            server_momentum=0.5,
             local_epochs=5,
-            learning_rate=0.06,
+            learning_rate=0.02,
         ),
     ],
 }
