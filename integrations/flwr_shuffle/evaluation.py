@@ -90,7 +90,7 @@ class PrivateEvaluation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the metrics."""
+        """Names of the metrics that clients report, in the order of the report's numbers."""
         return tuple(self.metrics)
 
     @property

@@ -193,11 +193,11 @@ class LongerSummation(Summation):
         return self.inner.share(longer, randomness=randomness)
 
     def common(self, *, randomness: Randomness) -> Tensor | None:
-        """The inner sum's."""
+        """Noise that the inner sum adds once for all clients; None if every share has its own."""
         return self.inner.common(randomness=randomness)
 
     def estimate(self, total: Tensor) -> Tensor:
-        """The inner sum's, with its last number in units of rows, float64."""
+        """Estimate of the inner sum, with its last number in units of rows; float64."""
         longer = self.inner.estimate(total)
         return torch.cat([longer[:-1], longer[-1:] / self.height])
 

@@ -159,7 +159,7 @@ class BudgetLedger:
 
     @property
     def path(self) -> Path:
-        """The file, absolute."""
+        """Absolute path of the ledger's file."""
         return self._database.path
 
     def claim(self, *, app: str, layout: str) -> None:

@@ -252,7 +252,7 @@ class ClientLedger:
 
     @property
     def path(self) -> Path:
-        """The file, absolute."""
+        """Absolute path of the ledger's file."""
         return self._database.path
 
     def charge(

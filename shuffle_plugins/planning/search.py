@@ -610,7 +610,7 @@ def _steps_grid(num_steps: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _reports_variance(row: PlanRow) -> float:
-    """Of one report."""
+    """Mean squared error of one report, from that of the average of the row's cohort."""
     return row.noise_mse * row.cohort
 
 
