@@ -1,0 +1,37 @@
+"""Not one number of the accounting moves: each question's answer is the one that was recorded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from accounting_questions import SUBJECTS
+from answers import DATA, answer, differences
+
+_CASES = [(subject, name) for subject, questions in SUBJECTS.items() for name in questions]
+
+
+@pytest.fixture(scope="session")
+def recorded() -> dict[str, dict[str, Any]]:
+    return {
+        subject: json.loads((DATA / f"{subject}.json").read_text(encoding="utf-8")) for subject in SUBJECTS
+    }
+
+
+@pytest.mark.parametrize(("subject", "name"), _CASES, ids=["-".join(case) for case in _CASES])
+def test_the_answer_is_the_recorded_one(subject: str, name: str, recorded: dict[str, dict[str, Any]]) -> None:
+    found = answer(SUBJECTS[subject][name])
+    assert not list(differences(found, recorded[subject][name]))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_recorded_answer_is_asked_for(subject: str, recorded: dict[str, dict[str, Any]]) -> None:
+    assert set(recorded[subject]) == set(SUBJECTS[subject])
+
+
+def test_a_number_that_moved_is_seen() -> None:
+    old = {"upper": 1.0, "bounds": [["pair", 2.0], ["none", float("inf")]], "steps": 3}
+    moved = {"upper": 1.0 + 1e-11, "bounds": [["pair", 2.0], ["none", 1e300]], "steps": 3.0}
+    assert not list(differences({**old, "upper": 1.0 + 1e-13}, old))
+    assert len(list(differences(moved, old))) == 3
