@@ -38,7 +38,7 @@ from sklearn.datasets import load_digits
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.calibrate import calibrate_local_epsilon
 from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum
-from shuffle_plugins.protocols import published_frequencies as published
+from shuffle_plugins.protocols.published import frequencies as published
 from shuffle_plugins.protocols.simplex import onto_simplex
 
 matplotlib.use("Agg")

@@ -35,9 +35,9 @@ from shuffle_plugins.compressors.kernels import (
 )
 from shuffle_plugins.compressors.kernels.draws import SignRule
 from shuffle_plugins.compressors.kernels.signs import encode_signs_torch
-from shuffle_plugins.keystream.devices import runs_kernels
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.randomness.devices import runs_kernels
 
 CLIENTS, DIM = 10_000, 13_706
 SIZES = [1 << k for k in (5, 8, 10, 11, 12, 13, 14, 15, 16, 20)]

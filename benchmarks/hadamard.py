@@ -26,9 +26,9 @@ from shuffle_plugins.compressors.hadamard import (
     hadamard_transform,
     padded_dim,
 )
-from shuffle_plugins.compressors.packing import pack_bits
 from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.core.packing import pack_bits
+from shuffle_plugins.core.rows import Rows
 
 SIZES = tuple(1 << bits for bits in range(10, 16))
 BATCHES = (1, 10, 100, 1000)

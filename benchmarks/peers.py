@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.additive_noise import gaussian_blanket
-from shuffle_plugins.accounting.frequency_oracles import k_ary_response
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response
+from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
 PATIENCE = 60

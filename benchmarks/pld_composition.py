@@ -19,9 +19,9 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from shuffle_plugins.accounting import ShuffleRound
-from shuffle_plugins.accounting.losses import LossLaw, loss_law
-from shuffle_plugins.accounting.pairs import upper_mixture
-from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses.distribution import LossLaw, loss_law
+from shuffle_plugins.accounting.pairs.counts import upper_mixture
 
 RESULTS = Path(__file__).parent / "results" / "pld_composition.json"
 SETTINGS = [

@@ -28,8 +28,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.additive_noise import discrete_laplace_blanket, laplace_blanket
-from shuffle_plugins.accounting.frequency_oracles import (
+from shuffle_plugins.accounting.published import bbg19, clones
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.accounting.published.rounds import compose_points
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
     hadamard_response,
     k_ary_response,
     local_hashing,
@@ -37,9 +39,7 @@ from shuffle_plugins.accounting.frequency_oracles import (
     rappor,
     subset_selection,
 )
-from shuffle_plugins.accounting.published import bbg19, clones
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.accounting.published.rounds import compose_points
+from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, laplace_blanket
 from shuffle_plugins.mechanisms.registry import blanket as registered_blanket
 
 RESULTS = Path(__file__).parent / "results" / "published_grid.json"

@@ -26,9 +26,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION
+from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION
 from shuffle_plugins.protocols import FrequencyEstimation, Histogram, HistogramSum, Intervals
-from shuffle_plugins.protocols.published_frequencies import central_gaussian
+from shuffle_plugins.protocols.published.frequencies import central_gaussian
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

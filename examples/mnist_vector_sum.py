@@ -37,9 +37,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
-from shuffle_plugins.accounting.losses import FINE
-from shuffle_plugins.accounting.pld import LossComposition
-from shuffle_plugins.accounting.sum_losses import gaussian_law
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses.coins import gaussian_law
+from shuffle_plugins.accounting.losses.distribution import FINE
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -39,9 +39,9 @@ from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.rounding import rounded
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -11,9 +11,17 @@ from typing import Any, get_args
 
 import pytest
 
-from shuffle_plugins import __version__, cli, comparison
-from shuffle_plugins.accounting import Adversary, Method, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins import __version__
+from shuffle_plugins.accounting import (
+    Adversary,
+    Method,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    comparison,
+)
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
+from shuffle_plugins.cli.app import app as cli
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 

@@ -8,12 +8,12 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.comparison import Comparison, compare
 from shuffle_plugins.accounting.published import clones, subsampled_rdp
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.comparison import Comparison, compare
-from shuffle_plugins.plotting import line_styles, plot_comparisons
-from shuffle_plugins.rounding import rounded
-from shuffle_plugins.tables import bounds_table, rounds_tables
+from shuffle_plugins.cli.plotting import line_styles, plot_comparisons
+from shuffle_plugins.cli.tables import bounds_table, rounds_tables
+from shuffle_plugins.core.rounding import rounded
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 

@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 import torch
 
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.accounting.frequency_oracles import k_ary_response
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness
-from shuffle_plugins.rows import Rows
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
 
 ONE = {"local_epsilons": (1.5,)}

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.cli.plotting import plot_plan
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
-from shuffle_plugins.planning import errors as error_model
+from shuffle_plugins.planning import variance as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
-from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
 from shuffle_plugins.planning.noise import LEAST_RATIO
 from shuffle_plugins.planning.search import PRECISION
-from shuffle_plugins.plotting import plot_plan
+from shuffle_plugins.planning.variance import enclosing_radius, report_error, sampling_error
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -436,7 +436,7 @@ def test_mechanisms_of_a_closed_form_need_no_torch() -> None:
     script = (
         "import sys; from shuffle_plugins.planning import plan; "
         "plan(target_epsilon=1, delta=1e-5, population=50, dim=4, num_steps=1, cohorts=(50,)); "
-        "from shuffle_plugins.choosing import choices; "
+        "from shuffle_plugins.planning.choosing import choices; "
         "print(len(choices(local_epsilon=2.0, dim=20, norm='l2')[0]), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-from shuffle_plugins.keystream import devices
-from shuffle_plugins.keystream.devices import runs_kernels
+from shuffle_plugins.randomness import devices
+from shuffle_plugins.randomness.devices import runs_kernels
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
@@ -18,7 +18,7 @@ def self_test(monkeypatch):
     """The self-test of cuda:0 with another maker of words."""
 
     def run(words):
-        from shuffle_plugins.keystream import triton_chacha
+        from shuffle_plugins.randomness import triton_chacha
 
         monkeypatch.setattr(triton_chacha, "keystream_words", words)
         return devices._passes_self_test.__wrapped__(0)

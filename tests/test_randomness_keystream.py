@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.keystream import Cursor, Keystream
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
+from shuffle_plugins.randomness.chacha import Cursor, Keystream
 
 KEY = bytes(range(32))
 CARRY = 1 << 32

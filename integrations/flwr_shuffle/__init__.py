@@ -12,45 +12,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_shuffle.client.limits import ClientRefusal
+    from flwr_shuffle.client.mod import ShuffleMod
     from flwr_shuffle.clipping import AdaptiveClipping
-    from flwr_shuffle.cohort_view import CohortMismatch
     from flwr_shuffle.evaluation import PrivateEvaluation
-    from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
     from flwr_shuffle.in_process import InProcessGrid
-    from flwr_shuffle.limits import ClientRefusal
-    from flwr_shuffle.mix_node import register_mix_node
-    from flwr_shuffle.mix_stage import MixNodeStage
-    from flwr_shuffle.mod import ShuffleMod
-    from flwr_shuffle.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
-    from flwr_shuffle.stages import Anonymous, InMemoryStage, ShuffleStage
-    from flwr_shuffle.strategy import ClientsRefused, ShuffleStrategy
-    from flwr_shuffle.sum_stage import SummingStage
+    from flwr_shuffle.server.cohort_view import CohortMismatch
+    from flwr_shuffle.server.sampling import ClientSampling, FixedSize, Poisson, SelfSampling
+    from flwr_shuffle.server.strategy import ClientsRefused, ShuffleStrategy
+    from flwr_shuffle.stages.base import Anonymous, InMemoryStage, ShuffleStage
+    from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
+    from flwr_shuffle.stages.mix_node import register_mix_node
+    from flwr_shuffle.stages.mix_stage import MixNodeStage
+    from flwr_shuffle.stages.summing import SummingStage
     from shuffle_plugins.ledger.client import ClientLimits
     from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 _LAZY = {
     "AdaptiveClipping": "flwr_shuffle.clipping",
-    "Anonymous": "flwr_shuffle.stages",
-    "AnonymousReply": "flwr_shuffle.grid",
+    "Anonymous": "flwr_shuffle.stages.base",
+    "AnonymousReply": "flwr_shuffle.stages.grid",
     "ClientLimits": "shuffle_plugins.ledger.client",
-    "ClientRefusal": "flwr_shuffle.limits",
-    "ClientSampling": "flwr_shuffle.sampling",
-    "CohortMismatch": "flwr_shuffle.cohort_view",
-    "FixedSize": "flwr_shuffle.sampling",
-    "InMemoryStage": "flwr_shuffle.stages",
+    "ClientRefusal": "flwr_shuffle.client.limits",
+    "ClientSampling": "flwr_shuffle.server.sampling",
+    "CohortMismatch": "flwr_shuffle.server.cohort_view",
+    "FixedSize": "flwr_shuffle.server.sampling",
+    "InMemoryStage": "flwr_shuffle.stages.base",
     "InProcessGrid": "flwr_shuffle.in_process",
     "MechanismSpec": "shuffle_plugins.mechanisms.spec",
-    "MixNodeStage": "flwr_shuffle.mix_stage",
-    "ClientsRefused": "flwr_shuffle.strategy",
-    "Poisson": "flwr_shuffle.sampling",
+    "MixNodeStage": "flwr_shuffle.stages.mix_stage",
+    "ClientsRefused": "flwr_shuffle.server.strategy",
+    "Poisson": "flwr_shuffle.server.sampling",
     "PrivateEvaluation": "flwr_shuffle.evaluation",
-    "SelfSampling": "flwr_shuffle.sampling",
-    "ShuffleGrid": "flwr_shuffle.grid",
-    "ShuffleMod": "flwr_shuffle.mod",
-    "ShuffleStage": "flwr_shuffle.stages",
-    "ShuffleStrategy": "flwr_shuffle.strategy",
-    "SummingStage": "flwr_shuffle.sum_stage",
-    "register_mix_node": "flwr_shuffle.mix_node",
+    "SelfSampling": "flwr_shuffle.server.sampling",
+    "ShuffleGrid": "flwr_shuffle.stages.grid",
+    "ShuffleMod": "flwr_shuffle.client.mod",
+    "ShuffleStage": "flwr_shuffle.stages.base",
+    "ShuffleStrategy": "flwr_shuffle.server.strategy",
+    "SummingStage": "flwr_shuffle.stages.summing",
+    "register_mix_node": "flwr_shuffle.stages.mix_node",
 }
 
 __all__ = [

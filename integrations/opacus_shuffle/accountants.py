@@ -20,7 +20,7 @@ from shuffle_plugins.accounting import (
     SumRound,
     TaggedRound,
 )
-from shuffle_plugins.accounting.laws import Round, from_state
+from shuffle_plugins.accounting.rounds.laws import Round, from_state
 from shuffle_plugins.protocols import BallSum, VectorSum
 
 _NEEDS_ROUND = (

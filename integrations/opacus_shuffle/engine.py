@@ -23,10 +23,10 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.distributed import common_randomness, require_distinct_streams
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
 from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
-from opacus_shuffle.processes import common_randomness, require_distinct_streams
 from opacus_shuffle.samplers import (
     CohortSampler,
     EpochSampler,
@@ -54,9 +54,9 @@ from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.accounting.accountant import check_delta, check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
-from shuffle_plugins.accounting.laws import Round
-from shuffle_plugins.accounting.search import largest_within
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.accounting.numerics.search import largest_within
+from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from opacus_shuffle.summation import (
     whole,
 )
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, secure

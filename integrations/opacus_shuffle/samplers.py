@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from opacus_shuffle.deliveries import Delivery, new_iteration
+from opacus_shuffle.distributed import seed_from
 from opacus_shuffle.errors import ShufflePrivacyError
-from opacus_shuffle.processes import seed_from
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 

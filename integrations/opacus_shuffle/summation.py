@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
-from opacus_shuffle.names import check_name, chosen, refuse_other_forms
+from opacus_shuffle.suggestions import check_name, chosen, refuse_other_forms
 from shuffle_plugins.accounting import Sampling, ShuffleRound, SumRound
-from shuffle_plugins.accounting.laws import Round, upper_law
-from shuffle_plugins.accounting.losses import COARSE
+from shuffle_plugins.accounting.losses.distribution import COARSE
+from shuffle_plugins.accounting.rounds.laws import Round, upper_law
 from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
 from shuffle_plugins.mechanisms.base import Norm
-from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
-from shuffle_plugins.mechanisms.sampled.spreading import Frame
+from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
+from shuffle_plugins.mechanisms.signs.spreading import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
 

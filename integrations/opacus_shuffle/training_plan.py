@@ -13,10 +13,10 @@ from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.samplers import rounds_in
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.laws import Round
+from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
-from shuffle_plugins.rounding import rounded
 
 logger = logging.getLogger(__name__)
 

@@ -17,30 +17,35 @@ if TYPE_CHECKING:
         NamedBound,
         ShuffleAccountant,
     )
-    from shuffle_plugins.accounting.blanket import Blanket
     from shuffle_plugins.accounting.calibrate import (
         calibrate_cohort,
         calibrate_local_epsilon,
         calibrate_num_steps,
     )
-    from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
-    from shuffle_plugins.accounting.sum_rounds import SumRound
-    from shuffle_plugins.accounting.tagged_rounds import Tag, TaggedRound
+    from shuffle_plugins.accounting.pairs.blanket import Blanket
+    from shuffle_plugins.accounting.rounds.coins import SumRound
+    from shuffle_plugins.accounting.rounds.shuffle import (
+        NEIGHBOURING_RELATION,
+        Adversary,
+        Sampling,
+        ShuffleRound,
+    )
+    from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 
 _LAZY = {
-    "Adversary": "shuffle_plugins.accounting.rounds",
-    "Blanket": "shuffle_plugins.accounting.blanket",
+    "Adversary": "shuffle_plugins.accounting.rounds.shuffle",
+    "Blanket": "shuffle_plugins.accounting.pairs.blanket",
     "DeltaInterval": "shuffle_plugins.accounting.accountant",
     "EpsilonInterval": "shuffle_plugins.accounting.accountant",
     "Method": "shuffle_plugins.accounting.accountant",
-    "NEIGHBOURING_RELATION": "shuffle_plugins.accounting.rounds",
+    "NEIGHBOURING_RELATION": "shuffle_plugins.accounting.rounds.shuffle",
     "NamedBound": "shuffle_plugins.accounting.accountant",
-    "Sampling": "shuffle_plugins.accounting.rounds",
+    "Sampling": "shuffle_plugins.accounting.rounds.shuffle",
     "ShuffleAccountant": "shuffle_plugins.accounting.accountant",
-    "ShuffleRound": "shuffle_plugins.accounting.rounds",
-    "SumRound": "shuffle_plugins.accounting.sum_rounds",
-    "Tag": "shuffle_plugins.accounting.tagged_rounds",
-    "TaggedRound": "shuffle_plugins.accounting.tagged_rounds",
+    "ShuffleRound": "shuffle_plugins.accounting.rounds.shuffle",
+    "SumRound": "shuffle_plugins.accounting.rounds.coins",
+    "Tag": "shuffle_plugins.accounting.rounds.tags",
+    "TaggedRound": "shuffle_plugins.accounting.rounds.tags",
     "calibrate_cohort": "shuffle_plugins.accounting.calibrate",
     "calibrate_local_epsilon": "shuffle_plugins.accounting.calibrate",
     "calibrate_num_steps": "shuffle_plugins.accounting.calibrate",

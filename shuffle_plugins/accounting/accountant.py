@@ -11,9 +11,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shuffle_plugins.accounting.blanket import Form
-from shuffle_plugins.accounting.growing import GrowingHistory
-from shuffle_plugins.accounting.laws import (
+from shuffle_plugins.accounting.composition.growing import GrowingHistory
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.composition.renyi import RenyiComposition
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE, Kind, LossLaw, Resolution
+from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.accounting.published import stronger_clones
+from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.accounting.rounds.laws import (
     Round,
     from_state,
     has_two_counts,
@@ -23,13 +28,8 @@ from shuffle_plugins.accounting.laws import (
     upper_law,
     upper_pair_from_below,
 )
-from shuffle_plugins.accounting.losses import COARSE, FINE, SINGLE, Kind, LossLaw, Resolution
-from shuffle_plugins.accounting.pld import LossComposition
-from shuffle_plugins.accounting.published import stronger_clones
-from shuffle_plugins.accounting.renyi import RenyiComposition
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.sum_rounds import SumRound
-from shuffle_plugins.rounding import rounded
+from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.core.rounding import rounded
 
 Method = Literal["pld", "rdp"]
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 
 from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant, check_target
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.accounting.numerics.search import largest_within
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
 
 MIN_LOCAL_EPSILON = 1e-4
 MAX_LOCAL_EPSILON = 20.0

@@ -18,14 +18,14 @@ from shuffle_plugins.auditing.attacks import (
     Target,
 )
 from shuffle_plugins.auditing.audit import AuditResult, audit_local, audit_round
-from shuffle_plugins.auditing.confidence import (
+from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
+from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
+from shuffle_plugins.auditing.sums import audit_sum
+from shuffle_plugins.core.confidence import (
     clopper_pearson_lower,
     clopper_pearson_upper,
     epsilon_lower_bound,
 )
-from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
-from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
-from shuffle_plugins.auditing.sums import audit_sum
 
 __all__ = [
     "DEFAULT_ATTACKS",

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
-from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
+from shuffle_plugins.core.confidence import check_confidence, check_delta, epsilon_lower_bound
 from shuffle_plugins.randomness import Randomness, secure
 
 

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 20

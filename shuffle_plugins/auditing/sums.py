@@ -7,14 +7,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds import NEIGHBOURING_RELATION, Adversary
+from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary
 from shuffle_plugins.auditing.audit import AuditResult
-from shuffle_plugins.auditing.confidence import check_confidence, check_delta, epsilon_lower_bound
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event
 from shuffle_plugins.auditing.simulation import Dataset
-from shuffle_plugins.protocols.coin_sum import CoinSum
-from shuffle_plugins.protocols.fixed_point import FixedPoint, Interval
-from shuffle_plugins.protocols.split_sum import SplitSum
+from shuffle_plugins.core.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.protocols.coins.base import CoinSum
+from shuffle_plugins.protocols.lattices import FixedPoint, Interval
+from shuffle_plugins.protocols.shares.split_sum import SplitSum
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20

@@ -20,9 +20,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from shuffle_plugins.keystream.devices import runs_kernels
-from shuffle_plugins.parameters import check_dim
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.randomness.devices import runs_kernels
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shuffle_plugins.parameters import check_dim
+from shuffle_plugins.core.checks import check_dim
 from shuffle_plugins.randomness import Randomness
 
 

@@ -12,7 +12,7 @@ from sqlite3 import Connection
 from typing import Any, Self
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Method
-from shuffle_plugins.accounting.federated import (
+from shuffle_plugins.accounting.federated.accountant import (
     FederatedAccountant,
     FederatedRound,
     RecordedRound,

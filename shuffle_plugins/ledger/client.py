@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
-    from shuffle_plugins.accounting.laws import Round
+    from shuffle_plugins.accounting.rounds.laws import Round
 
 _ROUNDING = 1e-9
 
@@ -191,8 +191,8 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
         ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
     from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_delta
-    from shuffle_plugins.accounting.blanket import MAX_LOCAL_EPSILON
-    from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
+    from shuffle_plugins.accounting.pairs.blanket import MAX_LOCAL_EPSILON
+    from shuffle_plugins.accounting.rounds.shuffle import Sampling, ShuffleRound
 
     check_delta(delta)
     accountant = ShuffleAccountant()
@@ -219,7 +219,7 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _round(shuffled: str) -> Round:
-    from shuffle_plugins.accounting.laws import from_state
+    from shuffle_plugins.accounting.rounds.laws import from_state
 
     return from_state(json.loads(shuffled))
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from shuffle_plugins.mechanisms.registry import available, blanket, get, register, summary
 
 if TYPE_CHECKING:
+    from shuffle_plugins.core.reports import Reports
+    from shuffle_plugins.core.rows import Rows
     from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism, Norm
     from shuffle_plugins.mechanisms.categories.hadamard_response import HadamardResponse
     from shuffle_plugins.mechanisms.categories.k_rr import KRandomizedResponse
@@ -20,27 +22,25 @@ if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.categories.recoverable import KeyLaw, RecoverableResponse
     from shuffle_plugins.mechanisms.categories.subset_selection import SubsetSelection
     from shuffle_plugins.mechanisms.categories.unary_encoding import OptimalUnaryEncoding, Rappor
-    from shuffle_plugins.mechanisms.directions.privunit import PrivUnit
-    from shuffle_plugins.mechanisms.directions.privunit_g import PrivUnitG
-    from shuffle_plugins.mechanisms.directions.projunit import ProjUnit
     from shuffle_plugins.mechanisms.frequency import FrequencyOracle
     from shuffle_plugins.mechanisms.noise.discrete_gaussian import DiscreteGaussian
     from shuffle_plugins.mechanisms.noise.discrete_laplace import DiscreteLaplace
     from shuffle_plugins.mechanisms.noise.gaussian import Gaussian
     from shuffle_plugins.mechanisms.noise.laplace import Laplace
-    from shuffle_plugins.mechanisms.reports import Reports
-    from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
-    from shuffle_plugins.mechanisms.sampled.l1_hadamard import L1Hadamard
-    from shuffle_plugins.mechanisms.sampled.l2_bit_planes import L2BitPlanes
-    from shuffle_plugins.mechanisms.sampled.l2_block import L2Block
-    from shuffle_plugins.mechanisms.sampled.linf_bit_planes import LInfBitPlanes
-    from shuffle_plugins.mechanisms.sampled.linf_block import LInfBlock
-    from shuffle_plugins.mechanisms.sampled.linf_coordinate import LInfCoordinate
-    from shuffle_plugins.mechanisms.sampled.sampled_bits import SampledBits
-    from shuffle_plugins.mechanisms.sampled.sqkr import SQKR
+    from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit
+    from shuffle_plugins.mechanisms.privunit.privunit_g import PrivUnitG
+    from shuffle_plugins.mechanisms.privunit.projunit import ProjUnit
+    from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
+    from shuffle_plugins.mechanisms.signs.l1_hadamard import L1Hadamard
+    from shuffle_plugins.mechanisms.signs.l2_bit_planes import L2BitPlanes
+    from shuffle_plugins.mechanisms.signs.l2_block import L2Block
+    from shuffle_plugins.mechanisms.signs.linf_bit_planes import LInfBitPlanes
+    from shuffle_plugins.mechanisms.signs.linf_block import LInfBlock
+    from shuffle_plugins.mechanisms.signs.linf_coordinate import LInfCoordinate
+    from shuffle_plugins.mechanisms.signs.sampled_bits import SampledBits
+    from shuffle_plugins.mechanisms.signs.sqkr import SQKR
     from shuffle_plugins.mechanisms.spec import MechanismSpec
     from shuffle_plugins.mechanisms.user_level import UserLevelEstimate, UserLevelMean, estimate_mean
-    from shuffle_plugins.rows import Rows
 
 _LAZY = {
     "LocalRandomizer": "mechanisms.base",
@@ -57,29 +57,29 @@ _LAZY = {
     "SubsetSelection": "mechanisms.categories.subset_selection",
     "OptimalUnaryEncoding": "mechanisms.categories.unary_encoding",
     "Rappor": "mechanisms.categories.unary_encoding",
-    "PrivUnit": "mechanisms.directions.privunit",
-    "PrivUnitG": "mechanisms.directions.privunit_g",
-    "ProjUnit": "mechanisms.directions.projunit",
+    "PrivUnit": "mechanisms.privunit.privunit",
+    "PrivUnitG": "mechanisms.privunit.privunit_g",
+    "ProjUnit": "mechanisms.privunit.projunit",
     "FrequencyOracle": "mechanisms.frequency",
     "DiscreteGaussian": "mechanisms.noise.discrete_gaussian",
     "DiscreteLaplace": "mechanisms.noise.discrete_laplace",
     "Gaussian": "mechanisms.noise.gaussian",
     "Laplace": "mechanisms.noise.laplace",
-    "Reports": "mechanisms.reports",
-    "BinaryRandomizedResponse": "mechanisms.sampled.binary_rr",
-    "L1Hadamard": "mechanisms.sampled.l1_hadamard",
-    "L2BitPlanes": "mechanisms.sampled.l2_bit_planes",
-    "L2Block": "mechanisms.sampled.l2_block",
-    "LInfBitPlanes": "mechanisms.sampled.linf_bit_planes",
-    "LInfBlock": "mechanisms.sampled.linf_block",
-    "LInfCoordinate": "mechanisms.sampled.linf_coordinate",
-    "SampledBits": "mechanisms.sampled.sampled_bits",
-    "SQKR": "mechanisms.sampled.sqkr",
+    "Reports": "core.reports",
+    "BinaryRandomizedResponse": "mechanisms.signs.binary_rr",
+    "L1Hadamard": "mechanisms.signs.l1_hadamard",
+    "L2BitPlanes": "mechanisms.signs.l2_bit_planes",
+    "L2Block": "mechanisms.signs.l2_block",
+    "LInfBitPlanes": "mechanisms.signs.linf_bit_planes",
+    "LInfBlock": "mechanisms.signs.linf_block",
+    "LInfCoordinate": "mechanisms.signs.linf_coordinate",
+    "SampledBits": "mechanisms.signs.sampled_bits",
+    "SQKR": "mechanisms.signs.sqkr",
     "MechanismSpec": "mechanisms.spec",
     "UserLevelEstimate": "mechanisms.user_level",
     "UserLevelMean": "mechanisms.user_level",
     "estimate_mean": "mechanisms.user_level",
-    "Rows": "rows",
+    "Rows": "core.rows",
 }
 
 __all__ = [

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.accounting.rounds import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.parameters import check_dim, check_radius
+from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import Randomness, secure
-from shuffle_plugins.rows import Rows
 
 
 class Norm(StrEnum):

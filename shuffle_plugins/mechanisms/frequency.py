@@ -7,8 +7,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import Mechanism
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.randomness import Randomness, secure
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

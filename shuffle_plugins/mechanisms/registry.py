@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from shuffle_plugins.accounting.blanket import Blanket
+    from shuffle_plugins.accounting.pairs.blanket import Blanket
     from shuffle_plugins.mechanisms.base import Mechanism
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
@@ -34,39 +34,39 @@ class _Entry:
 _PACKAGE = "shuffle_plugins.mechanisms"
 _ENTRIES: dict[str, _Entry] = {
     "binary-rr": _Entry(
-        f"{_PACKAGE}.sampled.binary_rr:BinaryRandomizedResponse",
+        f"{_PACKAGE}.signs.binary_rr:BinaryRandomizedResponse",
         "unbiased binary randomized response of one number, 1 bit per report",
-        f"{_PACKAGE}.sampled.randomized_response:bit_blanket",
+        f"{_PACKAGE}.signs.randomized_response_law:bit_blanket",
     ),
     "l1-hadamard": _Entry(
-        f"{_PACKAGE}.sampled.l1_hadamard:L1Hadamard",
+        f"{_PACKAGE}.signs.l1_hadamard:L1Hadamard",
         "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
-        f"{_PACKAGE}.sampled.randomized_response:randomized_response_blanket",
+        f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
     ),
     "l2-bit-planes": _Entry(
-        f"{_PACKAGE}.sampled.l2_bit_planes:L2BitPlanes",
+        f"{_PACKAGE}.signs.l2_bit_planes:L2BitPlanes",
         "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
-        f"{_PACKAGE}.sampled.coefficient_levels:l2_bit_planes_blanket",
+        f"{_PACKAGE}.signs.coefficients_law:l2_bit_planes_blanket",
     ),
     "l2-block": _Entry(
-        f"{_PACKAGE}.sampled.l2_block:L2Block",
+        f"{_PACKAGE}.signs.l2_block:L2Block",
         "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
-        f"{_PACKAGE}.sampled.sqkr_parameters:sqkr_blanket",
+        f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
     ),
     "linf-bit-planes": _Entry(
-        f"{_PACKAGE}.sampled.linf_bit_planes:LInfBitPlanes",
+        f"{_PACKAGE}.signs.linf_bit_planes:LInfBitPlanes",
         "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
-        f"{_PACKAGE}.sampled.bit_planes_parameters:bit_planes_blanket",
+        f"{_PACKAGE}.signs.bit_planes_law:bit_planes_blanket",
     ),
     "linf-block": _Entry(
-        f"{_PACKAGE}.sampled.linf_block:LInfBlock",
+        f"{_PACKAGE}.signs.linf_block:LInfBlock",
         "one block of coordinates of an l-infinity ball, as a pattern of signs",
-        f"{_PACKAGE}.sampled.linf_block_parameters:linf_block_blanket",
+        f"{_PACKAGE}.signs.linf_block_law:linf_block_blanket",
     ),
     "linf-coordinate": _Entry(
-        f"{_PACKAGE}.sampled.linf_coordinate:LInfCoordinate",
+        f"{_PACKAGE}.signs.linf_coordinate:LInfCoordinate",
         "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
-        f"{_PACKAGE}.sampled.randomized_response:randomized_response_blanket",
+        f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
     ),
     "discrete-gaussian": _Entry(
         f"{_PACKAGE}.noise.discrete_gaussian:DiscreteGaussian",
@@ -76,7 +76,7 @@ _ENTRIES: dict[str, _Entry] = {
     "discrete-laplace": _Entry(
         f"{_PACKAGE}.noise.discrete_laplace:DiscreteLaplace",
         "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
-        f"{_PACKAGE}.noise.laplace_grid:grid_blanket",
+        f"{_PACKAGE}.noise.laplace_law:grid_blanket",
     ),
     "gaussian": _Entry(
         f"{_PACKAGE}.noise.gaussian:Gaussian",
@@ -86,67 +86,67 @@ _ENTRIES: dict[str, _Entry] = {
     "laplace": _Entry(
         f"{_PACKAGE}.noise.laplace:Laplace",
         "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
-        f"{_PACKAGE}.noise.laplace_grid:fine_blanket",
+        f"{_PACKAGE}.noise.laplace_law:fine_blanket",
     ),
     "privunit": _Entry(
-        f"{_PACKAGE}.directions.privunit:PrivUnit",
+        f"{_PACKAGE}.privunit.privunit:PrivUnit",
         "optimised PrivUnit on an l2 ball, a dense unit vector per report",
-        f"{_PACKAGE}.directions.privunit_parameters:privunit_blanket",
+        f"{_PACKAGE}.privunit.privunit_law:privunit_blanket",
     ),
     "privunit-g": _Entry(
-        f"{_PACKAGE}.directions.privunit_g:PrivUnitG",
+        f"{_PACKAGE}.privunit.privunit_g:PrivUnitG",
         "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
-        f"{_PACKAGE}.directions.privunit_g_parameters:privunit_g_blanket",
+        f"{_PACKAGE}.privunit.privunit_g_law:privunit_g_blanket",
     ),
     "projunit": _Entry(
-        f"{_PACKAGE}.directions.projunit:ProjUnit",
+        f"{_PACKAGE}.privunit.projunit:ProjUnit",
         "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
-        f"{_PACKAGE}.directions.projunit_parameters:projunit_blanket",
+        f"{_PACKAGE}.privunit.projunit_law:projunit_blanket",
     ),
     "sampled-bits": _Entry(
-        f"{_PACKAGE}.sampled.sampled_bits:SampledBits",
+        f"{_PACKAGE}.signs.sampled_bits:SampledBits",
         "a sign of each of several coordinates of an l-infinity ball, or of bits",
-        f"{_PACKAGE}.sampled.bit_planes_parameters:sampled_bits_blanket",
+        f"{_PACKAGE}.signs.bit_planes_law:sampled_bits_blanket",
     ),
     "hadamard-response": _Entry(
         f"{_PACKAGE}.categories.hadamard_response:HadamardResponse",
         "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:hadamard_blanket",
+        f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
     ),
     "k-rr": _Entry(
         f"{_PACKAGE}.categories.k_rr:KRandomizedResponse",
         "K-ary randomized response of a category, ceil(log2 dim) bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:k_rr_blanket",
+        f"{_PACKAGE}.categories.oracles_law:k_rr_blanket",
     ),
     "limited-hadamard": _Entry(
         f"{_PACKAGE}.categories.limited_hadamard:LimitedHadamard",
         "one-bit Hadamard response of a category in a random group, also with little randomness",
-        f"{_PACKAGE}.categories.oracle_blankets:hadamard_blanket",
+        f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
     ),
     "local-hashing": _Entry(
         f"{_PACKAGE}.categories.local_hashing:LocalHashing",
         "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:local_hashing_blanket",
+        f"{_PACKAGE}.categories.oracles_law:local_hashing_blanket",
     ),
     "oue": _Entry(
         f"{_PACKAGE}.categories.unary_encoding:OptimalUnaryEncoding",
         "optimal unary encoding of a category, dim bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:oue_blanket",
+        f"{_PACKAGE}.categories.oracles_law:oue_blanket",
     ),
     "rappor": _Entry(
         f"{_PACKAGE}.categories.unary_encoding:Rappor",
         "symmetric unary encoding of a category, dim bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:rappor_blanket",
+        f"{_PACKAGE}.categories.oracles_law:rappor_blanket",
     ),
     "sqkr": _Entry(
-        f"{_PACKAGE}.sampled.sqkr:SQKR",
+        f"{_PACKAGE}.signs.sqkr:SQKR",
         "sampled signs of a Kashin representation of an l2 ball, as one pattern",
-        f"{_PACKAGE}.sampled.sqkr_parameters:sqkr_blanket",
+        f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
     ),
     "subset-selection": _Entry(
         f"{_PACKAGE}.categories.subset_selection:SubsetSelection",
         "subset selection of a category, the least error; at most dim bits per report",
-        f"{_PACKAGE}.categories.oracle_blankets:subset_blanket",
+        f"{_PACKAGE}.categories.oracles_law:subset_blanket",
     ),
 }
 
@@ -164,7 +164,8 @@ def register(
             It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword.
         summary: one line for listings.
         blanket: function of ``local_epsilon`` and ``dim``, by keyword, that returns the mechanism's
-            :class:`~shuffle_plugins.accounting.blanket.Blanket` without building it; the same two forms.
+            :class:`~shuffle_plugins.accounting.pairs.blanket.Blanket` without building it; in the same two
+            forms.
 
     Raises:
         ValueError: if the name is malformed or taken.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from shuffle_plugins.accounting.blanket import check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.core.checks import check_dim, check_radius
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.parameters import check_dim, check_radius
 
 if TYPE_CHECKING:
     from shuffle_plugins.mechanisms.base import LocalRandomizer
@@ -108,7 +108,7 @@ class MechanismSpec:
         Raises:
             ValueError: if the dimension is out of range.
         """
-        from shuffle_plugins.mechanisms.reports import WIRE_VERSION
+        from shuffle_plugins.core.reports import WIRE_VERSION
 
         text = f"shuffle_plugins mechanism\n{WIRE_VERSION}\n{check_dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()

@@ -42,15 +42,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.core.checks import check_radius
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
-from shuffle_plugins.mechanisms.sampled.signs import random_signs, sign_values
-from shuffle_plugins.parameters import check_radius
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.signs.sign_reports import random_signs, sign_values
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"

@@ -4,13 +4,8 @@ Describe what to minimise by a :class:`Problem`, choose a method, and call :func
 read the plan and ``run`` it. Cheu, Joseph, Mao, Peng 2022, "Shuffle Private Stochastic Convex Optimization".
 """
 
+from shuffle_plugins.optim.budget import BudgetExceeded, Spending
 from shuffle_plugins.optim.domains import Ball, Box, Domain
-from shuffle_plugins.optim.losses import (
-    assign,
-    from_module,
-    logistic_regression,
-    support_vector_machine,
-)
 from shuffle_plugins.optim.methods import (
     AGD,
     GD,
@@ -22,7 +17,13 @@ from shuffle_plugins.optim.methods import (
     SelfSampledSGD,
     Smoothed,
 )
-from shuffle_plugins.optim.minimizing import minimize, recommended
+from shuffle_plugins.optim.minimize import minimize, recommended
+from shuffle_plugins.optim.objectives import (
+    assign,
+    from_module,
+    logistic_regression,
+    support_vector_machine,
+)
 from shuffle_plugins.optim.oracles import (
     GradientModel,
     GradientOracle,
@@ -37,8 +38,7 @@ from shuffle_plugins.optim.oracles import (
 from shuffle_plugins.optim.participation import Participation, Scheme
 from shuffle_plugins.optim.plans import Plan, Result, Stage
 from shuffle_plugins.optim.problems import Problem
-from shuffle_plugins.optim.spending import BudgetExceeded, Spending
-from shuffle_plugins.protocols.reach import OutOfReach
+from shuffle_plugins.protocols.errors import OutOfReach
 
 __all__ = [
     "AGD",

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shuffle_plugins.parameters import check_radius
+from shuffle_plugins.core.checks import check_radius
 
 
 class Domain(Protocol):

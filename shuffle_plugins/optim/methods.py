@@ -18,7 +18,7 @@ from shuffle_plugins.optim.participation import Participation, Scheme
 from shuffle_plugins.optim.plans import Plan, Stage
 from shuffle_plugins.optim.problems import Problem
 from shuffle_plugins.optim.steps import Accelerated, Averaged, Decaying, Rule
-from shuffle_plugins.protocols.reach import OutOfReach
+from shuffle_plugins.protocols.errors import OutOfReach
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _MOST_SAMPLED_STEPS = 1 << 9

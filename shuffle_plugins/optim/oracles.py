@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.laws import Round
-from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
-from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.accounting.numerics.search import largest_within
+from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting.rounds.shuffle import Sampling, ShuffleRound
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.optim.participation import Participation, Scheme
-from shuffle_plugins.protocols.coins import MOST_COINS, heads
-from shuffle_plugins.protocols.reach import OutOfReach
-from shuffle_plugins.protocols.vector_sum import VectorSum
+from shuffle_plugins.protocols.coins.sampling import MOST_COINS, heads
+from shuffle_plugins.protocols.coins.vector_sum import VectorSum
+from shuffle_plugins.protocols.errors import OutOfReach
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.rows import Rows
 
 _LOWEST, _HIGHEST = 1e-4, 20.0
 _PRECISION = 1e-3

@@ -11,10 +11,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from shuffle_plugins.accounting.accountant import EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.optim.budget import Spending
 from shuffle_plugins.optim.oracles import GradientOracle
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.optim.problems import PROXIMAL_STEPS, Problem, as_examples, at, check_gradients
-from shuffle_plugins.optim.spending import Spending
 from shuffle_plugins.optim.steps import Rule
 from shuffle_plugins.randomness import Randomness, secure
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.checks import check_dim, check_radius
 from shuffle_plugins.optim.domains import Domain
-from shuffle_plugins.parameters import check_dim, check_radius
 
 Examples = tuple[Tensor, ...]
 """One or more tensors with a row for each client."""

@@ -6,7 +6,7 @@ import math
 
 from scipy import special
 
-from shuffle_plugins.accounting.search import zero_between
+from shuffle_plugins.accounting.numerics.search import zero_between
 
 _TINY = 1e-300
 

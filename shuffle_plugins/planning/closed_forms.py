@@ -16,29 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shuffle_plugins.compressors.public_bits import public_bytes
-from shuffle_plugins.mechanisms.directions import privunit_g_parameters, privunit_parameters
-from shuffle_plugins.mechanisms.directions.projunit_parameters import (
+from shuffle_plugins.mechanisms.noise.gaussian_grid import gaussian_grid
+from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
+from shuffle_plugins.mechanisms.noise.laplace_law import DEFAULT_BITS, FINE_BITS, laplace_grid
+from shuffle_plugins.mechanisms.privunit import privunit_g_law as privunit_g_parameters
+from shuffle_plugins.mechanisms.privunit import privunit_law as privunit_parameters
+from shuffle_plugins.mechanisms.privunit.projunit_law import (
     DEFAULT_SLACK,
     along_square,
     check_projected_dim,
     inflation,
 )
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
-from shuffle_plugins.mechanisms.noise.gaussian_grid import gaussian_grid
-from shuffle_plugins.mechanisms.noise.laplace_grid import DEFAULT_BITS, FINE_BITS, laplace_grid
-from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import (
+from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     best_plan,
     budgets,
     plane_weights,
     worst_excess,
 )
-from shuffle_plugins.mechanisms.sampled.coefficient_levels import sound_level
-from shuffle_plugins.mechanisms.sampled.hypercube_cap import cap_parameters
-from shuffle_plugins.mechanisms.sampled.linf_block_parameters import best_block, block_count, report_bits
-from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
-from shuffle_plugins.mechanisms.sampled.sign_budgets import Constants, split_budget
-from shuffle_plugins.mechanisms.sampled.sqkr_parameters import best_signs
+from shuffle_plugins.mechanisms.signs.coefficients_law import sound_level
+from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_count, report_bits
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.signs.sign_budgets import Constants, split_budget
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 
 NormName = Literal["l1", "l2", "linf"]
 

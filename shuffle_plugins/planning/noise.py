@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from shuffle_plugins.planning.errors import check_norm, enclosing_radius
+from shuffle_plugins.planning.variance import check_norm, enclosing_radius
 
 LEAST_RATIO = 2.0
 """Ratio over a whole run under which training is warned of.
@@ -129,7 +129,7 @@ def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise
 
     With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
     reports has noise :math:`\sqrt{V/k}` (root mean square ℓ2 length; first term of the error in
-    :mod:`shuffle_plugins.planning.errors`). For a local randomizer V is its ``worst_variance``; for a
+    :mod:`shuffle_plugins.planning.variance`). For a local randomizer V is its ``worst_variance``; for a
     multi-message sum its ``worst_variance`` over its ``clients``.
 
     Assumes unbiased reports that are averaged with equal weights, all of them from the same mechanism, and

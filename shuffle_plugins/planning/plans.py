@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON
-from shuffle_plugins.planning.errors import NormName
+from shuffle_plugins.planning.variance import NormName
 
 
 class Edge(StrEnum):
@@ -103,7 +103,7 @@ class Plan:
         dim: d, length of a client's vector.
         radius: of the clients' ball.
         norm: of the clients' ball.
-        spread: S of :func:`~shuffle_plugins.planning.errors.sampling_error` that was assumed.
+        spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error` that was assumed.
         sampling: how cohorts are chosen.
         adversary: against whom.
         method: how rounds compose.

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from shuffle_plugins.accounting import Adversary, Blanket, Method, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.accountant import check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON, normal_guess
-from shuffle_plugins.accounting.pairs import upper_mixture
-from shuffle_plugins.accounting.search import largest_within
+from shuffle_plugins.accounting.numerics.search import largest_within
+from shuffle_plugins.accounting.pairs.counts import upper_mixture
+from shuffle_plugins.core.checks import check_dim, check_radius
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.parameters import check_dim, check_radius
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.errors import (
+from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
+from shuffle_plugins.planning.variance import (
     PASSES,
     NormName,
     ReportError,
@@ -24,7 +25,6 @@ from shuffle_plugins.planning.errors import (
     report_error,
     sampling_error,
 )
-from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
 
 BEST = "best"
 """Stands for every registered mechanism."""
@@ -75,7 +75,7 @@ def plan(
     r"""Find the cohort k, level ε0 and number of rounds T whose average is nearest to the clients' mean.
 
     For every (k, T) the largest ε0 within the target is solved for. The error of the average of T rounds,
-    each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.errors`: it is
+    each with a fresh cohort, follows from the model in :mod:`shuffle_plugins.planning.variance`: it is
     :math:`(V(ε_0) + S²(n-k)/(n-1))/(kT)`, and where T counts passes, which hear everybody,
     :math:`V(ε_0)/(nT)`. What is left open is searched on geometric grids, refined around the best.
 

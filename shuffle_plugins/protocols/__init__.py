@@ -1,17 +1,17 @@
 """Multi-message shuffle protocols: many small messages per client, and central-model accuracy."""
 
-from shuffle_plugins.protocols.ball_sum import BallSum
-from shuffle_plugins.protocols.binary_sum import BinarySum
-from shuffle_plugins.protocols.cube_sum import CubeSum
-from shuffle_plugins.protocols.frequencies import FrequencyEstimation
-from shuffle_plugins.protocols.histogram_sum import HistogramSum
+from shuffle_plugins.protocols.coins.histogram_sum import HistogramSum
+from shuffle_plugins.protocols.coins.scalar_sum import ScalarSum
+from shuffle_plugins.protocols.coins.vector_sum import VectorSum
+from shuffle_plugins.protocols.errors import OutOfReach
+from shuffle_plugins.protocols.frequencies.estimation import FrequencyEstimation
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
-from shuffle_plugins.protocols.reach import OutOfReach
-from shuffle_plugins.protocols.scalar_sum import ScalarSum
-from shuffle_plugins.protocols.split_sum import SplitSum
-from shuffle_plugins.protocols.tagged_sum import TaggedBits
+from shuffle_plugins.protocols.shares.split_sum import SplitSum
+from shuffle_plugins.protocols.tags.ball_sum import BallSum
+from shuffle_plugins.protocols.tags.base import TaggedBits
+from shuffle_plugins.protocols.tags.binary_sum import BinarySum
+from shuffle_plugins.protocols.tags.cube_sum import CubeSum
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.protocols.vector_sum import VectorSum
 
 __all__ = [
     "BallSum",

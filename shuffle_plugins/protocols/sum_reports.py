@@ -8,14 +8,14 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.laws import Round
-from shuffle_plugins.accounting.rounds import Sampling
-from shuffle_plugins.mechanisms.reports import Field, Reports
-from shuffle_plugins.protocols.ball_sum import BallSum
-from shuffle_plugins.protocols.tagged_sum import TaggedBits
-from shuffle_plugins.protocols.vector_sum import VectorSum
+from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting.rounds.shuffle import Sampling
+from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.protocols.coins.vector_sum import VectorSum
+from shuffle_plugins.protocols.tags.ball_sum import BallSum
+from shuffle_plugins.protocols.tags.base import TaggedBits
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.rows import Rows
 
 Sum = VectorSum | BallSum
 """Multi-message sums of vectors in an ℓ2 ball."""

@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from shuffle_plugins.mechanisms.reports import WIRE_VERSION
+from shuffle_plugins.core.reports import WIRE_VERSION
 from shuffle_plugins.mechanisms.spec import MAX_TEXT
-from shuffle_plugins.protocols.ball_sum import BallSum
+from shuffle_plugins.protocols.coins.vector_sum import VectorSum
 from shuffle_plugins.protocols.sum_reports import Sum, SumReports, sum_reports
-from shuffle_plugins.protocols.vector_sum import VectorSum
+from shuffle_plugins.protocols.tags.ball_sum import BallSum
 
 _KINDS: dict[str, type[VectorSum] | type[BallSum]] = {kind.name: kind for kind in (VectorSum, BallSum)}
 

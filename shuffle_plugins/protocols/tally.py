@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 
 MOST_MESSAGES = 1 << 28
 """Of all clients together, that are listed one by one."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms.reports import Reports
+    from shuffle_plugins.core.reports import Reports
 
 
 class Shuffler(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.shuffler.base import Shuffler, check_minimum
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal

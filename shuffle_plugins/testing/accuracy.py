@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.testing.privacy import LARGEST_Z, UNSEEN
 from shuffle_plugins.testing.setting import (
     Broken,

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds import Sampling
+from shuffle_plugins.accounting.rounds.shuffle import Sampling
 from shuffle_plugins.auditing.audit import audit_local
 from shuffle_plugins.auditing.neighbours import Neighbours
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, distinct
 
 LARGEST_Z = 6.0

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.auditing.neighbours import Randomizer, estimand
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.randomness import SeededRandomness
 
 Measured = dict[str, float]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.rounds import Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import Sampling, ShuffleRound
 from shuffle_plugins.auditing.audit import audit_round
 from shuffle_plugins.auditing.neighbours import Neighbours
 from shuffle_plugins.testing.privacy import AUDITED, CONFIDENCE, LARGEST_Z, UNSEEN

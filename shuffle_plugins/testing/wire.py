@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.testing.setting import Broken, Measured, Setting
 
 _CLIENTS = 37

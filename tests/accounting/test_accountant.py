@@ -22,10 +22,10 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     calibrate_num_steps,
 )
-from shuffle_plugins.accounting.laws import lower_families, lower_law, upper_law, upper_pair_from_below
-from shuffle_plugins.accounting.losses import FINE
-from shuffle_plugins.accounting.pld import LossComposition, Spectrum
+from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.published.subsampled_rdp import epsilon as theorem_1_epsilon
+from shuffle_plugins.accounting.rounds.laws import lower_families, lower_law, upper_law, upper_pair_from_below
 
 
 def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:

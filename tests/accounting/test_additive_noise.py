@@ -11,12 +11,12 @@ from brute_force import hockey_stick, neighbours, shuffled_law
 from scipy import optimize, stats
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.accounting.additive_noise import (
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
+from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_laplace_blanket,
     gaussian_blanket,
     laplace_blanket,
 )
-from shuffle_plugins.accounting.slot_sums import SlotPair, slot_outcomes
 
 # ε0, n, δ of the published comparisons.
 SETTINGS = [

@@ -12,9 +12,9 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_num_steps,
 )
-from shuffle_plugins.accounting.frequency_oracles import subset_selection
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
 from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import subset_selection
 
 
 def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:

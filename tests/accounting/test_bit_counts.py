@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.bit_counts import BitPair, bit_outcomes
+from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
 
 VIOLATION = 1e-12
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleRound
-from shuffle_plugins.accounting.binomial import binomial_window
-from shuffle_plugins.accounting.grid import spread_to_grid
-from shuffle_plugins.accounting.losses import COARSE, FINE, loss_law
-from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
-from shuffle_plugins.accounting.pld import LossComposition
-from shuffle_plugins.accounting.renyi import RenyiComposition, renyi_divergence
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, loss_law
+from shuffle_plugins.accounting.numerics.binomial import binomial_window
+from shuffle_plugins.accounting.numerics.grid import spread_to_grid
+from shuffle_plugins.accounting.pairs.counts import lower_mixtures, upper_mixture
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:

@@ -17,12 +17,12 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_cohort,
     calibrate_local_epsilon,
-    frequency_oracles,
 )
-from shuffle_plugins.accounting.laws import from_state
 from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.accounting.sum_rounds import SumRound
-from shuffle_plugins.accounting.tagged_rounds import Tag, TaggedRound
+from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.accounting.rounds.laws import from_state
+from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
+from shuffle_plugins.mechanisms.categories import frequency_oracles_law as frequency_oracles
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.accounting.fair_coins import LONG_ROUNDOFF, masses
-from shuffle_plugins.protocols.coins import (
+from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF, masses
+from shuffle_plugins.protocols.coins.sampling import (
     DISTANCE,
     RATIO,
     _upper_masses,

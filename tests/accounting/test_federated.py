@@ -15,8 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.cohorts import Cohort
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound, RecordedRound
+from shuffle_plugins.accounting.federated.accountant import (
+    Against,
+    FederatedAccountant,
+    FederatedRound,
+    RecordedRound,
+)
+from shuffle_plugins.accounting.federated.cohorts import Cohort
 
 VIOLATION = 1e-12
 DELTA = 1e-5

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.protocols.sum_reports import CountReports, sum_reports

@@ -10,15 +10,15 @@ import pytest
 from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.frequency_oracles import (
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
     hadamard_response,
     local_hashing,
     optimal_unary_encoding,
     rappor,
     subset_selection,
 )
-from shuffle_plugins.accounting.frequency_oracles import k_ary_response as k_ary_blanket
-from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response as k_ary_blanket
 
 VIOLATION = 1e-12
 LEVELS = (0.4, 1.3, 3.0)

@@ -10,8 +10,8 @@ import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, ShuffleRound
-from shuffle_plugins.accounting.losses import LossLaw, loss_law
-from shuffle_plugins.accounting.pairs import lower_mixtures, upper_mixture
+from shuffle_plugins.accounting.losses.distribution import LossLaw, loss_law
+from shuffle_plugins.accounting.pairs.counts import lower_mixtures, upper_mixture
 
 VIOLATION = 1e-12
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shuffle_plugins.accounting.positive_parts import expected_positive_part, log_positive_part_bound
+from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
 
 
 def biased_coins(probability):

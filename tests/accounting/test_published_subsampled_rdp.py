@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import subsampled_rdp
 from shuffle_plugins.accounting.published.binomial import log_probability
 

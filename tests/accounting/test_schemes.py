@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 
-from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound, losses
-from shuffle_plugins.accounting.pairs import upper_mixture
-from shuffle_plugins.accounting.pld import LossComposition
+from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses import distribution as losses
+from shuffle_plugins.accounting.pairs.counts import upper_mixture
 
 VIOLATION = 1e-12
 

@@ -6,8 +6,8 @@ import pytest
 from scipy import fft, optimize
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.grid import transform_size
-from shuffle_plugins.accounting.search import largest_within, zero_between
+from shuffle_plugins.accounting.numerics.grid import transform_size
+from shuffle_plugins.accounting.numerics.search import largest_within, zero_between
 
 RANGE = {"lowest": 1e-4, "highest": 20.0, "precision": 2e-4}
 

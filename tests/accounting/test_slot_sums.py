@@ -9,11 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting import Blanket, slot_sums
-from shuffle_plugins.accounting.losses import loss_law
-from shuffle_plugins.accounting.pairs import CountPair, PairMixture, blanket_pair
-from shuffle_plugins.accounting.pld import LossComposition
-from shuffle_plugins.accounting.slot_sums import SlotPair, slot_outcomes
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses.distribution import loss_law
+from shuffle_plugins.accounting.pairs import slots as slot_sums
+from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, blanket_pair
+from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
 
 TOLERANCE = 5e-4
 

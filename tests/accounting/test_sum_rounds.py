@@ -11,13 +11,13 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.gaussian_cover import (
+from shuffle_plugins.accounting.losses.coins import gaussian_profile
+from shuffle_plugins.accounting.pairs.gaussian_cover import (
     _three_points,
     covering_deviation,
     gaussian_cover,
     log_ratio,
 )
-from shuffle_plugins.accounting.sum_losses import gaussian_profile
 
 
 def single(**changes):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.compressors.packing import (
+from shuffle_plugins.core.packing import (
     compact_dtype,
     pack_bits,
     pack_records,
@@ -14,7 +14,7 @@ from shuffle_plugins.compressors.packing import (
     unpack_records,
     unpack_rows,
 )
-from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 
 WIRE = ["20355253c1a5660c", "20b7fa39d670f346", "3fc924b962c83287", "f9dfa6316b39b48e"]
 """SHA-256 of reports that the first version of the library wrote."""

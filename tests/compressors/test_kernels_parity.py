@@ -32,11 +32,11 @@ from shuffle_plugins.compressors.kernels.triton_bits import (
 )
 from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton, transform_rows
 from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton, gather_signs_triton
-from shuffle_plugins.keystream import Keystream
-from shuffle_plugins.keystream.devices import runs_kernels
-from shuffle_plugins.keystream.triton_chacha import keystream_words
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.randomness.triton_chacha import keystream_words
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 KEY = bytes(range(32))

@@ -15,11 +15,11 @@ from shuffle_plugins.compressors.kernels import (
     unpack_signs,
 )
 from shuffle_plugins.compressors.kernels.draws import SignRule
-from shuffle_plugins.keystream import Keystream
-from shuffle_plugins.mechanisms.sampled.randomized_response import SignThresholds
-from shuffle_plugins.mechanisms.sampled.signs import random_signs
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.signs.sign_reports import random_signs
 from shuffle_plugins.randomness import Randomness, SeededRandomness
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.randomness.chacha import Keystream
 
 EPSILONS = [1e-4, 1.5, 50.0]
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flwr_shuffle import limits, mix_node
+from flwr_shuffle.client import limits
+from flwr_shuffle.stages import mix_node
 from processes import Deployment, Program
 from typer.testing import CliRunner
 
-from shuffle_plugins.cli_keys import app as keys
+from shuffle_plugins.cli.keys import app as keys
 
 TESTED_APP = Path(__file__).parent / "deployment_app"
 ACCOMPLICES = 10

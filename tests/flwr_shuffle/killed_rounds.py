@@ -17,10 +17,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import flwr_shuffle.mix_node
-import flwr_shuffle.mix_stage
-import flwr_shuffle.mod
-import flwr_shuffle.strategy
+import flwr_shuffle.client.mod
+import flwr_shuffle.server.strategy
+import flwr_shuffle.stages.mix_node
+import flwr_shuffle.stages.mix_stage
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -31,16 +31,16 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
-    limits,
-    mix_node,
     register_mix_node,
 )
-from flwr_shuffle.checkpoints import ModelState
+from flwr_shuffle.client import limits
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import MIX_KEY
+from flwr_shuffle.server.checkpoints import ModelState
+from flwr_shuffle.stages import mix_node
+from flwr_shuffle.stages.mix_messages import MIX_KEY
 
 import shuffle_plugins.shuffler.mixer
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
@@ -74,16 +74,16 @@ POINTS: dict[str, tuple[Any, str, str, str]] = {
     "the server is to send": (ShuffleStrategy, "configure_train", "", "open"),
     "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
     "a client trains": (Training, "train", "open", "open"),
-    "a client tosses its coin": (flwr_shuffle.mod, "_coin", "open", "open"),
-    "a client seals": (flwr_shuffle.mod, "seal", "open", "open"),
-    "a client answers": (flwr_shuffle.mod, "reply", "open", "open"),
+    "a client tosses its coin": (flwr_shuffle.client.mod, "_coin", "open", "open"),
+    "a client seals": (flwr_shuffle.client.mod, "seal", "open", "open"),
+    "a client answers": (flwr_shuffle.client.mod, "reply", "open", "open"),
     "the server has the envelopes": (MixNodeStage, "collect", "open", "open"),
     "the mixer spends the round": (SpentTokens, "spend", "open", "open"),
     "the mixer opens an envelope": (EnvelopeOpener, "open", "open", "open"),
     "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled", "open", "open"),
-    "the mixer answers": (flwr_shuffle.mix_node, "batch_content", "open", "open"),
-    "the server opens reports": (flwr_shuffle.mix_stage, "open_reports", "open", "open"),
-    "the server adds reports": (flwr_shuffle.strategy, "valid_sum", "open", "open"),
+    "the mixer answers": (flwr_shuffle.stages.mix_node, "batch_content", "open", "open"),
+    "the server opens reports": (flwr_shuffle.stages.mix_stage, "open_reports", "open", "open"),
+    "the server adds reports": (flwr_shuffle.server.strategy, "valid_sum", "open", "open"),
     "the ledger receives": (BudgetLedger, "receive", "open", "received"),
     "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
     "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),

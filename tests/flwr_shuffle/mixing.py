@@ -13,11 +13,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
-from flwr_shuffle.mix_node import register_mix_node
-from flwr_shuffle.mix_stage import MixNodeStage
-from flwr_shuffle.stages import Anonymous
+from flwr_shuffle.stages.base import Anonymous
+from flwr_shuffle.stages.mix_node import register_mix_node
+from flwr_shuffle.stages.mix_stage import MixNodeStage
 
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler import SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import (
     RECORD_KEY,
@@ -17,11 +18,10 @@ from flwr_shuffle.messages import (
     payload_of,
     read_plain_payload,
 )
-from flwr_shuffle.mod import ShuffleMod
 from numpy.typing import NDArray
 
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 Arrays = Mapping[str, NDArray[Any]]

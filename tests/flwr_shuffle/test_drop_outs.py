@@ -33,13 +33,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from flwr_shuffle import FixedSize, SelfSampling
-from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.stages import InMemoryStage
+from flwr_shuffle.stages.base import InMemoryStage
+from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 CLIENTS = 100

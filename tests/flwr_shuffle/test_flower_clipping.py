@@ -14,7 +14,7 @@ from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.messages import Instruction, context_of
 from strategy_harness import record, shuffled
 
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated.accountant import Against
 from shuffle_plugins.ledger.client import ClientLimits
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.protocols import VectorSum

@@ -5,11 +5,12 @@ from functools import wraps
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid, checkpoints, strategy
+from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid
+from flwr_shuffle.server import checkpoints, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 
 DELTA = 1e-6

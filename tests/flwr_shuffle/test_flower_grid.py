@@ -8,16 +8,16 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr_shuffle.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.client.limits import ClientRefusal
 from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import RECORD_KEY, Instruction, plain_payload
-from flwr_shuffle.reading import readable_reports, valid_sum
-from flwr_shuffle.stages import InMemoryStage, ShuffleStage
+from flwr_shuffle.stages.base import InMemoryStage, ShuffleStage
+from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from scipy.stats import chisquare
 from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record
 
-from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.errors import Refusal
 from shuffle_plugins.shuffler.memory import InMemoryShuffler

@@ -5,10 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flwr_shuffle.sampling import FixedSize, Poisson, SelfSampling
+from flwr_shuffle.server.sampling import FixedSize, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
-from shuffle_plugins.accounting.federated import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 NODES = list(range(100, 106))

@@ -13,8 +13,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
 from flwr_shuffle import FixedSize, ShuffleGrid
-from flwr_shuffle.connecting import _simulated, connected
 from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.server.connecting import _simulated, connected
 from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
 
 REFUSED = {

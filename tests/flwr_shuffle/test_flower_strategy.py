@@ -42,7 +42,7 @@ from strategy_harness import (
     update,
 )
 
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
 from shuffle_plugins.ledger import LedgerError
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 from shuffle_plugins.ledger.client import ClientLimits
@@ -443,7 +443,7 @@ def test_batches_that_nobody_shuffled_cost_nothing(tmp_path):
 
 
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
-    from flwr_shuffle.stages import Anonymous
+    from flwr_shuffle.stages.base import Anonymous
 
     from shuffle_plugins.shuffler.errors import Refusal
 

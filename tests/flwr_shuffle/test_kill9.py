@@ -21,7 +21,7 @@ from deployed_parties import Parties
 from killed_rounds import CLIENTS, DELTA, POINTS, ROUNDS
 from processes import Deployment, wait_for
 
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated.accountant import Against
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (

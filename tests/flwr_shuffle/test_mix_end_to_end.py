@@ -18,12 +18,12 @@ from flwr_shuffle import (
     ShuffleStrategy,
     register_mix_node,
 )
-from flwr_shuffle import mod as mod_module
+from flwr_shuffle.client import mod as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import MIX_KEY
+from flwr_shuffle.stages.mix_messages import MIX_KEY
 from scipy.stats import chi2, mannwhitneyu
 
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol,

@@ -11,7 +11,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import (
+from flwr_shuffle.stages.base import Anonymous
+from flwr_shuffle.stages.mix_messages import (
     MIX_KEY,
     MixerRole,
     MixRequest,
@@ -24,9 +25,8 @@ from flwr_shuffle.mix_messages import (
     refusal_in,
     refused_content,
 )
-from flwr_shuffle.mix_node import register_mix_node
-from flwr_shuffle.mix_stage import MixNodeStage
-from flwr_shuffle.stages import Anonymous
+from flwr_shuffle.stages.mix_node import register_mix_node
+from flwr_shuffle.stages.mix_stage import MixNodeStage
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec

@@ -11,10 +11,10 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr_shuffle.client.limits import ClientRefusal
+from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of, read_plain_payload
-from flwr_shuffle.mod import ShuffleMod
 from mod_harness import (
     GENEROUS,
     adding,
@@ -28,9 +28,9 @@ from mod_harness import (
 )
 from scipy import stats
 
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.reports import Reports
-from shuffle_plugins.mechanisms.sampled.linf_block import LInfBlock
+from shuffle_plugins.mechanisms.signs.linf_block import LInfBlock
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.array(0.5, np.float32), "n": np.array([1, 2])}

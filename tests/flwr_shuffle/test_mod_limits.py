@@ -10,14 +10,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import flwr_shuffle.mod as mod_module
+import flwr_shuffle.client.mod as mod_module
 import numpy as np
 import pytest
 from flwr.app import Context, Message
-from flwr_shuffle.client_ledger import STATE_KEY
-from flwr_shuffle.limits import ClientRefusal, ClientRefused, ClientSettings, stricter
+from flwr_shuffle.client.ledger import STATE_KEY
+from flwr_shuffle.client.limits import ClientRefusal, ClientRefused, ClientSettings, stricter
+from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.messages import context_of, payload_of
-from flwr_shuffle.mod import ShuffleMod
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant

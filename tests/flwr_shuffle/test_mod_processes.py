@@ -12,9 +12,9 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr_shuffle.client.mod import ShuffleMod
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import payload_of
-from flwr_shuffle.mod import ShuffleMod
 from mod_harness import GENEROUS, adding, app, ask, grid_of, instruction, question
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec

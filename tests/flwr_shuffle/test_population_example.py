@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr_shuffle import InMemoryStage, MechanismSpec
 from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plain_payload
 
-from shuffle_plugins.mechanisms.reports import Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -23,8 +23,8 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
 )
+from flwr_shuffle.client.limits import ClientRefusal
 from flwr_shuffle.evaluation import Metric, from_json, record_of, to_json, vector_of
-from flwr_shuffle.limits import ClientRefusal
 from flwr_shuffle.messages import payload_of, read_plain_payload
 from mixing import MixedRun
 from mod_harness import ask as ask_mod
@@ -32,9 +32,9 @@ from mod_harness import grid_of as mod_grid
 from mod_harness import instruction, question
 from strategy_harness import CLIENTS, MODEL, record, shuffled, train
 
-from shuffle_plugins.accounting.federated import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.protocols import VectorSum
 
 METRICS = {"accuracy": (0.0, 1.0), "loss": (0.0, 10.0)}

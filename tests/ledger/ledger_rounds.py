@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlite3 import Connection
 
 from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.accounting.federated import FederatedRound
+from shuffle_plugins.accounting.federated.accountant import FederatedRound
 from shuffle_plugins.ledger import BudgetLedger
 
 CALLS = (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ledger_rounds import drawn, people
 
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
 from shuffle_plugins.ledger.summary import read_budget
 

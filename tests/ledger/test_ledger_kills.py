@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ledger_rounds import KILL_POINTS, train
 
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated.accountant import Against
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
 DELTA = 1e-5

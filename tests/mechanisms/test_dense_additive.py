@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from shuffle_plugins.accounting.additive_noise import discrete_laplace_blanket, gaussian_blanket
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import gaussian_delta, noise_ratio
+from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_grid import rounded_distance
-from shuffle_plugins.mechanisms.noise.laplace_grid import laplace_grid
-from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.mechanisms.noise.gaussian_law import gaussian_delta, noise_ratio
+from shuffle_plugins.mechanisms.noise.laplace_law import laplace_grid
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]

@@ -16,7 +16,7 @@ SCRIPT = """
 import re, sys, torch
 from pathlib import Path
 from shuffle_plugins.mechanisms import Reports, get
-from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.core.reports import Field
 
 def peak():
     return int(re.search("VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024

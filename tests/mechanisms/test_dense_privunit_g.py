@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy import special, stats
 
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Reports, Rows, get
-from shuffle_plugins.mechanisms.directions.privunit_g_parameters import (
+from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,
     optimal_parameters,
 )
-from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

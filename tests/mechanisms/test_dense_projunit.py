@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.accounting.blanket import Form
+from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
-from shuffle_plugins.mechanisms.directions.folding import Folding
-from shuffle_plugins.mechanisms.directions.projunit_parameters import along_square
-from shuffle_plugins.mechanisms.reports import Field
+from shuffle_plugins.mechanisms.privunit.folding import Folding
+from shuffle_plugins.mechanisms.privunit.projunit_law import along_square
 from shuffle_plugins.randomness import SeededRandomness
 
 EPSILONS = [1e-4, 1.5, 50.0]

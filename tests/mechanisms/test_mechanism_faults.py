@@ -10,12 +10,12 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.keystream.chacha import Keystream
 from shuffle_plugins.mechanisms import Reports, available, blanket, get
-from shuffle_plugins.mechanisms.directions import privunit_reports
-from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
-from shuffle_plugins.mechanisms.directions.sphere import cap_measure
+from shuffle_plugins.mechanisms.privunit import privunit_reports
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters
+from shuffle_plugins.mechanisms.privunit.sphere import cap_measure
 from shuffle_plugins.randomness import Randomness, SeededRandomness
+from shuffle_plugins.randomness.chacha import Keystream
 
 
 def test_a_short_message_cannot_ask_for_unlimited_memory():

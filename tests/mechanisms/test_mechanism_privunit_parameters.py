@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from shuffle_plugins.mechanisms.directions.privunit_parameters import (
+from shuffle_plugins.mechanisms.privunit.privunit_law import (
     PrivUnitParameters,
     optimal_parameters,
     privunit_blanket,
 )
-from shuffle_plugins.mechanisms.directions.sphere import cap_coordinate, cap_measure, cap_moment
+from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate, cap_measure, cap_moment
 
 DIMS = [2, 3, 12, 1_000, 203_530, 10_000_000]
 EPSILONS = [1e-4, 0.5, 1.5, 4.0, 10.0, 50.0]

@@ -4,7 +4,7 @@ import zlib
 import pytest
 import torch
 
-from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
 
 INDEX = Field(torch.tensor([5, 0, 1023, 77, 4]), 10)
 SIGN = Field(torch.tensor([1, 0, 1, 1, 0], dtype=torch.uint8), 1)
@@ -127,7 +127,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("fields", LAYOUTS)
 @pytest.mark.parametrize("chunk", [1, 1 << 24])
 def test_each_report_by_itself_is_its_own_message(fields, chunk, monkeypatch):
-    monkeypatch.setattr("shuffle_plugins.mechanisms.reports._CHUNK_BYTES", chunk)
+    monkeypatch.setattr("shuffle_plugins.core.reports._CHUNK_BYTES", chunk)
     sent = reports(*fields)
     messages = sent.each_to_bytes()
     assert messages == [sent.narrow(i, i + 1).to_bytes() for i in range(5)]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.core.rows import Rows
 
 
 @pytest.fixture

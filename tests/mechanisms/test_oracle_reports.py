@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Reports, get
 from shuffle_plugins.mechanisms.categories.subsets import (
     elements_through,
@@ -13,7 +14,6 @@ from shuffle_plugins.mechanisms.categories.subsets import (
     rank_bits,
     unrank,
 )
-from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import SeededRandomness
 
 BITS = [

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse, Reports
 from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy
 from shuffle_plugins.mechanisms.categories.recoverable import key_reuse_entropy
-from shuffle_plugins.mechanisms.reports import Field
 from shuffle_plugins.randomness import SeededRandomness
 
 LADDERS = [(1.0, 0.9), (1.0, 0.01), (2.0, 1.5, 1.0, 0.2), (50.0, 1e-4), (44.0, 43.5, 1e-9), (0.7,)]

@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import Reports, Rows, get
-from shuffle_plugins.mechanisms.reports import Field
-from shuffle_plugins.mechanisms.sampled.coefficient_levels import balanced_level, sound_level
-from shuffle_plugins.mechanisms.sampled.coordinate_blocks import entries
-from shuffle_plugins.mechanisms.sampled.public_indices import public_indices
+from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
+from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
+from shuffle_plugins.mechanisms.signs.public_indices import public_indices
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]

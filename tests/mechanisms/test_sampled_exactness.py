@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from shuffle_plugins.mechanisms import get
-from shuffle_plugins.mechanisms.sampled.bit_planes import BitPlanes, plane_value
-from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan, budgets, plane_weights
-from shuffle_plugins.mechanisms.sampled.hypercube_cap import cap_parameters
-from shuffle_plugins.mechanisms.sampled.sign_budgets import Constants, split_budget
+from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes, plane_value
+from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, budgets, plane_weights
+from shuffle_plugins.mechanisms.signs.sign_budgets import Constants, split_budget
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters
 from shuffle_plugins.randomness import SeededRandomness
 
 WHOLE = 1 << 62

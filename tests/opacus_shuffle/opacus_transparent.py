@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, Reports, Rows
 from shuffle_plugins.randomness import Randomness
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.sampled.binary_rr import BinaryRandomizedResponse
+from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
 from shuffle_plugins.randomness import SeededRandomness
 
 WORLD = 2

@@ -27,7 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.mechanisms import LInfCoordinate, Rows, registry
 from shuffle_plugins.randomness import SeededRandomness
 

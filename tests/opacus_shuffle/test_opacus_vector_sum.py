@@ -28,9 +28,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.losses import FINE
-from shuffle_plugins.accounting.pld import LossComposition
-from shuffle_plugins.accounting.sum_losses import gaussian_law
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses.coins import gaussian_law
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms import KRandomizedResponse
-from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.protocols import FrequencyEstimation
-from shuffle_plugins.protocols import published_frequencies as published
-from shuffle_plugins.protocols.supports import MOST_REFUSED, frequency_oracles
+from shuffle_plugins.protocols.frequencies.support import MOST_REFUSED, frequency_oracles
+from shuffle_plugins.protocols.published import frequencies as published
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler
 

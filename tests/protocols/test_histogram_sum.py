@@ -8,11 +8,11 @@ import torch
 from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.mechanisms.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols import HistogramSum
-from shuffle_plugins.protocols import published_frequencies as published
+from shuffle_plugins.protocols.published import frequencies as published
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.rows import Rows
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 

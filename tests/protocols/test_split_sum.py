@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Adversary, ShuffleAccountant
-from shuffle_plugins.accounting.laplace_rounds import LaplaceRound
-from shuffle_plugins.accounting.laws import from_state
-from shuffle_plugins.accounting.share_mixing import mixing_distance
+from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.protocols import ScalarSum, SplitSum
-from shuffle_plugins.protocols.polya import PolyaNoise
+from shuffle_plugins.protocols.shares.mixing import mixing_distance
+from shuffle_plugins.protocols.shares.noise import PolyaNoise
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shuffle_plugins.accounting.gaussian_cover import gaussian_cover
+from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover
 from shuffle_plugins.protocols import VectorSum
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from paper_figures.data import Curve, Role
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import clones, shuffle_rdp, subsampled_rdp
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi

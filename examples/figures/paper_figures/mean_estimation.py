@@ -16,14 +16,14 @@ import numpy as np
 
 from paper_figures.data import Curve, FigureData, Panel, ParametersFrom, Role
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.blanket import Blanket
-from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.directions.privunit_parameters import optimal_parameters
-from shuffle_plugins.mechanisms.sampled.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.sampled.bit_planes_parameters import SampledPlan
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters
+from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
+from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 
 _SOURCE = "Girgis, thesis (UCLA 2023)"
 _LEVELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)

@@ -12,10 +12,10 @@ from scipy.special import logsumexp
 
 from paper_figures.data import Curve, Role
 from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.accounting.losses import FINE, loss_law
-from shuffle_plugins.accounting.pairs import lower_mixtures
+from shuffle_plugins.accounting.composition.renyi import renyi_divergence
+from shuffle_plugins.accounting.losses.distribution import FINE, loss_law
+from shuffle_plugins.accounting.pairs.counts import lower_mixtures
 from shuffle_plugins.accounting.published import shuffle_rdp, stronger_clones
-from shuffle_plugins.accounting.renyi import renyi_divergence
 
 Vector = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from flwr_shuffle import (
 )
 
 from flower_mnist import task
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated.accountant import Against
 
 app = ServerApp()
 

@@ -7,7 +7,7 @@ W ~ ω/γ. With independent copies of the *privacy amplification variable*
 
 and M ~ Bin(n, γ), the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
 The paper bounds it by Hoeffding's or by Bennett's inequality from a few numbers about L. Evaluating it
-exactly is what :mod:`shuffle_plugins.accounting.pairs` does, for a mechanism's own blanket or the worst one.
+exactly is what :mod:`~shuffle_plugins.accounting.pairs.counts` does, for a's own blanket or the worst one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.published.arguments import check_reports
 from shuffle_plugins.accounting.published.rounds import compose_points
-from shuffle_plugins.accounting.search import zero_between
 
 _LARGEST_LOCAL_EPSILON = 100.0
 _CERTIFY = 1e-10

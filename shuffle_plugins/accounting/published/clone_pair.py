@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainc, logsumexp
 
-from shuffle_plugins.accounting.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.published.arguments import Vector, real_orders
 from shuffle_plugins.accounting.published.binomial import log_probability
 from shuffle_plugins.accounting.published.few_clones import log_excess, log_few, log_odds
-from shuffle_plugins.accounting.search import zero_between
 
 Side = Literal["lower", "upper"]
 

@@ -13,11 +13,11 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shuffle_plugins.accounting.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.search import zero_between
 from shuffle_plugins.accounting.published.arguments import Vector, check_level, check_reports
 from shuffle_plugins.accounting.published.clone_pair import ClonePair
 from shuffle_plugins.accounting.published.rounds import check_rounds, compose_points, compose_renyi
-from shuffle_plugins.accounting.search import zero_between
 
 _ROUNDING = 1e-9
 _ULPS = 8 * np.finfo(np.float64).eps

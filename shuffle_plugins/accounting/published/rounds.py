@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published import rdp_subsampling
 from shuffle_plugins.accounting.published.arguments import Vector, check_level
 from shuffle_plugins.accounting.published.composition import strong_composition

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from shuffle_plugins.accounting.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.published.arguments import Vector, whole_orders
 from shuffle_plugins.accounting.published.binomial import log_probability
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shuffle_plugins.keystream.triton_chacha import on_device
+from shuffle_plugins.randomness.triton_chacha import on_device
 
 _WORDS = 128
 _COUNTED_WORDS = 64

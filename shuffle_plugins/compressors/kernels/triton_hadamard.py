@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from shuffle_plugins.keystream.triton_chacha import on_device
+from shuffle_plugins.randomness.triton_chacha import on_device
 
 LARGEST_TILE = 1 << 15
 """Longest row that one program holds."""

@@ -22,9 +22,9 @@ from shuffle_plugins.compressors.kernels.triton_hadamard import (
     load_tile,
     rows_per_program,
 )
-from shuffle_plugins.keystream import Keystream
-from shuffle_plugins.keystream.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
-from shuffle_plugins.rows import Rows
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
 
 _ROUND = tl.constexpr(2.0**52)
 _SCRATCH_VALUES = 1 << 23

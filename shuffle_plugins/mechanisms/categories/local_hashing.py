@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.flags import column_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
-from shuffle_plugins.mechanisms.categories.oracle_blankets import hash_range, local_hashing_blanket
-from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
+from shuffle_plugins.mechanisms.categories.oracles_law import hash_range, local_hashing_blanket
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK = 1 << 20
@@ -37,8 +37,8 @@ class LocalHashing(MixtureOracle):
     coordinate two of the points agree, say the first two; then λ3 times (third - first) is 0 there. So all
     three agree in that coordinate, unless a weight is 0, and then the points of the other two weights are
     equal. Either way two points coincide. Hence the blanket of
-    :func:`~shuffle_plugins.accounting.frequency_oracles.local_hashing`, which asks for three-wise
-    independence, holds, and the variance is exact.
+    :func:`~shuffle_plugins.mechanisms.categories.frequency_oracles_law.local_hashing`, which asks for
+    three-wise independence, holds, and the variance is exact.
 
     Summing takes clients x dim comparisons.
 

@@ -8,9 +8,9 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.mechanisms.reports import Field, Reports
 from shuffle_plugins.randomness import Randomness
 
 MOST_OUTCOMES = 1 << 16

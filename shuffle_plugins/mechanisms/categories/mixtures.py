@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shuffle_plugins.accounting.blanket import check_local_epsilon
-from shuffle_plugins.mechanisms.sampled.randomized_response import PROBABILITY_BITS
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS
 
 WHOLE = 1 << PROBABILITY_BITS
 

@@ -13,11 +13,11 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
-from shuffle_plugins.mechanisms.reports import Field
-from shuffle_plugins.parameters import check_dim
 from shuffle_plugins.randomness import Randomness, secure
 
 _SMALL = 1e-4

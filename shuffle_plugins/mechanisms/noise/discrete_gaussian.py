@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_gaussian
 from shuffle_plugins.mechanisms.noise.gaussian_grid import LEAST_BITS, MOST_BITS, GaussianGrid, gaussian_grid
 from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.rows import Rows
 
 
 class DiscreteGaussian(ApproximateNoise):

@@ -8,20 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.blanket import Blanket
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core.reports import Reports, compact_dtype
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
 from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise, check_bits
-from shuffle_plugins.mechanisms.noise.laplace_grid import (
+from shuffle_plugins.mechanisms.noise.laplace_law import (
     DEFAULT_BITS,
     LaplaceGrid,
     grid_blanket,
     laplace_grid,
 )
-from shuffle_plugins.mechanisms.reports import Reports, compact_dtype
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.rows import Rows
 
 _MOST_OUTCOME_BITS = 16
 
@@ -30,7 +30,7 @@ class DiscreteLaplace(GridNoise):
     r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
     ε0 holds for the whole l1 ball and the rounding in it, exactly: see
-    :mod:`shuffle_plugins.mechanisms.noise.laplace_grid`. Noise is drawn from its exact law
+    :mod:`shuffle_plugins.mechanisms.noise.laplace_law`. Noise is drawn from its exact law
     (:mod:`.discrete_sampling`), rounding from thresholds out of 2**62. Fewer bits
     mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace mechanism,
     2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a coordinate

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
-from shuffle_plugins.mechanisms.reports import Reports
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.rows import Rows
 
 _TAIL = 10.0
 

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shuffle_plugins.mechanisms.noise.gaussian_calibration import noise_ratio
+from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 
 LEAST_BITS, MOST_BITS = 6, 40
 MAX_SIGMA = 1 << 26

@@ -13,10 +13,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.reports import Field, Reports, compact_dtype
 from shuffle_plugins.randomness import Randomness, secure
-from shuffle_plugins.rows import Rows
 
 _CHUNK_VALUES = 1 << 18
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}

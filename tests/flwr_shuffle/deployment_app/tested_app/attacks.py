@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.mix_messages import (
+from flwr_shuffle.stages.mix_messages import (
     MIX_KEY,
     MIX_QUERY,
     ROLE_QUERY,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import flwr_shuffle.mix_node
+import flwr_shuffle.stages.mix_node
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_mix_node
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import batch_content
+from flwr_shuffle.stages.mix_messages import batch_content
 
 from tested_app.hostile import hostile_mod
 from tested_app.pauses import pause
@@ -23,7 +23,7 @@ def _paused_batch(*arguments, **options):
     return batch_content(*arguments, **options)
 
 
-flwr_shuffle.mix_node.batch_content = _paused_batch
+flwr_shuffle.stages.mix_node.batch_content = _paused_batch
 
 
 @app.train()

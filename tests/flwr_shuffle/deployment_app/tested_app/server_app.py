@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import MixNodeStage, SelfSampling, ShuffleStrategy
-from flwr_shuffle.stages import Anonymous
+from flwr_shuffle.stages.base import Anonymous
 
-from shuffle_plugins.accounting.federated import Against
+from shuffle_plugins.accounting.federated.accountant import Against
 from shuffle_plugins.shuffler.keys import generate_sealing_key
 from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause

@@ -1,0 +1,1 @@
+"""The client's side: what it agrees to, what leaves it, what it remembers."""

@@ -1,0 +1,420 @@
+"""The client's side: a Flower mod that lets one randomised report of a round out, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from threading import Thread
+from typing import Literal
+
+import torch
+from flwr.app import Array, Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor
+
+from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
+from flwr_shuffle.client.limits import (
+    CLOSED,
+    OPEN_TYPES,
+    ClientRefusal,
+    ClientRefused,
+    ClientSettings,
+    check_max_local_delta,
+    open_types,
+)
+from flwr_shuffle.clipping import UpdateTerms
+from flwr_shuffle.evaluation import vector_of
+from flwr_shuffle.messages import (
+    RECORD_KEY,
+    Instruction,
+    context_of,
+    instruction_of,
+    plain_payload,
+    refusal,
+    reply,
+)
+from flwr_shuffle.randomizers import Randomizer, Spec
+from flwr_shuffle.updates import Layout
+from shuffle_plugins.accounting.rounds.shuffle import Sampling
+from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.ledger.client import written
+from shuffle_plugins.protocols.sum_spec import SumSpec
+from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
+from shuffle_plugins.shuffler.envelopes import seal
+from shuffle_plugins.shuffler.errors import Refusal, ShuffleError
+from shuffle_plugins.shuffler.keys import read_signing_key
+
+OnFailure = Literal["zero", "error"]
+Packing = Callable[[bytes | None], bytes]
+"""Makes a payload of a report, or of None for a dummy; both come out equally long."""
+
+_LARGEST_PROMISE = 10**8
+_log = logging.getLogger("flwr")
+
+
+class ShuffleMod:
+    """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
+
+    Give it as the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
+    what leaves. For a train message it
+
+    1. reads the server's instruction and refuses, by a constant text, what the client's limits do not allow;
+    2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
+    3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
+       ball. Metrics, integer arrays and everything else are dropped;
+    4. randomises it with fresh entropy of the operating system, and only then tosses in secret whether the
+       report or a dummy goes out, if the server asked for self-sampling;
+    5. packs either in a payload of the same length, sealed where the client has pinned a mixer's key.
+
+    An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
+    place of the update, each clipped to the range that it states.
+
+    A train message without an instruction is refused, and so is every other message without one: what an app
+    answers to ``evaluate``, ``query``, and, made with ``client_fn``, to ``get_parameters`` and
+    ``get_properties``, would leave the client without protection. The operator of a node can allow each by
+    ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
+    ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
+
+    The client's limits come from the constructor and from its ``node_config``, where it states
+
+    - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
+      ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
+    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger. One of
+      them is needed, unless the constructor has it;
+    - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
+      a server that knows when the client took part; computed by the client itself, from the fewest reports
+      that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
+    - ``shuffle-min-reports``: fewest reports that it agrees to be shuffled among. The promise is bound to a
+      sealed report, so a mixer gives out no fewer; in an unsealed round it is the server's word;
+    - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
+    - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts; needed beside any limit above.
+      Where the constructor alone has limits, as in a simulation, the count is kept in the run's context
+      without it, and a new run starts from zero;
+    - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
+      short, long, or failed; what is not done by then is taken to have failed. Without it the time of a reply
+      tells how much data the client has. Refusals leave at once, as they depend on no data;
+    - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
+      own key. With them unsealed rounds are refused.
+
+    Where both set a limit the stricter one holds. Every round that is answered is charged, dummies too: to
+    refuse only when a report was due would tell the server who had reported before.
+
+    Args:
+        limits: limits of the app's own, for all clients.
+        max_local_delta: the app's own largest δ0; needed here or in ``node_config`` for Gaussian noise.
+        on_failure: what to answer when training fails, or returns something else than the model's arrays, or
+            NaN. ``"zero"`` reports an update of zeros: that a client failed depends on its data, and a
+            missing report would be a bit without protection. ``"error"`` answers with a constant error
+            instead, which says that this client failed.
+        allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: on a node whose ``node_config``
+            has any ``shuffle-`` key it counts for nothing.
+
+    Raises:
+        ValueError: if an argument is neither.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: ClientLimits | None = None,
+        max_local_delta: float | None = None,
+        on_failure: OnFailure = "zero",
+        allow: Iterable[str] = (),
+    ) -> None:
+        if limits is not None and not isinstance(limits, ClientLimits):
+            raise ValueError(f"limits must be ClientLimits, got {limits!r}")
+        if on_failure not in ("zero", "error"):
+            raise ValueError(f'on_failure must be "zero" or "error", got {on_failure!r}')
+        allowed = frozenset([allow] if isinstance(allow, str) else allow)
+        if not allowed <= OPEN_TYPES.keys():
+            raise ValueError(f"allow names types of messages, of {sorted(OPEN_TYPES)}; got {sorted(allowed)}")
+        self._allow = allowed
+        self._limits = limits
+        self._max_local_delta = None if max_local_delta is None else check_max_local_delta(max_local_delta)
+        self._on_failure = on_failure
+
+    def __repr__(self) -> str:
+        return (
+            f"ShuffleMod(limits={self._limits!r}, max_local_delta={self._max_local_delta!r}, "
+            f"on_failure={self._on_failure!r}, allow={sorted(self._allow)!r})"
+        )
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer a message; see the class."""
+        begun = time.monotonic()
+        kind = message.metadata.message_type.partition(".")[0]
+        private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
+        if kind != MessageType.TRAIN and not private:
+            return self._unprotected(message, context, call_next)
+        try:
+            task = self._agreed(message, context)
+            if task.reply_seconds is None:
+                payload = self._payload(task, message, context, call_next)
+            else:
+                due = begun + task.reply_seconds
+                payload = self._payload_in_time(task, message, context, call_next, due=due)
+            return reply(payload, to=message)
+        except ClientRefused as refused:
+            _log.warning("%s%s", refused, f" ({refused.__cause__})" if refused.__cause__ else "")
+            return refusal(str(refused.code), to=message)
+        except Exception:
+            _log.exception("The shuffle mod failed; the server is told no more than that.")
+            return refusal(str(ClientRefusal.INTERNAL), to=message)
+
+    def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """The app's own answer where the operator allows that, or the mix node's; otherwise a refusal."""
+        kind = message.metadata.message_type.partition(".")[0]
+        try:
+            if kind == MessageType.QUERY and (answer := _mix_node(message, context, call_next)) is not None:
+                return answer
+            if kind in open_types(context.node_config, by_app=self._allow):
+                return call_next(message, context)
+        except ClientRefused as refused:
+            _log.warning("%s (%s)", refused, refused.__cause__)
+            return refusal(str(refused.code), to=message)
+        code = CLOSED.get(kind, ClientRefusal.UNKNOWN_TYPE)
+        _log.warning("%s", code)
+        return refusal(str(code), to=message)
+
+    def _agreed(self, message: Message, context: Context) -> _Task:
+        """What to do, once it is checked and paid for. Nothing here depends on the client's data."""
+        instruction = _instruction(message)
+        if instruction.sealed and isinstance(instruction.mechanism, SumSpec):
+            raise ClientRefused(ClientRefusal.SEALED_SUM)
+        settings = ClientSettings.of(
+            context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
+        )
+        try:
+            source = (
+                _metrics(message, context, instruction)
+                if instruction.metrics
+                else _update(message, instruction)
+            )
+        except ValueError as error:
+            raise ClientRefused(ClientRefusal.BAD_MODEL) from error
+        dim = instruction.report_dim(len(source.nothing))
+        try:
+            mechanism = instruction.mechanism.build(dim=dim)
+            size = instruction.mechanism.report_bytes(dim=dim)
+        except Exception as error:  # a mechanism may come from any package
+            raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
+        if mechanism.local_delta > settings.max_local_delta:
+            raise ClientRefused(ClientRefusal.LOCAL_DELTA)
+        pack = _packing(settings, instruction, dim=dim, size=size)
+        try:
+            pack(None)  # whether anything can be sealed is known before it is paid for
+        except ShuffleError as error:
+            raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
+        shuffled = _promised(instruction.mechanism, dim, instruction.minimum)
+        charge(context, settings, instruction, mechanism, shuffled=shuffled)
+        terms = instruction.update
+        return _Task(source, mechanism, terms, instruction.participation, pack, settings.reply_seconds)
+
+    def _payload(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> bytes:
+        """A payload of what the app's answer says; of zeros if it says nothing."""
+        try:
+            answer = call_next(message, context)
+            if answer.has_error():
+                raise ValueError(f"the app answered with an error: {answer.error.reason}")
+            payload = task.payload(task.source.read(answer))
+            count_outcome(context, failed=False)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, a cancelled task: no reply would be a bit, too
+            count_outcome(context, failed=True)
+            if self._on_failure == "error":
+                _log.exception("Training failed; the server is told no more than that.")
+                raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
+            _log.exception("Training failed; an update of zeros is reported.")
+            return task.payload(task.source.nothing)
+        return payload
+
+    def _payload_in_time(
+        self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
+    ) -> bytes:
+        """The payload at the moment it is due, neither sooner nor later; one of zeros if it is not ready."""
+        in_stead = task.payload(task.source.nothing)
+        made: list[bytes] = []
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(self._payload(task, message, context, call_next))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = Thread(target=copy_context().run, args=(work,), daemon=True)
+        thread.start()
+        _join(thread, until=due)
+        late = thread.is_alive()
+        _sleep(until=due)
+        if late or (failures and isinstance(failures[0], ClientRefused)):
+            if late:
+                _log.warning("Training was not done when the reply was due; it is taken to have failed.")
+            if self._on_failure == "error":
+                raise ClientRefused(ClientRefusal.TRAINING_FAILED)
+            return in_stead
+        if failures:
+            raise failures[0]
+        return made[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; ``nothing`` is
+    reported if it cannot."""
+
+    nothing: Tensor
+    read: Callable[[Message], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A round that the client has agreed to, and paid for."""
+
+    source: _Source
+    mechanism: Randomizer
+    terms: UpdateTerms
+    participation: float
+    pack: Packing
+    reply_seconds: float | None
+
+    def payload(self, vector: Tensor) -> bytes:
+        """One report of a vector (dim,), or by a secret coin a dummy; ValueError if it is not finite."""
+        vector = self.terms.prepared(vector, self.mechanism)
+        report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
+        return self.pack(report if _coin(self.participation) else None)
+
+
+def _update(message: Message, instruction: Instruction) -> _Source:
+    """The change of the model's arrays by training, weighed as the instruction says.
+
+    Raises:
+        ValueError: if the message's model cannot be trained.
+    """
+    key, arrays = _model(message)
+    layout = Layout.of(arrays)
+    before = layout.flatten(arrays)
+
+    def read(answer: Message) -> Tensor:
+        moved = layout.flatten(_returned(answer, key)).sub_(before)
+        return moved.mul_(instruction.update.weight(answer.content))
+
+    return _Source(torch.zeros_like(before), read)
+
+
+def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
+    """What the app's evaluation measured, and, where asked for, how often the client's app failed."""
+    _model(message)
+    told = failed_share(context)
+
+    def read(answer: Message) -> Tensor:
+        return vector_of(instruction.metrics, answer.content, failed_share=told)
+
+    return _Source(torch.zeros(len(instruction.metrics)), read)
+
+
+def _join(thread: Thread, *, until: float) -> None:
+    thread.join(max(0.0, until - time.monotonic()))
+
+
+def _sleep(*, until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+@lru_cache(maxsize=64)
+def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
+    """The round of as few reports as are promised, all taking part; None if no account can be given of it.
+
+    Promises of more than a hundred million count as that many, which costs no less (Lemma 5 of
+    ``docs/accounting.md``): no server can make a client compute for minutes.
+    """
+    reports = spec.protocol.clients if isinstance(spec, SumSpec) else min(minimum, _LARGEST_PROMISE)
+    if minimum < reports:
+        return None
+    try:
+        return written(
+            spec.build(dim=dim).shuffle_round(population=reports, cohort=reports, sampling=Sampling.FULL)
+        )
+    except (ValueError, OverflowError):
+        return None
+
+
+def _coin(probability: float) -> bool:
+    """True with this probability, rounded down to a multiple of 2**-62, from the system's entropy."""
+    if probability == 1:
+        return True
+    threshold = torch.tensor([int(probability * (1 << PROBABILITY_BITS))])
+    return bool(SecureRandomness().bernoulli(threshold))
+
+
+def _instruction(message: Message) -> Instruction:
+    try:
+        instruction = instruction_of(message)
+    except ValueError as error:
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+    if instruction is None:
+        raise ClientRefused(ClientRefusal.NO_INSTRUCTION)
+    evaluated = message.metadata.message_type.partition(".")[0] == MessageType.EVALUATE
+    if evaluated != bool(instruction.metrics):
+        raise ClientRefused(ClientRefusal.BAD_INSTRUCTION)
+    return instruction
+
+
+def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
+    """The answer to a query for the mix node, from it or from any other node; None to other queries."""
+    from flwr_shuffle.stages.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_content
+    from flwr_shuffle.stages.mix_node import MIXER, ROLE
+
+    if context.node_config.get(ROLE) == MIXER:
+        return call_next(message, context)
+    if message.metadata.message_type in (ROLE_QUERY, MIX_QUERY):
+        return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)
+    return None
+
+
+def _model(message: Message) -> tuple[str, dict[str, Array]]:
+    """The model's arrays and their key. The mapping is a copy: apps may empty a record as they read it."""
+    records = message.content.array_records
+    if len(records) != 1:
+        raise ClientRefused(ClientRefusal.BAD_MODEL)
+    [(key, record)] = records.items()
+    return key, dict(record)
+
+
+def _returned(answer: Message, key: str) -> Mapping[str, Array]:
+    records = answer.content.array_records
+    if key in records:
+        return records[key]
+    if len(records) != 1:
+        raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
+    return next(iter(records.values()))
+
+
+def _packing(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
+    if settings.mixer_key is None or settings.signing_key_file is None:
+        if instruction.sealed:
+            raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
+        return partial(plain_payload, size=size)
+    if not instruction.sealed:
+        raise ClientRefused(ClientRefusal.UNSEALED)
+    try:
+        signing_key = read_signing_key(settings.signing_key_file)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
+    return partial(
+        seal,
+        size=size,
+        context=context_of(instruction, dim=dim),
+        analyzer_key=instruction.analyzer_key,
+        mixer_key=settings.mixer_key,
+        signing_key=signing_key,
+    )

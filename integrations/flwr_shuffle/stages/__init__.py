@@ -1,0 +1,1 @@
+"""Where identity ends: shuffling in the server's process, a sum, or a mix node of its own."""

@@ -1,0 +1,273 @@
+"""A Flower grid that gives back a round's replies shuffled, as one message that is nobody's."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+# Flower has no public address for these three.
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from flwr_shuffle.client.limits import ClientRefusal
+from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.stages.base import Anonymous, ShuffleStage
+from flwr_shuffle.updates import Layout
+
+_log = logging.getLogger("flwr")
+_REFUSALS = frozenset(str(code) for code in ClientRefusal)
+_OTHER_ERROR = "the app failed; its text may hold data and is not shown here, the client's own log has it"
+
+
+class AnonymousReply(Message):
+    """The one reply to a shuffled round, from nobody: how many reports there are, and the reports.
+
+    Attributes:
+        anonymous: what the stage gave back.
+        token: of the round.
+        errors: how many clients answered with an error, by why. A client's refusals depend on its settings
+            and the request alone, and are told as they are; other texts may hold data and are not.
+    """
+
+    anonymous: Anonymous
+    token: bytes
+    errors: Counter[str]
+
+    def __init__(
+        self, anonymous: Anonymous, *, token: bytes, errors: Mapping[str, int] | None = None
+    ) -> None:
+        counts: dict[str, int | float | list[int] | list[float]] = {
+            "reports": anonymous.count,
+            "answered": anonymous.answered,
+            "unreadable": anonymous.unreadable,
+            "errors": sum((errors or {}).values()),
+        }
+        content = RecordDict({"metrics": MetricRecord(counts)})
+        super().__init__(content, dst_node_id=SUPERLINK_NODE_ID, message_type=MessageType.TRAIN)
+        self.anonymous = anonymous
+        self.token = token
+        self.errors = Counter(errors or {})
+
+
+class ShuffleGrid(Grid):
+    """Another grid, whose replies to rounds with a shuffle instruction come back without names or order.
+
+    It hides from all code above it who sent what: from the strategy, its logs and its metrics. It does not
+    hide it from this process, which holds the other grid: how far the shuffle can be trusted is the stage's
+    to say (:attr:`ShuffleStage.trust`). Messages without an instruction pass as they are.
+
+    Args:
+        grid: any Flower grid, in simulation or deployment.
+        stage: what shuffles.
+    """
+
+    def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
+        if not isinstance(stage, ShuffleStage):
+            raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
+        self._grid = grid
+        self._stage = stage
+
+    @property
+    def stage(self) -> ShuffleStage:
+        """What shuffles."""
+        return self._stage
+
+    def open(self) -> None:
+        """Let the stage find what it needs; before each round, as nodes come and go.
+
+        Raises:
+            RuntimeError: if it is not there.
+        """
+        self._stage.open(self._grid)
+
+    def set_run(self, run: Run) -> None:
+        """Passed on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The other grid's."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node, as ``flwr.app.Message`` makes it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """The connected clients: all nodes but those of the stage."""
+        excluded = self._stage.excluded_nodes
+        return [node for node in self._grid.get_node_ids() if node not in excluded]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """The connected clients: all nodes but those of the stage."""
+        excluded = self._stage.excluded_nodes
+        return [node for node in self._grid.get_nodes() if node.node_id not in excluded]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Passed on.
+
+        Raises:
+            ValueError: if a message bears a shuffle instruction: its reply could be pulled with its sender's
+                name. Use :meth:`send_and_receive`.
+        """
+        pushed = list(messages)
+        if any(_is_shuffled(message) for message in pushed):
+            raise ValueError(
+                "a round that is to be shuffled cannot be pushed and pulled message by message: that would "
+                "give each reply with its sender's name. Use send_and_receive"
+            )
+        return self._grid.push_messages(pushed)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Passed on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`.
+
+        Raises:
+            ValueError: if some messages bear an instruction and others do not, their instructions differ, the
+                model's arrays differ in layout, or a node is asked twice or is no client.
+        """
+        sent = list(messages)
+        if not any(_is_shuffled(message) for message in sent):
+            return self._grid.send_and_receive(sent, timeout=timeout)
+        instruction, dim = _common(sent)
+        invited = {message.metadata.dst_node_id for message in sent}
+        if len(invited) != len(sent):
+            raise ValueError("a node is asked twice in one round; each client may report once")
+        if invited & self._stage.excluded_nodes:
+            raise ValueError(
+                "the mix node, and nodes that its stage excludes, are no clients: leave them out"
+            )
+        received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
+        received.log()
+        anonymous = self._stage.collect(
+            received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
+        )
+        return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(received.replies))]
+
+
+def _is_shuffled(message: Message) -> bool:
+    return message.has_content() and RECORD_KEY in message.content
+
+
+def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
+    contents = {id(message.content): message.content for message in messages if message.has_content()}
+    records: dict[int, ConfigRecord] = {}
+    models: dict[int, ArrayRecord] = {}
+    for content in contents.values():
+        record = content.get(RECORD_KEY)
+        arrays = [each for each in content.values() if isinstance(each, ArrayRecord)]
+        if not isinstance(record, ConfigRecord) or len(arrays) != 1:
+            raise ValueError(
+                "every message of a shuffled round holds the model, as its one ArrayRecord, and the "
+                "instruction; send other messages apart"
+            )
+        records[id(record)] = record
+        models[id(arrays[0])] = arrays[0]
+    instructions = {Instruction.from_record(record) for record in records.values()}
+    layouts = {Layout.of(arrays) for arrays in models.values()}
+    if len(instructions) != 1 or len(layouts) != 1:
+        raise ValueError("all clients of a round get the same instruction and a model of the same layout")
+    instruction = instructions.pop()
+    return instruction, instruction.report_dim(layouts.pop().dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Received:
+    """What came back from a round's clients, sorted by who can have sent it.
+
+    Whoever does not answer has dropped out, whether Flower says so or nobody says anything. A SuperLink
+    answers in a client's place, with an error under its own node id, if the client stopped sending
+    heartbeats or its answer expired; only the message that the error answers tells which client it was.
+    What no invited client can have sent is left out: whoever could void a round with it could stop a run.
+
+    Attributes:
+        replies: at most one from each invited node: what it answered, or its error.
+        lost: clients in whose place the SuperLink answered with an error.
+        silent: clients of which nothing came in time.
+        ignored: messages left out, because no invited node sent them or the node had answered already.
+    """
+
+    replies: list[Message]
+    lost: int
+    silent: int
+    ignored: int
+
+    @classmethod
+    def of(cls, replies: Iterable[Message], *, sent: Sequence[Message]) -> _Received:
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+        if len(asked) < len(sent):  # a grid that sends copies leaves our messages without ids of their own
+            asked = {}
+        invited = {message.metadata.dst_node_id for message in sent}
+        answers: dict[int, Message] = {}
+        lost: set[int] = set()
+        ignored = 0
+        for reply in replies:
+            sender = reply.metadata.src_node_id
+            node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
+            first = node not in answers or (answers[node].has_error() and not reply.has_error())
+            if node in invited and sender == node and first:
+                answers[node] = reply
+            elif node in invited and sender == SUPERLINK_NODE_ID and reply.has_error():
+                lost.add(node)
+            else:
+                ignored += 1
+        gone = lost - answers.keys()
+        return cls(
+            replies=list(answers.values()),
+            lost=len(gone),
+            silent=len(invited - answers.keys() - gone),
+            ignored=ignored,
+        )
+
+    def log(self) -> None:
+        """Say how many clients dropped out, and how."""
+        invited = len(self.replies) + self.lost + self.silent
+        if self.lost or self.silent:
+            _log.warning(
+                "%d of %d clients dropped out: the SuperLink lost %d, and %d did not answer in time",
+                self.lost + self.silent,
+                invited,
+                self.lost,
+                self.silent,
+            )
+        if self.ignored:
+            _log.warning("%d messages were ignored: no invited client sent them", self.ignored)
+        _log_errors(self.replies, invited=invited)
+
+
+def _errors(replies: Sequence[Message]) -> Counter[str]:
+    """How many clients answered with an error, by why where that is a constant: other texts may hold data."""
+    errors = [reply.error for reply in replies if reply.has_error()]
+    return Counter(
+        error.reason
+        if error.code == ErrorCode.MOD_FAILED_PRECONDITION and error.reason in _REFUSALS
+        else _OTHER_ERROR
+        for error in errors
+    )
+
+
+def _log_errors(replies: Sequence[Message], *, invited: int) -> None:
+    errors = _errors(replies)
+    if not errors:
+        return
+    _log.warning("%d of %d clients answered with an error", errors.total(), invited)
+    for reason, count in errors.most_common(5):
+        _log.warning("\t%d: %s", count, reason)

@@ -1,0 +1,158 @@
+"""The mix node: a SuperNode of another organisation that shuffles what the server cannot read.
+
+All SuperNodes of a run are given the same app; what makes one the mixer is its own ``node_config``:
+
+    shuffle-role           "mixer"
+    shuffle-mixer-key-file the private keys, made by ``shuffle-plugins keys mixer``
+    shuffle-enrolled-file  public signing keys of the clients that may take part
+    shuffle-min-batch      fewest reports given out, at least 2
+    shuffle-state-file     spent rounds; by default the key file's name with ``.rounds`` behind it
+
+Whoever runs it must know what code it runs: see docs/shuffling.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from flwr.app import Context, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+
+from flwr_shuffle.stages.mix_messages import (
+    MixerRole,
+    MixRequest,
+    WrongVersionError,
+    batch_content,
+    read_question,
+    refusal_content,
+    refused_content,
+)
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
+from shuffle_plugins.shuffler.mixer import Mixer
+from shuffle_plugins.shuffler.tokens import state_beside
+
+ROLE = "shuffle-role"
+KEY_FILE = "shuffle-mixer-key-file"
+ENROLLED_FILE = "shuffle-enrolled-file"
+MIN_BATCH = "shuffle-min-batch"
+STATE_FILE = "shuffle-state-file"
+MIXER = "mixer"
+
+_log = logging.getLogger("flwr")
+
+
+def register_mix_node(app: ClientApp) -> None:
+    """Let a node that runs this app be the mix node, if its ``node_config`` says so.
+
+    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mixer say so, and no more. The
+    mixer signs what it says. A reply holds a batch or a constant code, and which envelopes were no good:
+    whatever else goes wrong is told in the node's own log alone.
+
+    Args:
+        app: the app of all nodes, made without ``client_fn``.
+
+    Raises:
+        ValueError: if the app has such handlers already, or was made with ``client_fn``.
+    """
+
+    @app.query("role")
+    def role(message: Message, context: Context) -> Message:
+        try:
+            mixer = mixer_of(context)
+            with _refused_if_unreadable():
+                challenge = read_question(message.content)
+        except BatchRefused as refused:
+            return Message(refusal_content(refused.code), reply_to=message)
+        told = MixerRole.signed(mixer, challenge=challenge, run=str(context.run_id), node=context.node_id)
+        return Message(told.to_content(), reply_to=message)
+
+    @app.query("mix")
+    def mix(message: Message, context: Context) -> Message:
+        try:
+            content = _mixed(mixer_of(context), message)
+        except BatchRefused as refused:
+            content = refusal_content(refused.code)
+        return Message(content, reply_to=message)
+
+
+def mixer_of(context: Context) -> Mixer:
+    """The mixer that a node is by its ``node_config``. Files are read anew, so clients can enrol at any time.
+
+    Raises:
+        BatchRefused: NOT_A_MIXER for a client's node; MISCONFIGURED, with the reason in the log, if files or
+            numbers are missing or wrong.
+    """
+    config = context.node_config
+    if config.get(ROLE) != MIXER:
+        raise BatchRefused(Refusal.NOT_A_MIXER)
+    try:
+        key_file = _text(config, KEY_FILE)
+        minimum = config.get(MIN_BATCH)
+        if type(minimum) is not int:
+            raise ShuffleError(f"{MIN_BATCH} in node_config must be a whole number, got {minimum!r}")
+        return Mixer(
+            key=read_mixer_key(key_file),
+            enrolled=read_enrolled(_text(config, ENROLLED_FILE)),
+            minimum=minimum,
+            state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),
+        )
+    except ValueError as error:
+        _log.error("shuffle: this mix node cannot work: %s", error)
+        raise BatchRefused(Refusal.MISCONFIGURED) from None
+
+
+def _mixed(mixer: Mixer, message: Message) -> RecordDict:
+    """The signed answer to a request.
+
+    Raises:
+        BatchRefused: if it is no request, so there is nothing to bind a signature to.
+    """
+    with _refused_if_unreadable():
+        request = MixRequest.from_content(message.content)
+    try:
+        batch = mixer.mix(
+            request.envelopes,
+            context=request.context,
+            analyzer_key=request.analyzer_key,
+            size=request.size,
+            minimum=request.minimum,
+        )
+    except BatchRefused as refused:
+        _log_rejected(refused.rejected)
+        _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
+        return refused_content(refused, request=request, mixer=mixer)
+    except ShuffleError as error:
+        _log.error("shuffle: this mix node cannot work: %s", error)
+        return refused_content(BatchRefused(Refusal.MISCONFIGURED), request=request, mixer=mixer)
+    _log_rejected(batch.rejected)
+    _log.info("shuffle: %d good envelopes, %d reports given out", batch.answered, len(batch.reports))
+    return batch_content(batch, request=request, mixer=mixer)
+
+
+def _log_rejected(rejected: Mapping[int, Refusal]) -> None:
+    for code, count in Counter(rejected.values()).items():
+        _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
+
+
+@contextmanager
+def _refused_if_unreadable() -> Iterator[None]:
+    """Turn what is wrong with a server's message into a code, and say it in the log."""
+    try:
+        yield
+    except WrongVersionError as error:
+        _log.error("shuffle: the server speaks %s", error)
+        raise BatchRefused(Refusal.WRONG_VERSION) from None
+    except ValueError as error:
+        _log.error("shuffle: a request that is none: %s", error)
+        raise BatchRefused(Refusal.UNREADABLE) from None
+
+
+def _text(config: UserConfig, key: str) -> str:
+    value = config.get(key)
+    if not isinstance(value, str) or not value:
+        raise ShuffleError(f"{key} is missing in node_config, or is not a string")
+    return value

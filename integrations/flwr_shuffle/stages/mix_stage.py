@@ -1,0 +1,359 @@
+"""The shuffle by a mix node as the server uses it: it relays ciphertexts, and reads a batch without order."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_shuffle.messages import Instruction, context_of, payload_of
+from flwr_shuffle.stages.base import Anonymous, ShuffleStage
+from flwr_shuffle.stages.mix_messages import (
+    MIX_QUERY,
+    ROLE_QUERY,
+    MixerRole,
+    MixRequest,
+    WrongVersionError,
+    question_content,
+    read_answer,
+    refusal_in,
+)
+from flwr_shuffle.stages.valid_reports import readable_reports
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.shuffler.base import check_minimum
+from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
+from shuffle_plugins.shuffler.keys import (
+    SealingKey,
+    generate_sealing_key,
+    parse_mixer_public_key,
+    public_bytes,
+)
+from shuffle_plugins.shuffler.mixer import MixedBatch
+from shuffle_plugins.shuffler.statements import CHALLENGE_BYTES
+
+_log = logging.getLogger("flwr")
+
+_LONGEST_PAUSE = 8.0  # seconds between two questions to nodes that have not answered
+_NAMED = 10  # nodes that a line of the log names
+
+
+class MixNodeStage(ShuffleStage):
+    """Sends a round's envelopes to the mix node and opens what comes back.
+
+    Clients seal their reports to this server inside, and to the mixer outside, with the mixer's key pinned in
+    their own ``node_config``: nothing that this class or its host does can open an envelope. The mix node
+    proves who it is by signatures: nodes that only say that they are the mixer are ignored, and a batch that
+    it did not sign for this round is refused. See docs/shuffling.md for what each party learns.
+
+    Args:
+        mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
+            clients pin. It comes from the mixer's operator, never from the node.
+        minimum: fewest reports the server wants to be told of, at least 2; the mixer's own minimum counts if
+            it is larger.
+        analyzer_private_key: to open the shuffled reports; a new one by default, which is right unless
+            another process must read them too.
+        discovery_timeout: seconds to look for the mix node.
+        answer_timeout: seconds to wait for nodes to say whether they are the mixer.
+        mix_timeout: seconds to wait for a batch, where the round's own timeout is not shorter.
+        poll_interval: seconds between two looks for new nodes.
+        exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
+            invited any more; None invites it for ever. It is noticed only where others' envelopes were good.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        mixer_public_key: str,
+        minimum: int = 2,
+        analyzer_private_key: SealingKey | None = None,
+        discovery_timeout: float = 300.0,
+        answer_timeout: float = 60.0,
+        mix_timeout: float = 600.0,
+        poll_interval: float = 1.0,
+        exclude_after: int | None = 3,
+    ) -> None:
+        times = {
+            "discovery_timeout": discovery_timeout,
+            "answer_timeout": answer_timeout,
+            "mix_timeout": mix_timeout,
+            "poll_interval": poll_interval,
+        }
+        for name, seconds in times.items():
+            if not seconds > 0:
+                raise ValueError(f"{name} must be positive, got {seconds!r}")
+        if exclude_after is not None and (type(exclude_after) is not int or exclude_after < 1):
+            raise ValueError(f"exclude_after must be a number of rounds or None, got {exclude_after!r}")
+        self._minimum = check_minimum(minimum)
+        self._pinned = parse_mixer_public_key(mixer_public_key)
+        self._private_key = analyzer_private_key or generate_sealing_key()
+        self._discovery_timeout = discovery_timeout
+        self._answer_timeout = answer_timeout
+        self._mix_timeout = mix_timeout
+        self._poll_interval = poll_interval
+        self._told: dict[int, MixerRole | None] = {}
+        self._mixer: tuple[int, MixerRole] | None = None
+        self._mix_nodes: frozenset[int] = frozenset()
+        self._exclude_after = exclude_after
+        self._bad_rounds: Counter[int] = Counter()
+        self._offenders: frozenset[int] = frozenset()
+
+    @property
+    def trust(self) -> str:
+        """One sentence: who must be trusted for the shuffle to be one."""
+        return (
+            "The mix node's operator sees who took part but no report, the server sees reports but not "
+            "whose: the two must not work together."
+        )
+
+    @property
+    def minimum(self) -> int:
+        """Fewest reports that come back: the server's or the mixer's minimum, whichever is larger."""
+        return max(self._minimum, self._mixer[1].minimum if self._mixer else 0)
+
+    @property
+    def analyzer_key(self) -> bytes:
+        """Public key to which clients seal their reports, 32 bytes."""
+        return public_bytes(self._private_key)
+
+    @property
+    def excluded_nodes(self) -> frozenset[int]:
+        """Every node that said it mixes, rightly or not, and nodes that never sent a good envelope."""
+        return self._mix_nodes | self._offenders
+
+    def open(self, grid: Grid) -> None:
+        """Find the mix node. Nodes are asked once, so this costs next to nothing when none has joined since.
+
+        A mix node that was started anew is another node to Flower, and the old one counts as connected for a
+        while: if two have proven that they are the mixer, both are asked again, and who answers is taken.
+
+        Raises:
+            RuntimeError: if none is found in time, or two prove that they are the mixer.
+        """
+        deadline = time.monotonic() + self._discovery_timeout
+        pause = self._poll_interval
+        while True:
+            connected = dict.fromkeys(grid.get_node_ids())
+            self._told |= self._asked(grid, [node for node in connected if node not in self._told])
+            mixers = {node: role for node, role in self._told.items() if role and node in connected}
+            if len(mixers) > 1:
+                self._told |= dict.fromkeys(mixers) | self._asked(grid, list(mixers))
+                mixers = {node: role for node in mixers if (role := self._told[node])}
+            if len(mixers) > 1:
+                raise RuntimeError(
+                    f"nodes {_named(mixers)} all hold the mixer's private keys: stop all but one. If you did "
+                    "not start them, the keys are stolen: make new ones"
+                )
+            if mixers:
+                [mixer] = mixers.items()
+                if mixer != self._mixer:
+                    _log.info("shuffle: mix node %d, public key %s", mixer[0], self._pinned.hex())
+                self._mixer = mixer
+                self._told = dict.fromkeys(connected) | self._told
+                return
+            if time.monotonic() >= deadline:
+                raise RuntimeError(
+                    "no mix node with the pinned keys is connected. Start a SuperNode with "
+                    'shuffle-role="mixer" and its files in --node-config; if one runs, see its log and the '
+                    "warnings above"
+                )
+            self._told = {node: role for node, role in self._told.items() if node not in self._mix_nodes}
+            time.sleep(pause)
+            pause = min(2 * pause, max(_LONGEST_PAUSE, self._poll_interval))
+
+    def collect(
+        self,
+        replies: Sequence[Message],
+        *,
+        instruction: Instruction,
+        dim: int,
+        grid: Grid,
+        timeout: float | None,
+    ) -> Anonymous:
+        """Have one round's envelopes mixed, and read the batch; see :meth:`ShuffleStage.collect`.
+
+        A reply that cannot be an envelope is dropped here, and one that is no good by the mixer, which says
+        at which position it was: so the log can name the node.
+        """
+        answers = [reply for reply in replies if not reply.has_error()]
+        participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
+        size = envelope_size(instruction.mechanism.report_bytes(dim=dim))
+        payloads = {reply.metadata.src_node_id: _payload(reply) for reply in answers}
+        envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
+        bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
+        unreadable = len(answers) - len(envelopes)
+        context = context_of(instruction, dim=dim)
+        needed = max(self.minimum, self.needed.reports, instruction.minimum)
+        try:
+            if len(envelopes) < max(needed, self.needed.answered):
+                raise BatchRefused(Refusal.UNDER_MINIMUM)
+            request = MixRequest(
+                context=context,
+                analyzer_key=instruction.analyzer_key,
+                minimum=max(self._minimum, self.needed.reports),
+                size=size,
+                envelopes=list(envelopes.values()),
+            )
+            batch = self._mixed(request, grid=grid, timeout=timeout)
+        except BatchRefused as refused:
+            self._note_bad(bad, refused.rejected, nodes=list(envelopes))
+            good = len(envelopes) - len(refused.rejected)
+            if refused.code is Refusal.UNDER_MINIMUM and instruction.participation == 1:
+                good = min(good, needed - 1)  # the others sent dummies, for which nobody had asked
+            return Anonymous(
+                reports=None,
+                answered=good,
+                participants=participants,
+                unreadable=unreadable,
+                refusal=refused.code,
+            )
+        self._note_bad(bad, batch.rejected, nodes=list(envelopes))
+        opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
+        batches, _ = readable_reports(opened, mechanism=instruction.mechanism, dim=dim)
+        answered = batch.answered if instruction.participation < 1 else len(batch.reports)
+        damaged = len(batch.reports) - len(batches)
+        return Anonymous(
+            reports=Reports.concat(batches) if batches else None,
+            answered=answered - damaged,
+            participants=participants,
+            unreadable=unreadable + len(batch.rejected) + damaged,
+            refusal=None if batches else Refusal.UNREADABLE,
+        )
+
+    def _mixed(self, request: MixRequest, *, grid: Grid, timeout: float | None) -> MixedBatch:
+        try:
+            self.open(grid)
+        except RuntimeError as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.NOT_A_MIXER) from None
+        assert self._mixer is not None
+        mixer = self._mixer[0]
+        message = Message(request.to_content(), mixer, MIX_QUERY)
+        seconds = self._mix_timeout if timeout is None else min(timeout, self._mix_timeout)
+        replies = list(grid.send_and_receive([message], timeout=seconds))
+        try:
+            if not replies or replies[0].has_error():
+                raise BatchRefused(Refusal.NO_ANSWER)
+            return _read(replies[0].content, request, verifying_key=self._pinned.verifying)
+        except BatchRefused as refused:
+            if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
+                self._told.clear()  # see who is the mixer now
+            if refused.code is Refusal.NOT_PROVEN:
+                _log.error("shuffle: node %d: %s", mixer, refused)
+            raise
+
+    def _asked(self, grid: Grid, nodes: Sequence[int]) -> dict[int, MixerRole | None]:
+        """What nodes proved to be, None for one that is not the mixer; silent ones are left out.
+
+        So are errors: apps without a mix node answer with one, but so does a mix node whose process failed.
+        """
+        if not nodes:
+            return {}
+        challenges = {node: secrets.token_bytes(CHALLENGE_BYTES) for node in nodes}
+        run = str(grid.run.run_id)
+        questions = [Message(question_content(challenges[node]), node, ROLE_QUERY) for node in nodes]
+        told: dict[int, MixerRole | None] = {}
+        for reply in grid.send_and_receive(questions, timeout=self._answer_timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error() or node not in challenges:
+                continue
+            try:
+                role = _role(reply.content, node)
+            except BatchRefused:
+                continue
+            proven = role is not None and role.holds(
+                challenge=challenges[node], run=run, node=node, verifying_key=self._pinned.verifying
+            )
+            if role is not None:
+                self._mix_nodes |= {node}
+            if role is not None and (not proven or role.public_key != self._pinned.sealing):
+                _log.warning(
+                    "shuffle: node %d says that it is a mix node and has not proven to be the pinned one: "
+                    "ignored. If it is yours, compare its public key (shuffle-plugins keys public FILE)",
+                    node,
+                )
+                role = None
+            told[node] = role
+        return told
+
+    def _note_bad(
+        self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
+    ) -> None:
+        """Say whose envelopes were no good, and no longer invite who never sends a good one.
+
+        Args:
+            bad: by node, what was dropped here.
+            rejected: by position, what the mixer dropped.
+            nodes: whose envelope stood at each position.
+        """
+        found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
+        by_code = defaultdict(list)
+        for node, code in found.items():
+            by_code[code].append(node)
+        for code, those in by_code.items():
+            _log.warning("shuffle: %d envelopes dropped (%s), of nodes %s", len(those), code, _named(those))
+        good = [node for node in nodes if node not in found]
+        if not good or self._exclude_after is None:
+            return  # what is wrong with everybody is nobody's fault
+        for node in good:
+            self._bad_rounds.pop(node, None)
+        self._bad_rounds.update(found.keys())
+        gone = {node for node in found if self._bad_rounds[node] >= self._exclude_after}
+        if gone:
+            _log.warning(
+                "shuffle: nodes %s sent no good envelope in %d rounds and are not invited any more",
+                _named(gone),
+                self._exclude_after,
+            )
+        self._offenders |= gone
+
+
+def _named(nodes: Iterable[int]) -> str:
+    names = [str(node) for node in sorted(nodes)]
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _payload(reply: Message) -> bytes:
+    try:
+        return payload_of(reply)
+    except ValueError:
+        return b""
+
+
+def _role(content: RecordDict, node: int) -> MixerRole | None:
+    """What a node says of itself; None from a client.
+
+    Raises:
+        BatchRefused: if it should mix and cannot, which the log says.
+    """
+    try:
+        code = refusal_in(content)
+        if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
+            _log.warning("shuffle: node %d is to be the mix node and cannot work: see its own log", node)
+            raise BatchRefused(code)
+        return None if code is not None else MixerRole.from_content(content)
+    except WrongVersionError as error:
+        _log.warning("shuffle: node %d says that it is a mix node of %s", node, error)
+        raise BatchRefused(Refusal.WRONG_VERSION) from None
+    except BatchRefused:
+        raise
+    except ValueError:
+        return None
+
+
+def _read(content: RecordDict, request: MixRequest, *, verifying_key: bytes) -> MixedBatch:
+    """The batch in a mixer's answer. One that cannot be read counts as lost: it may have held the reports."""
+    try:
+        return read_answer(content, request=request, verifying_key=verifying_key)
+    except BatchRefused:
+        raise
+    except ValueError:
+        raise BatchRefused(Refusal.NO_ANSWER) from None

@@ -1,0 +1,1 @@
+"""Many rounds together: privacy loss distributions convolved, Rényi curves added."""

@@ -1,0 +1,552 @@
+"""Composition of privacy loss laws by FFT, with every numerical error on the books.
+
+The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
+so that δ = 1e-15 is as accurate as δ = 1e-2. Grid rounding is pessimistic or optimistic; wrap-around, tails
+and floating point are bounded and charged.
+
+Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
+Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022; optimistic rounding is a post-processing that
+merges outcomes between grid points (``docs/accounting.md``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy import fft
+
+from shuffle_plugins.accounting.losses.distribution import Kind, LossLaw
+from shuffle_plugins.accounting.numerics.grid import (
+    Floats,
+    merge_to_grid,
+    spread_to_grid,
+    tally,
+    transform_size,
+)
+from shuffle_plugins.accounting.numerics.search import zero_between
+
+_WANTED_GRID = 1 << 16
+_SIGMAS = 9.0
+MAX_GRID = 1 << 23
+_UNIT_ROUNDOFF = 2.0**-53
+_RELATIVE_SLACK = 1e-10
+_ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
+_EPSILON_SLACK = 1e-13  # what rounding of logarithms and grid points can take off an ε
+_CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
+_ENOUGH = -30.0  # log of a negligible tilted mass
+_REFINEMENTS, _SETTLED, _MOST_REFINED_STEPS = 4, 1e-5, 1e6
+_MOST_CELLS = 1 << 22
+_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20
+_FINEST_CELL = 1e-4  # of the span of one step's loss
+
+
+@dataclass(frozen=True, slots=True)
+class GridLaw:
+    """P masses at losses (first + i)·cell."""
+
+    first: int
+    p: Floats
+
+
+class LossComposition:
+    """Rounds composed: answers ε(δ) and δ(ε) from one side.
+
+    Args:
+        laws: privacy loss laws of distinct rounds, all of one kind.
+        steps: how often each is run.
+
+    Raises:
+        ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
+    """
+
+    def __init__(self, laws: Sequence[LossLaw], steps: Sequence[int]) -> None:
+        if not laws or len(laws) != len(steps):
+            raise ValueError("compose at least one law, and give every law its number of steps")
+        kinds = {law.kind for law in laws}
+        if len(kinds) != 1:
+            raise ValueError("laws that bound from above and from below cannot be composed together")
+        self._kind: Kind = kinds.pop()
+        self._steps = np.asarray(steps, dtype=np.float64)
+        if np.any(self._steps < 1):
+            raise ValueError("every law needs at least one step")
+        self._single = _product(laws, steps)
+        self._laws = tuple(laws)
+        variance = sum(step * law.deviation**2 for step, law in zip(self._steps, laws, strict=True))
+        self._total_steps = float(self._steps.sum())
+        self._deviation = math.sqrt(variance)
+        if self._deviation == 0 and any(np.any(law.loss != 0) for law in laws):
+            raise ArithmeticError("one loss is all that is left of a law within floating-point range")
+        # A product loses outcomes whose Q mass is too small for a float, and counts them as missing.
+        self._missing = (
+            math.fsum(s * law.missing for s, law in zip(self._steps, laws, strict=True))
+            if self._single is None
+            else self._single.missing
+        )
+        self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
+        self._largest = self._smallest = 0.0
+        self._loudest = 0.0  # of any step, as an absolute value
+        self._cell = 0.0
+        if self._single is None and self._deviation > 0:
+            self._discretise()
+
+    def _discretise(self) -> None:
+        affordable = _WANTED_GRID / (2 * _SIGMAS * math.sqrt(self._total_steps))
+        wanted: float = max(law.cells for law in self._laws)
+        if len(self._laws) == 1:
+            few = self._total_steps <= _MOST_REFINED_STEPS
+            stored = 2 * wanted if self._laws[0].condensed else max(affordable, wanted if few else 0.0)
+            wanted = min(max(affordable, wanted), stored)
+        span = max(float(law.loss[-1] - law.loss[0]) for law in self._laws)
+        cell = self._finest_cell(wanted, span)
+        # The likeliest loss goes on the grid, where rounding it costs nothing.
+        leading = max(self._laws, key=lambda law: law.deviation)
+        likeliest = abs(float(leading.loss[np.argmax(leading.p)]))
+        if likeliest > cell:
+            cell = likeliest / math.ceil(likeliest / cell)
+        self._use_cell(cell, span)
+        self._grid = [to_grid(law, cell) for law in self._laws]
+        width = max(len(g.p) for g in self._grid)
+        self._mass = np.zeros((len(self._grid), width))
+        for row, grid in zip(self._mass, self._grid, strict=True):
+            row[: len(grid.p)] = grid.p
+        firsts = np.array([g.first for g in self._grid], dtype=np.float64)
+        self._loss = (firsts[:, None] + np.arange(width)) * cell
+        self._loudest = float(np.abs(self._loss).max())
+        lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
+        self._smallest = float(self._steps @ firsts) * cell
+        self._largest = float(self._steps @ (firsts + lengths - 1)) * cell
+
+    def _finest_cell(self, wanted: float, span: float) -> float:
+        """The cell with ``wanted`` of them to a deviation, or the finest that is affordable."""
+        wanted = min(wanted, MAX_GRID / (4 * _SIGMAS * math.sqrt(self._total_steps)))
+        cell = self._deviation / math.sqrt(self._total_steps) / wanted
+        return max(cell, _FINEST_CELL * span / math.sqrt(self._total_steps))
+
+    def _use_cell(self, cell: float, span: float) -> None:
+        if span > _MOST_CELLS * cell:
+            raise ArithmeticError(
+                f"losses between {cell:.3g} and {span:.3g} share no grid; account for rounds of such "
+                "different scales apart, or by Rényi divergences"
+            )
+        self._cell = cell
+
+    # -- public -----------------------------------------------------------------------------------------
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
+        if self._deviation == 0:
+            return self._without_loss(delta)
+        if self._single is not None:
+            return max(0.0, _invert_single(self._single, delta, kind=self._kind))
+        target = delta - self._missing if self._kind == "upper" else delta
+        if target <= 0:
+            return math.inf
+        # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
+        tighter = min if self._kind == "upper" else max
+        found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
+        if found <= 0 and self._kind == "lower":
+            found = self._window(0.0).epsilon(target, kind=self._kind)
+        for _ in range(_REFINEMENTS if self._total_steps <= _MOST_REFINED_STEPS else 0):
+            if not 0 < found < min(self._largest, self._pure):
+                break
+            before = found
+            again = self._window(self._tilt_for_epsilon(found)).epsilon(target, kind=self._kind)
+            found = tighter(found, again)
+            if abs(found - before) <= _SETTLED * before:
+                break
+        found = max(0.0, found)
+        # No outcome of the laws has more than their largest losses together, whatever rounding says.
+        return min(found, self._pure * (1 + 1e-12))
+
+    def delta(self, epsilon: float) -> float:
+        """δ at ε ≥ 0, rounded to the safe side."""
+        return float(self.deltas(np.array([epsilon]))[0])
+
+    def deltas(self, epsilons: Floats) -> Floats:
+        """δ at each of several increasing ε ≥ 0, rounded to the safe side; shape of ``epsilons``.
+
+        Those within a standard deviation of each other are read off one transform.
+        """
+        missing = self._missing if self._kind == "upper" else 0.0
+        found = np.zeros(len(epsilons))
+        if self._deviation > 0:
+            if self._single is not None:
+                found = np.array([self._single_delta(self._single, epsilon) for epsilon in epsilons])
+            else:
+                self._read_windows(epsilons, found)
+        return np.clip(found + missing, 0.0, 1.0)
+
+    def outcomes(self) -> tuple[Floats, Floats]:
+        """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own.
+
+        Raises:
+            ValueError: if the laws bound from above.
+        """
+        if self._kind == "upper":
+            raise ValueError("outcomes are listed of laws that bound from below")
+        if self._single is not None:
+            return self._single.loss, self._single.p
+        if self._deviation == 0:
+            return np.zeros(1), np.ones(1)
+        window = self._window(0.0)
+        # What the transform is off is spread over all points, what wraps around may meet in one.
+        mass = window.mass - window.noise / len(window.mass) - window.wrapped
+        keep = mass > 0
+        return window.loss[keep], mass[keep]
+
+    def _single_delta(self, law: LossLaw, epsilon: float) -> float:
+        above = law.loss > epsilon
+        value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
+        slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
+        return value + _sign(self._kind) * slack
+
+    def _read_windows(self, epsilons: Floats, found: Floats) -> None:
+        """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
+        start, stop = 0, int(np.searchsorted(epsilons, min(self._largest, self._pure), side="left"))
+        while start < stop:
+            tilt = self._tilt_for_epsilon(float(epsilons[start]))
+            reach = float(epsilons[start]) + math.sqrt(self._cumulant(tilt)[2])
+            end = min(int(np.searchsorted(epsilons, reach, side="right")), stop)
+            end = max(end, start + 1)
+            window = self._window(tilt)
+            found[start:end] = window.deltas(epsilons[start:end], kind=self._kind)
+            start = end
+
+    def _without_loss(self, delta: float) -> float:
+        """ε of laws whose every outcome has the same loss, which then is none."""
+        return math.inf if self._kind == "upper" and self._missing >= delta else 0.0
+
+    # -- tilts ------------------------------------------------------------------------------------------
+
+    def _cumulant(self, tilt: float) -> tuple[float, float, float]:
+        """log E_P[e^(tilt·L)] of the composition, and its first two derivatives."""
+        exponent = tilt * self._loss
+        peak = exponent.max(axis=1, keepdims=True)
+        weight = self._mass * np.exp(exponent - peak)
+        total = weight.sum(axis=1)
+        mean = (weight * self._loss).sum(axis=1) / total
+        variance = (weight * (self._loss - mean[:, None]) ** 2).sum(axis=1) / total
+        return (
+            float(self._steps @ (np.log(total) + peak[:, 0])),
+            float(self._steps @ mean),
+            float(self._steps @ variance),
+        )
+
+    def _largest_tilt(self) -> float:
+        return min(600.0 / self._loudest, 2.0 / self._cell)
+
+    def _tilt_for_epsilon(self, epsilon: float) -> float:
+        """The tilt whose mean loss is ``epsilon``."""
+        return self._solve_tilt(lambda tilt: self._cumulant(tilt)[1] - epsilon)
+
+    def _tilts(self, delta: float) -> tuple[float, ...]:
+        """The tilt of the Chernoff bound on P[L > ε] = δ; its mean is a little above the ε wanted.
+
+        If the largest loss alone has more mass than δ there is none; then several that move more or less of
+        the mass up to it.
+        """
+        log_delta = math.log(delta)
+
+        def divergence(tilt: float) -> float:
+            value, mean, _ = self._cumulant(tilt)
+            return tilt * mean - value
+
+        most = 0.9 * divergence(self._largest_tilt())
+        tilt = self._solve_tilt(lambda tilt: divergence(tilt) - min(-log_delta, most))
+        return (tilt,) if -log_delta < most else (tilt, tilt / 4, tilt / 16, tilt / 64)
+
+    def _near(self, tilt: float) -> float:
+        """A tilt close to this one, no larger in size, at which moments are known."""
+        return tilt
+
+    def _solve_tilt(self, excess: Callable[[float], float]) -> float:
+        high = self._largest_tilt()
+        if excess(0.0) >= 0:
+            return 0.0
+        if excess(high) <= 0:
+            return high
+        low = min(1.0 / self._deviation, high / 2)
+        while excess(low) > 0:
+            low /= 4
+        return zero_between(excess, low, high, xtol=1e-3 * low, rtol=1e-2, most_steps=60)
+
+    # -- transform --------------------------------------------------------------------------------------
+
+    def _window(self, tilt: float) -> Window:
+        cumulant, centre, variance = self._cumulant(tilt)
+        cell = self._cell
+        deviation = math.sqrt(variance) + cell
+        reach, wrapped = self._reach(tilt, cumulant, centre, deviation)
+        size = self._points(int(2 * reach / cell) + 8)
+        if size > MAX_GRID:
+            raise ArithmeticError(
+                f"the composition of {self._total_steps:.3g} steps needs {size} grid points, more than "
+                f"{MAX_GRID}; ask for fewer steps or less different rounds at once"
+            )
+        origin = math.floor(centre / cell) - size // 2
+        spectrum = self._spectrum(tilt, size)
+        composed = np.roll(fft.irfft(spectrum.product, n=size), (spectrum.shift - origin) % size)
+        return Window(
+            loss=np.asarray((origin + np.arange(size)) * cell, dtype=np.float64),
+            mass=np.maximum(composed, 0.0),
+            tilt=tilt,
+            centre=centre,
+            log_scale=cumulant - tilt * centre,
+            noise=spectrum.noise(),
+            wrapped=wrapped,
+            cell=cell,
+        )
+
+    def _spectrum(self, tilt: float, size: int) -> Spectrum:
+        spectrum = Spectrum.of_nothing(size)
+        for mass, loss, grid, step in zip(self._mass, self._loss, self._grid, self._steps, strict=True):
+            weight = mass * np.exp(tilt * loss - (tilt * loss).max())
+            spectrum.include(weight[: len(grid.p)] / weight.sum(), first=grid.first, step=int(step))
+        return spectrum
+
+    def _points(self, least: int) -> int:
+        """How many points a transform of at least so many takes."""
+        return transform_size(least)
+
+    def _reach(self, tilt: float, cumulant: float, centre: float, deviation: float) -> tuple[float, float]:
+        """Half width of the window, and a bound on the tilted mass outside it (support or Chernoff)."""
+        reach = max(_SIGMAS * deviation, 64 * self._cell)
+        while True:
+            outside = sum(self._outside(tilt, cumulant, centre, sign * reach) for sign in (1.0, -1.0))
+            if outside < 1e-12 or 2 * reach > MAX_GRID * self._cell:
+                return reach, outside
+            reach *= 1.4
+
+    def _outside(self, tilt: float, cumulant: float, centre: float, reach: float) -> float:
+        """Bound on the tilted mass beyond centre + reach, above for a positive reach and below otherwise."""
+        edge = centre + reach
+        if (edge > self._largest) if reach > 0 else (edge < self._smallest):
+            return 0.0
+        limit = 650.0 / self._loudest
+        best = 0.0
+        for strength in _CHERNOFF_STRENGTHS:
+            moved = self._near(min(max(tilt + strength / reach, -limit), limit))
+            best = min(best, self._cumulant(moved)[0] - cumulant - (moved - tilt) * edge)
+            if best < _ENOUGH:
+                break
+        return math.exp(best)
+
+
+@dataclass(slots=True)
+class Spectrum:
+    """The transform of a composition, and what is known of its error.
+
+    Attributes:
+        product: of the transforms of all laws composed, at half of the frequencies: the rest is conjugate.
+        relative_error: of each entry; without meaning where a transform has died out.
+        log_bound: log of how large each entry can be at most.
+        shift: grid point of the composition's first mass.
+        size: number of points.
+    """
+
+    product: npt.NDArray[np.complex128]
+    relative_error: Floats
+    log_bound: Floats
+    shift: int
+    size: int
+
+    @classmethod
+    def of_nothing(cls, size: int) -> Spectrum:
+        """Before anything is composed."""
+        points = size // 2 + 1
+        return cls(np.ones(points, dtype=np.complex128), np.zeros(points), np.zeros(points), 0, size)
+
+    def copy(self) -> Spectrum:
+        """One that may be changed."""
+        return Spectrum(
+            self.product.copy(), self.relative_error.copy(), self.log_bound.copy(), self.shift, self.size
+        )
+
+    @property
+    def _rounding(self) -> float:
+        return 4 * (math.log2(self.size) + 4) * _UNIT_ROUNDOFF
+
+    def include(self, weight: Floats, *, first: int, step: int) -> None:
+        """Compose with ``step`` times a law: its masses from grid point ``first`` on, which add up to 1."""
+        rounding = self._rounding
+        if len(weight) > self.size:
+            weight = tally(np.arange(len(weight)) % self.size, weight, self.size)
+        transform = fft.rfft(weight, n=self.size)
+        magnitude = np.abs(transform)
+        self.log_bound += step * np.log(magnitude + rounding)
+        self.relative_error += step * (rounding / np.maximum(magnitude, 1e-300) + 8 * _UNIT_ROUNDOFF)
+        with np.errstate(under="ignore"):
+            self.product *= _power(transform, step)
+        self.shift += step * first
+
+    def noise(self) -> float:
+        """How far all masses together can be from those of the composition."""
+        absolute = np.abs(self.product)
+        # Where a transform has died out nothing is known of its power but how large it can be.
+        with np.errstate(under="ignore"):
+            lost = absolute + np.exp(self.log_bound)
+        known = self.relative_error < 0.5
+        error = np.where(known, absolute * np.expm1(np.where(known, self.relative_error, 0.0)), lost)
+        # A real transform lists half of its frequencies.
+        return 2 * (float(error.sum()) + self._rounding * float(absolute.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The tilted composed law around one ε.
+
+    The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass.
+    """
+
+    loss: Floats
+    mass: Floats
+    tilt: float
+    centre: float
+    log_scale: float
+    noise: float
+    wrapped: float
+    cell: float
+
+    def _tails(self) -> tuple[Floats, Floats, Floats]:
+        """At each grid point x, in units of e^log_scale: its offset from the centre, Σ p and Σ e^(x − L)·p
+        over the losses L from x on. Points so far below that their weights overflow are left out.
+        """
+        offset = self.loss - self.centre
+        start = int(np.searchsorted(self.tilt * offset, -600.0))
+        offset = offset[start:]
+        weight = self.mass[start:] * np.exp(-self.tilt * offset)
+        above = np.cumsum(weight[::-1])[::-1]
+        return offset, above, _discounted(weight, self.cell)
+
+    def deltas(self, epsilons: Floats, *, kind: Kind) -> Floats:
+        """δ at each ε, on the safe side."""
+        offset, above, discounted = self._tails()
+        x = epsilons - self.centre
+        index = np.searchsorted(offset, x, side="right")
+        inside = index < len(offset)
+        at = np.where(inside, index, 0)
+        value = above[at] - np.exp(np.where(inside, x - offset[at], 0.0)) * discounted[at]
+        roundoff = _ROUNDOFF * above[at]
+        value, roundoff = np.where(inside, value, 0.0), np.where(inside, roundoff, 0.0)
+        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (self._slack(x) + roundoff)
+        return np.asarray(math.exp(self.log_scale) * np.maximum(value, 0.0), dtype=np.float64)
+
+    def epsilon(self, delta: float, *, kind: Kind) -> float:
+        """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
+        offset, above, discounted = self._tails()
+        wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
+        factor = 1 + _sign(kind) * _RELATIVE_SLACK
+        slack = _sign(kind) * self._slack(offset)
+        # δ at grid point j counts the outcomes above it.
+        following = math.exp(-self.cell)
+        slack += _sign(kind) * _ROUNDOFF * above
+        at_points = np.append(above[1:] - following * discounted[1:], 0.0) * factor + slack
+        exceeding = np.nonzero(at_points > wanted)[0]
+        if len(exceeding) == len(offset):
+            return math.inf if kind == "upper" else float(offset[-1] + self.centre)
+        if len(exceeding) == 0:
+            return max(0.0, float(self.centre + offset[0])) if kind == "upper" else 0.0
+        j = int(exceeding[-1])
+        # Between grid points j and j + 1 the same outcomes count: δ(x) = A − e^(x − L)·B, L the upper one.
+        a, b = float(above[j + 1]), float(discounted[j + 1])
+        remaining = a - (wanted - float(slack[j])) / factor
+        low, high = float(offset[j]), float(offset[j + 1])
+        if b <= 0 or remaining <= 0:
+            x = high if kind == "upper" else low
+        else:
+            x = min(max(high + math.log(remaining / b), low), high)
+        return (self.centre + x) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
+
+    def _slack(self, offset: npt.ArrayLike) -> Floats:
+        """What errors of tilted mass can add up to at and above an offset."""
+        exponent = -self.tilt * np.asarray(offset, dtype=np.float64)
+        return np.asarray((self.noise + self.wrapped) * np.exp(np.minimum(exponent, 600.0)), dtype=np.float64)
+
+
+def _discounted(weight: Floats, cell: float) -> Floats:
+    """C_j = Σ_{i ≥ j} e^(−(i − j)·cell)·weight_i, by blocks in which nothing overflows."""
+    block = max(1, int(200.0 / cell))
+    result = np.empty_like(weight)
+    carry = 0.0
+    for stop in range(len(weight), 0, -block):
+        start = max(0, stop - block)
+        distance = cell * np.arange(stop - start)
+        part = np.cumsum((weight[start:stop] * np.exp(-distance))[::-1])[::-1]
+        result[start:stop] = np.exp(distance) * (part + carry * math.exp(-cell * (stop - start)))
+        carry = float(result[start])
+    return result
+
+
+def _product(laws: Sequence[LossLaw], steps: Sequence[int]) -> LossLaw | None:
+    """The composition outcome by outcome, if it has few enough of them."""
+    total = sum(int(step) for step in steps)
+    if total == 1:
+        return laws[0]
+    outcomes = math.fsum(step * math.log(len(law.loss)) for law, step in zip(laws, steps, strict=True))
+    if total > _MOST_MULTIPLIED or outcomes > math.log(_MOST_PRODUCTS):
+        return None
+    loss, p, q, lost = np.zeros(1), np.ones(1), np.ones(1), 0.0
+    for law, step in zip(laws, steps, strict=True):
+        for _ in range(int(step)):
+            loss = np.add.outer(loss, law.loss).ravel()
+            p = np.multiply.outer(p, law.p).ravel()
+            q = np.multiply.outer(q, law.q).ravel()
+            kept = (p > 0) & (q > 0)
+            lost += float(p[~kept].sum())
+            loss, p, q = loss[kept], p[kept], q[kept]
+    order = np.argsort(loss, kind="stable")
+    variance = math.fsum(step * law.deviation**2 for law, step in zip(laws, steps, strict=True))
+    return LossLaw(
+        loss=loss[order],
+        p=p[order],
+        q=q[order],
+        missing=lost + math.fsum(step * law.missing for law, step in zip(laws, steps, strict=True)),
+        deviation=math.sqrt(variance),
+        kind=laws[0].kind,
+    )
+
+
+def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
+    if exponent == 1:
+        return spectrum
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithm = np.log(spectrum)
+    result: npt.NDArray[np.complex128] = np.exp(exponent * logarithm)
+    result[spectrum == 0] = 0.0
+    return result
+
+
+def _sign(kind: Kind) -> float:
+    return 1.0 if kind == "upper" else -1.0
+
+
+def to_grid(law: LossLaw, cell: float) -> GridLaw:
+    """The law with losses on a grid, on the side that it bounds from."""
+    if law.kind == "upper":
+        first, q = spread_to_grid(law.loss, law.q, cell=cell)
+        return GridLaw(first=first, p=q * np.exp((first + np.arange(len(q))) * cell))
+    first, p = merge_to_grid(law.loss, law.p, law.q, cell=cell)
+    return GridLaw(first=first, p=p)
+
+
+def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:
+    """ε at δ of one round, straight from its outcomes."""
+    target = delta - law.missing if kind == "upper" else delta
+    if target <= 0:
+        return math.inf
+    above_p = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
+    above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
+    factor = 1 + _sign(kind) * _RELATIVE_SLACK
+    roundoff = _sign(kind) * _ROUNDOFF * above_p[1:]
+    at_points = (above_p[1:] - np.exp(law.loss) * above_q[1:]) * factor + roundoff
+    exceeding = np.nonzero(at_points > target)[0]
+    j = int(exceeding[-1]) + 1 if len(exceeding) else 0
+    a, b = float(above_p[j]), float(above_q[j])
+    remaining = a * (1 + _sign(kind) * _ROUNDOFF) - target / factor
+    if b <= 0 or remaining <= 0:
+        return float(law.loss[j - 1]) + _sign(kind) * _EPSILON_SLACK if j > 0 else -math.inf
+    return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK

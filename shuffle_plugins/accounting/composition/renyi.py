@@ -1,0 +1,97 @@
+"""Rényi divergences of a pair at real orders, and the RDP way to compose rounds.
+
+RDP and its composition: Mironov 2017. The conversion to (ε, δ) is in
+:mod:`shuffle_plugins.accounting.composition.conversion`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
+from shuffle_plugins.accounting.losses.distribution import LossLaw
+from shuffle_plugins.accounting.numerics.grid import Floats
+
+_COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
+_REFINEMENTS = 2
+_REFINED_POINTS = 17
+
+
+def renyi_divergence(law: LossLaw, orders: npt.ArrayLike) -> Floats:
+    """D_λ(P‖Q) of a loss law at real orders λ > 1, in nats; shape of ``orders``.
+
+    With an upper law this is an upper bound on the pair's divergence, up to outcomes of total P mass
+    ``law.missing``, which a caller must charge to δ. It is zero mass for small cohorts, where nothing is cut.
+
+    Raises:
+        ValueError: if an order is not above one.
+    """
+    order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if np.any(~(order > 1)):
+        raise ValueError("Rényi orders must be above 1")
+    exponent = order[:, None] * law.loss + np.log(law.q)
+    peak = exponent.max(axis=1, keepdims=True)
+    moment = np.log(np.exp(exponent - peak).sum(axis=1)) + peak[:, 0]
+    return np.asarray(np.maximum(moment, 0.0) / (order - 1), dtype=np.float64).reshape(np.shape(orders))
+
+
+class RenyiComposition:
+    """Rounds composed by adding Rényi divergences; answers ε(δ) and δ(ε) from above.
+
+    Args:
+        laws: upper privacy loss laws of distinct rounds.
+        steps: how often each is run.
+
+    Raises:
+        ValueError: if a law is not an upper one, or lengths differ.
+    """
+
+    def __init__(self, laws: Sequence[LossLaw], steps: Sequence[int]) -> None:
+        if len(laws) != len(steps) or not laws:
+            raise ValueError("compose at least one law, and give every law its number of steps")
+        if any(law.kind != "upper" for law in laws):
+            raise ValueError("RDP composition bounds from above; it needs upper laws")
+        self._laws = tuple(laws)
+        self._steps = tuple(steps)
+        self._missing = math.fsum(step * law.missing for step, law in zip(steps, laws, strict=True))
+
+    def rdp(self, orders: npt.ArrayLike) -> Floats:
+        """Composed Rényi divergence at each order."""
+        total = np.zeros(np.shape(np.atleast_1d(orders)))
+        for law, step in zip(self._laws, self._steps, strict=True):
+            total += step * renyi_divergence(law, np.atleast_1d(orders))
+        return total
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ, minimised over real orders; rounded up."""
+        target = delta - self._missing
+        if target <= 0:
+            return math.inf
+
+        def convert(orders: Floats, rdp: Floats) -> tuple[float, float]:
+            return epsilon_from_rdp(orders=orders, rdp=rdp, delta=target)
+
+        return self._refine(convert) * (1 + 1e-12)
+
+    def delta(self, epsilon: float) -> float:
+        """δ at ε, minimised over real orders; rounded up."""
+
+        def convert(orders: Floats, rdp: Floats) -> tuple[float, float]:
+            return delta_from_rdp(orders=orders, rdp=rdp, epsilon=epsilon)
+
+        return min(1.0, self._refine(convert) * (1 + 1e-12) + self._missing)
+
+    def _refine(self, convert: Callable[[Floats, Floats], tuple[float, float]]) -> float:
+        orders = _COARSE_ORDERS
+        best = math.inf
+        for _ in range(_REFINEMENTS + 1):
+            value, order = convert(orders, self.rdp(orders))
+            best = min(best, value)
+            at = int(np.argmin(np.abs(orders - order))) if math.isfinite(order) else 0
+            low, high = orders[max(at - 1, 0)], orders[min(at + 1, len(orders) - 1)]
+            orders = 1.0 + np.geomspace(low - 1, high - 1, _REFINED_POINTS)
+        return best

@@ -1,0 +1,1 @@
+"""Accounting of federated learning: what the observer, the server and everybody together learn."""

@@ -1,0 +1,802 @@
+"""Federated rounds: what they cost a client before an observer of the model, the server, and everybody.
+
+A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
+many reports there were. The proofs behind every number are in ``docs/accounting.md``, "Federated rounds".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, Self, get_args
+
+from shuffle_plugins.accounting.accountant import (
+    EpsilonInterval,
+    Method,
+    ShuffleAccountant,
+    check_delta,
+    check_target,
+)
+from shuffle_plugins.accounting.federated.cohorts import (
+    Cohort,
+    cheapest,
+    dear_one,
+    dearer_than,
+    dearest,
+    fewer_sizes,
+)
+from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting.rounds.laws import from_state as round_from_state
+from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+
+FederatedState = tuple[Any, Any, float | None, float]
+RoundKind = tuple[Any, ...]
+
+_STATE_VERSION = 2
+_MOST_SIZES, _FEW_SIZES = 32, 12
+_LONG, _ROUNDS_PER_SPARE = 50, 200
+_LEAST_AHEAD = 16
+_MOST_FOUND = 8
+_TOLERANCE = 1e-9
+
+
+class Against(StrEnum):
+    """Whom a budget is held against.
+
+    ``OBSERVER`` reads what the rounds release and does not see who took part. ``SERVER`` also sees who
+    answers. ``LOCAL`` sees every report with its sender's name: nobody is trusted, nothing is amplified.
+    """
+
+    OBSERVER = "observer"
+    SERVER = "server"
+    LOCAL = "local"
+
+
+_AMPLIFIED = (Against.OBSERVER, Against.SERVER)
+
+
+class _Randomizer(Protocol):
+    """What is asked of a mechanism: those of ``shuffle_plugins.mechanisms`` all have it."""
+
+    @property
+    def local_epsilon(self) -> float: ...
+
+    @property
+    def local_delta(self) -> float: ...
+
+    def shuffle_round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FederatedRound:
+    """One federated round as three adversaries see it; hashable.
+
+    Make it by :meth:`drawn` or :meth:`secret`.
+
+    Attributes:
+        observer: the round before an observer of the model.
+        server: the round before the server, for a client that took part: who took part is known already, so
+            both are measured without a further adversary of their own.
+        local_epsilon: ε0 of one report in nats; infinite for a client's share of a multi-message sum.
+        local_delta: δ0 of one report.
+
+    Raises:
+        ValueError: if the two rounds are not one round of one mechanism, or their sampling is not that of a
+            cohort of known size.
+    """
+
+    observer: Round
+    server: Round
+    local_epsilon: float
+    local_delta: float
+
+    def __post_init__(self) -> None:
+        for shuffle_round in (self.observer, self.server):
+            if not isinstance(shuffle_round, Round):
+                raise ValueError(f"a federated round is made of rounds, got {shuffle_round!r}")
+            if shuffle_round.sampling not in (Sampling.FULL, Sampling.WITHOUT_REPLACEMENT):
+                raise ValueError(f"the cohort's size must be known, got {shuffle_round.sampling} sampling")
+            if shuffle_round.adversary is not Adversary.MODEL_OBSERVER:
+                raise ValueError(
+                    "say what an adversary knows by population and cohort; leave the rounds' adversary alone"
+                )
+            if shuffle_round.local_epsilon != self.local_epsilon:
+                raise ValueError(
+                    f"local_epsilon is {self.local_epsilon!r}, a round's {shuffle_round.local_epsilon!r}"
+                )
+        if self.observer.cohort != self.server.cohort:
+            raise ValueError("observer and server see the same number of reports")
+        if (
+            replace(self.observer, population=self.server.population, sampling=self.server.sampling)
+            != self.server
+        ):
+            raise ValueError("observer and server see the reports of one mechanism")
+        least = self.server.local_delta if isinstance(self.server, ShuffleRound) else 0.0
+        if not least <= self.local_delta < 1:
+            raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
+        if self.observer.population < self.server.population:
+            raise ValueError("an observer cannot know more than the server")
+        if not isinstance(self.server, ShuffleRound) and self.is_secret:
+            raise ValueError("who adds up a sum sees who takes part: no client can sample itself in secret")
+
+    @classmethod
+    def drawn(
+        cls,
+        mechanism: _Randomizer,
+        *,
+        candidates: int,
+        invited: int,
+        reports: int,
+        honest_fraction: float = 1.0,
+    ) -> Self:
+        """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
+
+        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
+        who drop out earn nothing: γ stays invited / candidates. This needs that dropping out has nothing to
+        do with the data, and is as likely for every invited client; ``docs/accounting.md`` says how far off
+        one is if it is likelier for some. Before the server γ = 1, whoever drops out.
+
+        Args:
+            mechanism: the clients' randomizer.
+            candidates: connected clients among whom was drawn.
+            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
+                out.
+            reports: reports that were shuffled together, at least 1.
+            honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
+                do not work with whom ε is against. The others hide nobody: an honest client is charged for a
+                cohort of honest ones alone.
+
+        Raises:
+            ValueError: unless 1 ≤ reports ≤ invited ≤ candidates and 0 < honest_fraction ≤ 1, or if the
+                mechanism cannot be shuffled.
+        """
+        _check_counts(reports=reports, invited=invited, candidates=candidates)
+        reports = _honest(reports, honest_fraction)
+        hiding = max(reports, reports * _honest(candidates, honest_fraction) // invited)
+        return cls(
+            observer=_round(mechanism, population=hiding, cohort=reports),
+            server=_round(mechanism, population=reports, cohort=reports),
+            local_epsilon=mechanism.local_epsilon,
+            local_delta=mechanism.local_delta,
+        )
+
+    @classmethod
+    def secret(
+        cls,
+        mechanism: _Randomizer,
+        *,
+        answered: int,
+        reports: int,
+        rate: float | None = None,
+        honest_fraction: float = 1.0,
+    ) -> Self:
+        """A round in which clients sampled themselves in secret and the others sent dummies.
+
+        Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
+        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler
+        that drops the dummies and does not tell.
+
+        Args:
+            mechanism: the clients' randomizer.
+            answered: envelopes shuffled, dummies included.
+            reports: real reports among them, at least 1.
+            rate: probability with which a client was asked to report, if it is known. No more than
+                ``reports / rate`` clients are then taken to have tossed a coin: dummies beyond those hide
+                nobody, whoever sent them.
+            honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
+                is against, whether the others send reports or dummies.
+
+        Raises:
+            ValueError: unless 1 ≤ reports ≤ answered, ``rate`` and ``honest_fraction`` are in (0, 1], or if
+                the mechanism cannot be shuffled.
+        """
+        _check_counts(reports=reports, answered=answered)
+        hiding = _honest(answered, honest_fraction)
+        if rate is not None:
+            if not 0 < rate <= 1:
+                raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")
+            hiding = min(hiding, max(1, math.floor(reports / rate)))
+        both = _round(mechanism, population=hiding, cohort=min(reports, hiding))
+        return cls(
+            observer=both,
+            server=both,
+            local_epsilon=mechanism.local_epsilon,
+            local_delta=mechanism.local_delta,
+        )
+
+    @property
+    def reports(self) -> int:
+        """Reports shuffled together."""
+        return int(self.server.cohort)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether who took part is hidden from the server too."""
+        return self.server.population > self.reports
+
+    @property
+    def kind(self) -> RoundKind:
+        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
+
+        Of sums the number of reports as well: whose cohorts differ do not compare, since a sum cannot be
+        thinned out.
+        """
+        server = self.server
+        if not isinstance(server, ShuffleRound):
+            return server.state()
+        return (
+            server.mechanism,
+            self.local_epsilon,
+            self.local_delta,
+            server.effective_blanket().state(),
+            self.is_secret,
+        )
+
+    def before(self, against: Against) -> Round:
+        """The round before an observer or the server.
+
+        Raises:
+            ValueError: for ``Against.LOCAL``, before which nothing is shuffled.
+        """
+        if against is Against.LOCAL:
+            raise ValueError("with nobody trusted a round costs local_epsilon")
+        return self.observer if against is Against.OBSERVER else self.server
+
+    def state(self) -> FederatedState:
+        """The round as plain tuples, str, int, float and bool, for checkpoints."""
+        local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
+        return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
+
+    @classmethod
+    def from_state(cls, state: FederatedState) -> Self:
+        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well.
+
+        Raises:
+            ValueError: if it is not what :meth:`state` writes.
+        """
+        try:
+            observer, server, local_epsilon, local_delta = state
+            return cls(
+                observer=round_from_state(observer),
+                server=round_from_state(server),
+                local_epsilon=math.inf if local_epsilon is None else local_epsilon,
+                local_delta=local_delta,
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"not the state of a FederatedRound: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FederatedSpending:
+    """What a history of federated rounds cost at ``delta``, by who is trusted. Replace-one neighbours.
+
+    Attributes:
+        observer: ε of any client before an observer of the model.
+        server: ε of the client who took part most before the server (``adversary`` is ``"server"``).
+        local_epsilon: Σ ε0 of the client who reported most: its ε if nobody is trusted; infinite if Σ δ0 of
+            its reports exceeds ``delta``.
+        delta: δ all three are for.
+        num_rounds: rounds recorded.
+        worst_client_rounds: rounds of the client who took part most.
+    """
+
+    observer: EpsilonInterval
+    server: EpsilonInterval
+    local_epsilon: float
+    delta: float
+    num_rounds: int
+    worst_client_rounds: int
+
+
+class RecordedRound(NamedTuple):
+    """An entry of a history: the round, whether its participants are unknown, whether it was released."""
+
+    federated_round: FederatedRound
+    unnamed: bool
+    released: bool
+
+
+@dataclass(slots=True)
+class _Participation:
+    """Who took part in rounds of one kind, and how often.
+
+    Attributes:
+        named: rounds of each client, by the names of now.
+        most: largest of them.
+        earlier: the same under each earlier set of names.
+        unnamed: rounds of everybody.
+    """
+
+    index: int
+    example: FederatedRound
+    named: Counter[str] = field(default_factory=Counter)
+    most: int = 0
+    earlier: list[Counter[str]] = field(default_factory=list)
+    unnamed: int = 0
+
+    @property
+    def eras(self) -> list[Counter[str]]:
+        """Rounds of each client, one counter for each set of names."""
+        return [*self.earlier, self.named]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that one client can have been in, whatever it was called."""
+        return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
+
+    def add(self, names: frozenset[str]) -> None:
+        self.named.update(names)
+        self.most = max(self.most, max(map(self.named.__getitem__, names)))
+
+    def cohort(self, shuffle_round: Round) -> Cohort:
+        return Cohort(self.index, shuffle_round.population, int(shuffle_round.cohort))
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """The history and ``left`` more rounds that ``cohort`` covers cost at most ``epsilon``."""
+
+    cohort: Cohort
+    left: int
+    epsilon: float
+
+    def after(self, cohort: Cohort) -> _Certificate | None:
+        """What it still says once one more round is recorded."""
+        if self.left < 1 or not self.cohort.covers(cohort):
+            return None
+        return replace(self, left=self.left - 1)
+
+
+class FederatedAccountant:
+    """Adds up federated rounds before an observer, before the server, and with nobody trusted.
+
+    Before the server a client pays for the rounds it took part in. The number reported bounds every client's
+    at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
+    dearest, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client was in is
+    no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody can add the
+    further reports. So round by round the client's view is a post-processing of one that the dominating
+    history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such order and are
+    charged to everybody.
+
+    Args:
+        method: how upper bounds compose, as for :class:`ShuffleAccountant`.
+
+    Raises:
+        ValueError: if ``method`` is unknown.
+
+    Example:
+        >>> from shuffle_plugins.mechanisms import registry
+        >>> mechanism = registry.get("linf-block", local_epsilon=2.0, dim=1000)
+        >>> accountant = FederatedAccountant()
+        >>> one = FederatedRound.drawn(mechanism, candidates=1000, invited=100, reports=95)
+        >>> accountant.step(one, participants=[str(client) for client in range(95)])
+        >>> found = accountant.spending(1e-6)
+        >>> found.observer.upper < found.server.upper < found.local_epsilon
+        True
+    """
+
+    def __init__(self, *, method: Method = "pld") -> None:
+        if method not in get_args(Method):
+            raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
+        self._method: Method = method
+        self._records: list[RecordedRound] = []
+        self._kinds: dict[RoundKind, _Participation] = {}
+        self._cohorts: dict[Against, Counter[Cohort]] = {against: Counter() for against in _AMPLIFIED}
+        self._last_kind = 0
+        self._certified: dict[tuple[Against, float], _Certificate] = {}
+        self._allowed: dict[tuple[Against, float], _Certificate] = {}
+        self._asked: dict[tuple[Against, float], Cohort] = {}
+        self._strides: dict[tuple[Against, float], int] = {}
+        self._shown: dict[tuple[Against, float], float] = {}
+        self._found: dict[tuple[frozenset[tuple[Cohort, int]], float], float] = {}
+
+    # -- recording --------------------------------------------------------------------------------------
+
+    def step(
+        self, federated_round: FederatedRound, *, participants: Iterable[str] | None, released: bool = True
+    ) -> None:
+        """Record one round. Call it before the round's output is released.
+
+        Args:
+            federated_round: the round, at the number of reports that were received.
+            participants: names of the clients that answered, dummies included; None if they are not known,
+                and then everybody is taken to have answered.
+            released: whether anything computed from the reports leaves the server. Reports that the server
+                received and threw away cost nothing before an observer, and all they cost before the server.
+
+        Raises:
+            TypeError: if an argument is of the wrong type.
+            ValueError: if there are fewer participants than reports.
+        """
+        _check_round(federated_round)
+        names = None if participants is None else distinct_participants(participants)
+        if names is not None and len(names) < federated_round.reports:
+            raise ValueError(
+                f"{federated_round.reports} reports of {len(names)} participants: somebody's round would not "
+                "be counted. Name everybody who answered, or pass participants=None"
+            )
+        self._record(federated_round, unnamed=names is None, released=released)
+        kind = self._kind(federated_round)
+        if names is None:
+            kind.unnamed += 1
+        else:
+            kind.add(names)
+
+    def rename(self) -> None:
+        """From here on participants go by new names: nobody is known from rounds recorded before.
+
+        A client may then be any of those who took part before, so the largest numbers of rounds add up. Call
+        it where names do not last, such as node ids from one run to the next.
+        """
+        for kind in self._kinds.values():
+            kind.earlier.append(kind.named)
+            kind.named, kind.most = Counter(), 0
+
+    def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
+        kind = self._kind(federated_round)
+        self._last_kind = kind.index
+        for against in _AMPLIFIED:
+            if released or against is Against.SERVER:
+                cohort = kind.cohort(federated_round.before(against))
+                self._cohorts[against][cohort] += 1
+                for known in (self._certified, self._allowed):
+                    for key in [key for key in known if key[0] is against]:
+                        certificate = known.pop(key).after(cohort)
+                        if certificate is not None:
+                            known[key] = certificate
+        self._records.append(RecordedRound(federated_round, unnamed=unnamed, released=released))
+
+    def _kind(self, federated_round: FederatedRound) -> _Participation:
+        key = federated_round.kind
+        if key not in self._kinds:
+            eras = max((len(kind.earlier) for kind in self._kinds.values()), default=0)
+            self._kinds[key] = _Participation(
+                index=len(self._kinds), example=federated_round, earlier=[Counter() for _ in range(eras)]
+            )
+        return self._kinds[key]
+
+    @property
+    def method(self) -> Method:
+        """How upper bounds compose."""
+        return self._method
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds were recorded."""
+        return len(self._records)
+
+    @property
+    def worst_client_rounds(self) -> int:
+        """Rounds of the client who took part most."""
+        return int(self._worst_client(lambda _: 1.0))
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def spending(self, delta: float) -> FederatedSpending:
+        """What the rounds cost at δ, with lower bounds beside the upper ones.
+
+        A lower bound is what real instances of the rounds as recorded attain; before the server, those of the
+        client known by name who took part most. Of histories with more than a few dozen different cohorts
+        both are rounded outwards, by a few parts in a thousand.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
+        """
+        check_delta(delta)
+        return FederatedSpending(
+            observer=self._interval(Against.OBSERVER, delta),
+            server=self._interval(Against.SERVER, delta),
+            local_epsilon=self._local(delta),
+            delta=delta,
+            num_rounds=self.num_rounds,
+            worst_client_rounds=self.worst_client_rounds,
+        )
+
+    def spent(self, delta: float, *, against: Against = Against.OBSERVER) -> float:
+        """The certified ε alone, quickly; infinite if there is none at ``delta``.
+
+        It may lie above the one of :meth:`spending` by up to about one per cent: cohorts of many sizes are
+        rounded down to a few, and in long histories a few rounds to come are counted already. It never falls
+        while rounds are recorded.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        check_delta(delta)
+        against = Against(against)
+        if against is Against.LOCAL:
+            return self._local(delta)
+        key = (against, delta)
+        if key not in self._certified:
+            self._certified[key] = self._certificate(against, delta)
+        found = self._certified[key].epsilon
+        if key in self._allowed:
+            found = min(found, self._allowed[key].epsilon)
+        self._shown[key] = max(found, self._shown.get(key, 0.0))
+        return self._shown[key]
+
+    def would_exceed(
+        self,
+        federated_round: FederatedRound,
+        *,
+        max_epsilon: float,
+        delta: float,
+        against: Against = Against.OBSERVER,
+    ) -> bool:
+        """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
+
+        Before the server, and locally, it is taken to be a round of the client who took part most. Ask with
+        the dearest that the round can become: the fewest reports that are accepted.
+
+        Raises:
+            TypeError: if the round is not a :class:`FederatedRound`.
+            ValueError: if ``max_epsilon`` or ``delta`` is out of range.
+        """
+        _check_round(federated_round)
+        check_target(max_epsilon)
+        check_delta(delta)
+        against = Against(against)
+        if against is Against.LOCAL:
+            return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
+        key = (against, delta)
+        cohort = self._kind(federated_round).cohort(federated_round.before(against))
+        known = self._allowed.get(key)
+        if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
+            return False
+        # Ask for many rounds to come, as dear as any asked for lately: the answer then holds for a while.
+        dear = dearer_than(cohort, self._asked.get(key, cohort))
+        self._asked[key] = dear
+        ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * self._strides.get(key, _LEAST_AHEAD))
+        while ahead > 1 and self._composed(against, delta, ahead={dear: ahead}) > max_epsilon:
+            ahead //= 4
+        if ahead <= 1:
+            dear, ahead = cohort, 1
+            self._asked[key] = cohort
+            if self._composed(against, delta, ahead={cohort: 1}) > max_epsilon:
+                return True
+        self._strides[key] = ahead
+        self._allowed[key] = _Certificate(dear, ahead, max_epsilon)
+        return False
+
+    # -- composing --------------------------------------------------------------------------------------
+
+    def _certificate(self, against: Against, delta: float) -> _Certificate:
+        """What the history costs; if long and of many sizes, with a few rounds to come."""
+        cohorts = self._cohorts[against]
+        long = len(cohorts) > 1 and cohorts.total() >= _LONG
+        spare = math.ceil(cohorts.total() / _ROUNDS_PER_SPARE) if long else 0
+        if not spare or not any(cohort.kind == self._last_kind for cohort in cohorts):
+            return _Certificate(Cohort(-1, 1, 1), 0, self._composed(against, delta))
+        dear = dear_one(cohorts, self._last_kind)
+        return _Certificate(dear, spare, self._composed(against, delta, ahead={dear: spare}))
+
+    def _composed(
+        self, against: Against, delta: float, *, ahead: Mapping[Cohort, int] | None = None
+    ) -> float:
+        charged = fewer_sizes(self._charged(against, ahead or {}), limit=_FEW_SIZES)
+        key = (frozenset(charged.items()), delta)
+        if key not in self._found:  # where participation is secret, observer and server are charged alike
+            while len(self._found) >= _MOST_FOUND:
+                del self._found[next(iter(self._found))]
+            self._found[key] = self._accountant(charged).spent(delta)
+        return self._found[key]
+
+    def _charged(self, against: Against, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
+        """The rounds that the number reported charges for, with rounds to come of everybody."""
+        if against is Against.OBSERVER:
+            return self._cohorts[against] + Counter(ahead)
+        taken = {kind.index: kind.rounds for kind in self._kinds.values()}
+        for cohort, rounds in ahead.items():
+            taken[cohort.kind] += rounds
+        return dearest(self._cohorts[against] + Counter(ahead), taken)
+
+    def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
+        accountant = ShuffleAccountant(method=self._method)
+        examples = {kind.index: kind.example.server for kind in self._kinds.values()}
+        for cohort, rounds in sorted(cohorts.items()):
+            accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
+        return accountant
+
+    def _interval(self, against: Against, delta: float) -> EpsilonInterval:
+        charged = self._charged(against, {})
+        above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
+        adversary = Adversary.MODEL_OBSERVER if against is Against.OBSERVER else Adversary.SERVER
+        attained = charged if against is Against.OBSERVER else self._taken_by_one()
+        below = above
+        if attained != charged or len(charged) > _MOST_SIZES:
+            fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
+            below = self._accountant(fewer).epsilon(delta)
+        lower = min(below.lower, above.upper)
+        return replace(
+            above,
+            adversary=adversary.value,
+            lower=lower,
+            lower_bound=below.lower_bound if lower else "none",
+        )
+
+    def _taken_by_one(self) -> Counter[Cohort]:
+        """Rounds that cost no more than those of the named client with the largest Σ ε0."""
+        totals: Counter[tuple[int, str]] = Counter()
+        for kind in self._kinds.values():
+            for era, named in enumerate(kind.eras):
+                for name, rounds in named.items():
+                    totals[era, name] += rounds
+        if not totals:
+            return Counter()
+        era, name = max(totals, key=totals.__getitem__)
+        taken = {kind.index: kind.eras[era][name] for kind in self._kinds.values() if name in kind.eras[era]}
+        return cheapest(self._cohorts[Against.SERVER], taken)
+
+    def _local(self, delta: float, *, extra: FederatedRound | None = None) -> float:
+        epsilon = self._worst_client(lambda kind: kind.example.local_epsilon)
+        tails = self._worst_client(lambda kind: kind.example.local_delta)
+        if extra is not None:
+            epsilon += extra.local_epsilon
+            tails += extra.local_delta
+        return epsilon if tails <= delta else math.inf
+
+    def _worst_client(self, weight: Callable[[_Participation], float]) -> float:
+        """The largest sum of weights over one client's rounds."""
+        kinds = [kind for kind in self._kinds.values() if kind.rounds]
+        if len(kinds) == 1:
+            return weight(kinds[0]) * kinds[0].rounds
+        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)
+        for era in range(max((len(kind.eras) for kind in kinds), default=0)):
+            totals: dict[str, float] = {}
+            for kind in kinds:
+                for name, rounds in kind.eras[era].items():
+                    totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
+            worst += max(totals.values(), default=0.0)
+        return worst
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history and who took part how often, in plain dict, tuple, str, int, float and bool."""
+        return {
+            "version": _STATE_VERSION,
+            "method": self._method,
+            "neighbouring_relation": NEIGHBOURING_RELATION,
+            "history": tuple(
+                (record.federated_round.state(), record.unnamed, record.released) for record in self._records
+            ),
+            "participation": tuple(
+                tuple((key, dict(kind.eras[era])) for key, kind in self._kinds.items() if kind.eras[era])
+                for era in range(max((len(kind.eras) for kind in self._kinds.values()), default=0))
+            ),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the history by a saved one. On any error this accountant stays as it was.
+
+        Raises:
+            ValueError: if the state is damaged, of another version or of another method.
+        """
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if type(version) is not int or version != _STATE_VERSION:
+            raise ValueError("not a state of FederatedAccountant, or of a version this release cannot read")
+        if state.get("method") != self._method:
+            raise ValueError(
+                f"saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
+            )
+        if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
+            raise ValueError("the state is for another neighbouring relation")
+        try:
+            loaded = FederatedAccountant.from_records(
+                [
+                    RecordedRound(FederatedRound.from_state(saved), unnamed=unnamed, released=released)
+                    for saved, unnamed, released in state["history"]
+                ],
+                participation=[
+                    {frozen(kind): named for kind, named in era} for era in state["participation"]
+                ],
+                method=self._method,
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the saved history is damaged: {error}") from error
+        self.__dict__.update(loaded.__dict__)
+
+    @classmethod
+    def from_records(
+        cls,
+        records: Iterable[RecordedRound],
+        *,
+        participation: Sequence[Mapping[RoundKind, Mapping[str, int]]],
+        method: Method = "pld",
+    ) -> Self:
+        """An accountant of rounds that were recorded elsewhere.
+
+        Args:
+            records: the rounds, in order.
+            participation: for each kind of round, in how many of those whose participants are known by name
+                each client took part; one mapping for each set of names, see :meth:`rename`.
+            method: how upper bounds compose.
+
+        Raises:
+            ValueError: if participation does not belong to the rounds.
+        """
+        accountant = cls(method=method)
+        for record in records:
+            if type(record.unnamed) is not bool or type(record.released) is not bool:
+                raise ValueError("a record's flags are true or false")
+            accountant._record(record.federated_round, unnamed=record.unnamed, released=record.released)
+            accountant._kind(record.federated_round).unnamed += record.unnamed
+        known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
+        counted: Counter[RoundKind] = Counter()
+        for number, era in enumerate(participation):
+            if number:
+                accountant.rename()
+            for key, named in era.items():
+                if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
+                    raise ValueError("participants are names, in a whole number of rounds each")
+                kind = accountant._kinds[key]
+                kind.named = Counter(named)
+                kind.most = max(named.values(), default=0)
+                counted[key] += kind.most
+        if any(rounds > known[key] for key, rounds in counted.items()):
+            raise ValueError("somebody took part in more rounds than there were")
+        if any(rounds and not counted[key] for key, rounds in known.items()):
+            raise ValueError("who took part in rounds with known participants is missing")
+        return accountant
+
+
+def distinct_participants(participants: Iterable[str]) -> frozenset[str]:
+    """The names, each once.
+
+    Raises:
+        TypeError: unless it is an iterable of str, and not one str.
+    """
+    if isinstance(participants, str):
+        raise TypeError("participants are many names, not one str")
+    names = frozenset(participants)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("participants are named by str")
+    return names
+
+
+def frozen(value: Any) -> Any:
+    """Nested lists as nested tuples: what JSON makes of a state or a kind, as it was."""
+    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+@lru_cache(maxsize=8192)
+def _like(example: Round, cohort: Cohort) -> Round:
+    sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
+    if not isinstance(example, ShuffleRound) and cohort.reports != example.cohort:
+        raise AssertionError("sums of different cohorts were compared")
+    return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
+
+
+def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
+    sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
+    return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
+
+
+def _check_round(federated_round: object) -> None:
+    if not isinstance(federated_round, FederatedRound):
+        raise TypeError(f"expected a FederatedRound, got {type(federated_round).__name__}")
+
+
+def _honest(count: int, fraction: float) -> int:
+    """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
+    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
+        raise ValueError(f"honest_fraction is a share in (0, 1], got {fraction!r}")
+    return max(1, math.floor(fraction * count))
+
+
+def _check_counts(**counts: int) -> None:
+    """Each a whole number from 1 on, in ascending order."""
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ValueError(
+                f"{name} must be a positive int, got {count!r}; a round without reports costs nothing"
+            )
+    ordered = list(counts.items())
+    for (less, few), (more, many) in pairwise(ordered):
+        if few > many:
+            raise ValueError(f"{few} {less} of {many} {more}: there cannot be more")

@@ -1,0 +1,77 @@
+r"""Privacy loss laws of sums with discrete Laplace noise.
+
+Let the noise be P[k] ∝ t^|k|, t = e^{-a}, and two sums g steps apart. Their log-likelihood ratio at k is
+a·(|k − g| − |k|): g·a left of 0, falling by 2a a step, −g·a right of g. At the losses a·(g − 2j) that
+occur, the privacy profile is P(k ≤ j) − e^{a(g−2j)}·P(k ≤ j − g) = 1 − t^j, and between them it is linear in
+E = e^ε. Sums that are closer than g cost less at every ε, as the noise is log-concave.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shuffle_plugins.accounting.losses.distribution import LossLaw, Resolution, finite_law
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
+from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+
+INSTANCE = "discrete Laplace instance"
+_MOST_POINTS = 1 << 11
+_MOST_LISTED = 1 << 24  # outcomes of an instance
+_ROUNDOFF = 1e-12
+_WRAPPED = 1e-11  # more than sums mod q can move: their range leaves out noise of probability 2**-40
+
+
+def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
+    """Losses from 0 up, and δ there rounded up: of the discrete Laplace against itself ``shift`` steps away.
+
+    Where more than 2,048 losses occur, that many of them: between points of a profile its chord is above it.
+    """
+    places = shift // 2 + 1
+    j = np.unique(np.linspace(0, places - 1, min(places, _MOST_POINTS)).astype(np.int64))[::-1]
+    losses: Floats = np.asarray(rate * (shift - 2 * j), dtype=np.float64)
+    values: Floats = -np.expm1(-rate * j.astype(np.float64))
+    if shift % 2:
+        # No loss is 0: there the chord between the losses ±a counts.
+        centre = values[0] + math.exp(-rate * (places - 1)) * math.tanh(rate / 2)
+        kept = slice(0 if places <= _MOST_POINTS else 1, None)
+        losses, values = np.append(0.0, losses[kept]), np.append(centre, values[kept])
+    return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
+
+
+def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
+    """The law of the noise, from above. The distance of the round from it is not in it.
+
+    On a sample its profile is γ·δ(log(1 + (E − 1)/γ)) for E ≥ 1: Balle, Barthe, Gaboardi 2018, Theorem 11.
+    """
+    gamma = laplace_round.sampling_rate
+    own, values = laplace_profile(rate=laplace_round.rate, shift=laplace_round.sensitivity)
+    losses = np.log1p(gamma * np.expm1(own))
+    outcomes = hull_outcomes(losses, gamma * values)
+    p, q = mirrored(outcomes)
+    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    return finite_law(
+        loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
+    )
+
+
+def has_instance(laplace_round: LaplaceRound) -> bool:
+    """Whether the round has an instance whose outcomes can be listed."""
+    return 0 < laplace_round.attained <= _MOST_LISTED
+
+
+def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
+    """Everybody else holds x', and the client x or x', ``attained`` apart; from below.
+
+    P is the law of the sum when the client holds x and takes part with probability γ.
+    """
+    shift, gamma = laplace_round.attained, laplace_round.sampling_rate
+    fall = -laplace_round.rate
+    outside = 1 / (1 + math.exp(fall))
+    inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
+    moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
+    q = moved[::-1]
+    p = (1 - gamma) * q + gamma * moved
+    return finite_law(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

@@ -1,0 +1,90 @@
+"""Privacy loss laws of tagged rounds: tags composed, then hidden by sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.losses.distribution import LossLaw, Resolution, finite_law
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
+
+_BEYOND = 1e-25  # of a round's profile, left to outcomes of infinite loss
+_LARGEST_LOSS = 600.0
+_FEWEST_POINTS, _MOST_POINTS = 16, 20_000
+_CERTAIN = 1e-3  # deviation of a loss, as a share of the largest
+_DEVIATIONS = 20.0
+INSTANCE = "tags instance"
+
+
+def upper_law(
+    laws: Sequence[LossLaw], counts: Sequence[int], *, sampling_rate: float, resolution: Resolution
+) -> LossLaw:
+    """From above, the law of independent tags among one sample of fixed size, replace-one.
+
+    With δ the profile of the composed tags that of the round is γ·δ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1
+    (Balle, Barthe, Gaboardi 2018, Theorem 11); for E < 1 it follows by symmetry (Zhu, Dong, Wang 2022).
+
+    Args:
+        laws: symmetric, from above, one of each kind of tag.
+        counts: how many tags are of the kind.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely.
+    """
+    composition = LossComposition(laws, counts)
+    missing = math.fsum(count * law.missing for law, count in zip(laws, counts, strict=True))
+    deviation = math.sqrt(sum(count * law.deviation**2 for law, count in zip(laws, counts, strict=True)))
+    largest = math.fsum(count * float(law.loss[-1]) for law, count in zip(laws, counts, strict=True))
+    largest = min(largest, composition.epsilon(max(_BEYOND, 4 * missing)), _LARGEST_LOSS)
+    own = _places(laws, counts, largest=largest, deviation=deviation, cells=resolution.cells)
+    outcomes = hull_outcomes(np.log1p(sampling_rate * np.expm1(own)), sampling_rate * composition.deltas(own))
+    p, q = mirrored(outcomes)
+    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    return finite_law(
+        loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
+    )
+
+
+def _places(
+    laws: Sequence[LossLaw], counts: Sequence[int], *, largest: float, deviation: float, cells: int
+) -> Floats:
+    """Losses from 0 up at which the profile is asked for; between them its chord is above it.
+
+    Far below the mean loss it is next to 1, and one chord is as good as many. So it is everywhere if the loss
+    is nearly certain: then nobody is protected.
+    """
+    mean = math.fsum(
+        count * float((law.p * law.loss).sum() / law.p.sum()) for law, count in zip(laws, counts, strict=True)
+    )
+    lowest = max(0.0, mean - _DEVIATIONS * deviation)
+    if deviation < _CERTAIN * largest or lowest >= largest:
+        return np.linspace(0.0, largest, _FEWEST_POINTS)
+    points = min(math.ceil(2 * cells * (largest - lowest) / deviation) + 2, _MOST_POINTS)
+    places = np.linspace(lowest, largest, points)
+    return np.append(0.0, places) if lowest > 0 else places
+
+
+def instance_law(
+    laws: Sequence[LossLaw], counts: Sequence[int], *, sampling_rate: float, resolution: Resolution
+) -> LossLaw:
+    """From below: everybody else holds x', the client x or x', which are opposite in every message.
+
+    P is the law of what is seen when the client holds x and takes part with probability γ.
+
+    Args:
+        laws: from below, one of each kind of tag, all of that instance.
+        counts: how many tags are of the kind.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely.
+
+    Raises:
+        ArithmeticError: if no outcome is within floating-point range.
+    """
+    loss, p = LossComposition(laws, counts).outcomes()
+    q = p * np.exp(-loss)
+    seen = sampling_rate * p + (1 - sampling_rate) * q
+    loss = np.log1p(sampling_rate * np.expm1(np.minimum(loss, _LARGEST_LOSS)))
+    return finite_law(loss, seen, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

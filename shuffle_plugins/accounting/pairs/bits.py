@@ -1,0 +1,274 @@
+r"""Randomised bits that are only counted: the pair of binary randomized response.
+
+A round of binary randomized response is a count of ones. Whatever bits the others hold, each of theirs adds
+the same variance to it, while the privacy blanket counts only what they report blindly; so counting exactly
+lowers ε by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at
+every ε, so the pair is an envelope over datasets (``docs/accounting.md``, Claim 3):
+
+- Order the other clients at random; the first k − 1 make the noise, and the last report is the differing
+  client's with probability γ, otherwise that of one of the rest.
+- The divergence is convex in every other client's probability of a one. So the noise comes from n1 clients
+  who hold a one and n0 who hold a zero, n0 + n1 = k − 1, and the rest hold ones in a proportion x̄.
+- Taking noise away can only raise it. So all n1 in [l, u] are covered by l ones and k − 1 − u zeros: a few
+  dozen such buckets bound every dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy import fft
+from scipy.special import expit
+
+from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach
+from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
+from shuffle_plugins.accounting.numerics.profiles import hockey_sticks, hull_outcomes, mirrored
+
+MOST_COUNTED = 20.0
+"""Beyond this ε0 a bit of noise is too rare to count; the blanket is as good."""
+
+_CELLS = 64  # grid cells per standard deviation of the loss
+_MOST_POINTS = 20_000  # grid points up to the largest loss
+_PIECE = 4.0  # tilted standard deviations that one transform serves
+_TAILS_CUT = 3 * TAIL
+_FADED = -42.0  # log of a negligible Fourier coefficient
+_MOST_TRANSFORM = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BitPair:
+    """The envelope of binary randomized response over all datasets; symmetric in P and Q.
+
+    Attributes:
+        local_epsilon: ε0.
+        population: n, which bounds how far the rest of the clients can differ from those who make the noise.
+        others: k − 1, reports in the count beside the last one.
+        participation: γ, probability that the last report is the differing client's.
+        buckets: how many groups of datasets to bound together; each costs a relative 1/(2·buckets) of ε.
+        spare: how many more reports there may be, which then hide nobody.
+    """
+
+    local_epsilon: float
+    population: int
+    others: int
+    participation: float
+    buckets: int = 64
+    spare: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Reports in the count."""
+        return self.others + 1
+
+    @property
+    def one_sided(self) -> bool:
+        """Exchanging P and Q changes nothing."""
+        return False
+
+    @property
+    def largest_ratio(self) -> float:
+        """A bound on P/Q."""
+        return 1.0 + self.participation * math.expm1(self.local_epsilon)
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small."""
+        one, zero = _response(self.local_epsilon)
+        noise = max(self.others, 1) * one * zero
+        return (self.participation * (one - zero)) ** 2 / noise
+
+
+def _response(local_epsilon: float) -> tuple[float, float]:
+    """Probabilities of a one, by a client who holds a one and by a client who holds a zero."""
+    return 1.0 / (1.0 + math.exp(-local_epsilon)), 1.0 / (math.exp(local_epsilon) + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Datasets:
+    """Who makes the noise, and what the rest would report; one dataset a row, all arrays (rows,)."""
+
+    zeros: Floats
+    ones: Floats
+    rest_one: Floats  # probability of a one
+    rest_zero: Floats
+
+
+def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
+    """P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
+
+    Returns:
+        Two arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
+    """
+    if pair.participation == 0:
+        return np.ones(1), np.ones(1), 0.0
+    losses, sticks = _profiles(pair, _datasets(pair))
+    outcomes = hull_outcomes(losses, sticks.max(axis=0))
+    return (*mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
+
+
+def _datasets(pair: BitPair) -> _Datasets:
+    """Buckets of datasets, symmetric under exchanging ones and zeros, at the ends of what the rest may be."""
+    others = pair.others
+    half = np.unique(np.floor(np.linspace(0, (others + 1) / 2, pair.buckets // 2 + 1)))
+    edges = np.unique(np.concatenate([half, others + 1 - half]))
+    low, high = edges[:-1], edges[1:] - 1  # ones among the others, inclusive
+    one, zero = _response(pair.local_epsilon)
+    rest = pair.population - 1 - others
+    if rest - pair.spare <= 0 or pair.participation >= 1:
+        even = np.full(len(low), 0.5)
+        return _Datasets(zeros=others - high, ones=low, rest_one=even, rest_zero=even)
+    # Sampling makes the others resemble the population, but for a probability of 1e-30 (Hoeffding 1963).
+    least = (pair.population - 1) * _likely_share(low, others, upper=False) - high - pair.spare
+    most = (pair.population - 1) * _likely_share(high, others, upper=True) - low
+    share = np.concatenate([least / rest, most / (rest - pair.spare)]).clip(0.0, 1.0)
+    return _Datasets(
+        zeros=np.tile(others - high, 2),
+        ones=np.tile(low, 2),
+        rest_one=zero + (one - zero) * share,
+        rest_zero=one - (one - zero) * share,
+    )
+
+
+def _likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
+    """The furthest share y of ones with trials·KL(count/trials ‖ y) at most the logarithm of the tail."""
+    if trials == 0:
+        return np.full(len(count), 1.0 if upper else 0.0)
+    seen = count / trials
+    inside, outside = seen.copy(), np.full(len(count), 1.0 if upper else 0.0)
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            divergence = np.where(seen > 0, seen * np.log(seen / middle), 0.0)
+            divergence += np.where(seen < 1, (1 - seen) * np.log((1 - seen) / (1 - middle)), 0.0)
+        likely = trials * divergence <= LOG_TAIL
+        inside, outside = np.where(likely, middle, inside), np.where(likely, outside, middle)
+    return outside
+
+
+def _profiles(pair: BitPair, datasets: _Datasets) -> tuple[Floats, Floats]:
+    """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
+    one, zero = _response(pair.local_epsilon)
+    gamma = pair.participation
+    noise, whole = _noise(datasets, one=one, zero=zero)
+    before, at = noise[:, :-1], noise[:, 1:]
+    q = at * (gamma * one + (1 - gamma) * datasets.rest_zero)[:, None]
+    q += before * (gamma * zero + (1 - gamma) * datasets.rest_one)[:, None]
+    gain = gamma * (one - zero) * (before - at)
+    rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
+    q, gain = q[rows, columns], gain[rows, columns]
+    loss = np.log1p(gain / q)
+    top = float(loss.max())
+    cell = max(min(math.sqrt(pair.information) / _CELLS, top / 8), top / _MOST_POINTS)
+    points = math.ceil(top / cell) + 2
+    index = np.floor(loss / cell)
+    share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
+    place = rows * points + index.astype(np.int64)
+    size = len(datasets.ones) * points
+    mass = tally(place, (1 - share) * q, size) + tally(place + 1, share * q, size)
+    losses = cell * np.arange(points, dtype=np.float64)
+    return losses, hockey_sticks(losses, mass.reshape(-1, points))
+
+
+def _noise(datasets: _Datasets, *, one: float, zero: float) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts).
+
+    Each row begins at its own count. Mean and mode differ by less than one (Darroch 1964), and P is above Q
+    only past the mode. The law is read off its characteristic function under exponential tilts, one for every
+    stretch of counts, so that far tails are as accurate as the middle.
+
+    Returns:
+        The masses, and whether both a count and the one before it are known, shape (rows, counts − 1).
+    """
+    zeros, ones = datasets.zeros, datasets.ones
+    total = zeros + ones
+    mean = zeros * zero + ones * one
+    variance = total * one * zero
+    start = np.floor(mean * (1 - 1e-12))
+    end = np.minimum(np.ceil(mean + bernstein_reach(variance)), total)
+    width = int((end - start).max()) + 2
+    counts = start[:, None] + np.arange(width, dtype=np.float64)
+    law = np.zeros(counts.shape)
+    reached, written = start, False
+    while not written or np.any(reached < end):
+        deviation = np.sqrt(np.maximum(_tilted(datasets, reached, one=one, zero=zero)[1], 0.25))
+        stop = np.minimum(reached + np.ceil(_PIECE * deviation), end)
+        piece = (counts >= reached[:, None]) & (counts <= stop[:, None])
+        _fill(law, counts, piece, datasets, centre=(reached + stop) / 2, one=one, zero=zero)
+        reached, written = stop, True
+    last = np.where(end == total, total + 1, end)  # past the last count of all there is nothing to know
+    return law, counts[:, 1:] <= last[:, None]
+
+
+def _tilted(datasets: _Datasets, centre: Floats, *, one: float, zero: float) -> tuple[Floats, Floats]:
+    """The tilt that moves the mean to ``centre``, kept inside the support, and the variance there."""
+    zeros, ones = datasets.zeros, datasets.ones
+    total = zeros + ones
+    wanted = np.clip(centre, np.minimum(0.25, total / 2), np.maximum(total - 0.25, total / 2))
+    low, high = np.full(len(total), -1100.0), np.full(len(total), 1100.0)
+    base = math.log(one / zero)
+    for _ in range(64):
+        tilt = (low + high) / 2
+        mean = zeros * expit(tilt - base) + ones * expit(tilt + base)
+        low, high = np.where(mean < wanted, tilt, low), np.where(mean < wanted, high, tilt)
+    tilt = (low + high) / 2
+    variance = zeros * expit(tilt - base) * expit(base - tilt) + ones * expit(tilt + base) * expit(
+        -base - tilt
+    )
+    return tilt, variance
+
+
+def _fill(
+    law: Floats,
+    counts: Floats,
+    piece: npt.NDArray[np.bool_],
+    datasets: _Datasets,
+    *,
+    centre: Floats,
+    one: float,
+    zero: float,
+) -> None:
+    """Write the law at the counts of one stretch per row."""
+    tilt, variance = _tilted(datasets, centre, one=one, zero=zero)
+    reach = float(bernstein_reach(variance.max()))
+    size = transform_size(int(2 * reach) + 4)
+    if size > _MOST_TRANSFORM:
+        raise ArithmeticError(f"a count of so many bits needs {size} points; use a smaller cohort")
+    origin = np.round(centre) - size // 2
+    angle = 2 * math.pi / size * np.arange(size // 2 + 1)
+    least = float(variance.min())
+    if least > 50:
+        # |φ(ω)| ≤ exp(−2·variance·ω²/π²)
+        angle = angle[: int(math.sqrt(-_FADED / least / 2) * math.pi / (2 * math.pi / size)) + 2]
+    log_modulus, turn = np.zeros((len(tilt), len(angle))), origin[:, None] * angle
+    normaliser = np.zeros(len(tilt))
+    half = np.sin(angle / 2)
+    for trials, success, failure in (
+        (datasets.zeros, zero, one),
+        (datasets.ones, one, zero),
+    ):
+        # log E[e^(tilt·bit)], and what the tilted bit is likely to be
+        log_mean = np.logaddexp(math.log(failure), math.log(success) + tilt)
+        normaliser += trials * log_mean
+        tilted = np.exp(math.log(success) + tilt - log_mean)[:, None]
+        kept = np.exp(math.log(failure) - log_mean)[:, None]
+        along, across = 1 - 2 * tilted * half**2, tilted * np.sin(angle)
+        lost = 4 * tilted * kept * half**2
+        # Near one its logarithm is small and wanted to full precision, near zero the modulus itself is.
+        with np.errstate(divide="ignore"):
+            modulus = np.where(lost < 0.5, np.log1p(-lost.clip(max=0.5)) / 2, np.log(np.hypot(along, across)))
+        log_modulus += np.where(trials[:, None] > 0, trials[:, None] * modulus.clip(min=-1e300), 0.0)
+        turn -= trials[:, None] * np.arctan2(across, along)
+    with np.errstate(under="ignore"):
+        tilted_law = fft.irfft(np.exp(log_modulus) * np.exp(1j * turn), n=size, axis=1)
+        rows, columns = np.nonzero(piece)
+        at = counts[rows, columns]
+        place = (at - origin[rows]).astype(np.int64)
+        if not np.all(np.isfinite(tilted_law)):
+            raise ArithmeticError("the count of bits left floating-point range; please report this round")
+        inside = (place >= 0) & (place < size) & (at >= 0) & (at <= (datasets.zeros + datasets.ones)[rows])
+        value = np.maximum(tilted_law[rows, np.where(inside, place, 0)], 0.0)
+        value = np.where(inside, value * np.exp(normaliser[rows] - tilt[rows] * at), 0.0)
+    law[rows, columns] = value

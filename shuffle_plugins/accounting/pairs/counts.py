@@ -1,0 +1,421 @@
+r"""Dominating pairs of a shuffled round.
+
+Most of them are affine functions of a few counts (:class:`CountPair`). Each of ``slots`` reports is *active*
+with probability ``active`` and then carries a fair sign; an inactive one is *passive* with probability
+``passive`` and otherwise *neutral*. With m the number of active slots, D the sum of their signs and z, y the
+numbers of passive and of neutral slots,
+
+    dP/df = 1 + (a·m + b·D + (w − 1)·z + c·y)/n        dQ/df = 1 + (a·m − b·D + (w − 1)·z + c·y)/n.
+
+It follows from the blanket pair
+
+    dP/df = (1 − γ) + (γ/k)·Σ r0             dQ/df = (1 − γ) + (γ/k)·Σ r1
+
+because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), an absent one nothing. A slot of weights
+(r0, r1) has, with its mirror image, a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2.
+
+Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`; randomised
+bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`.
+
+Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
+every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/accounting.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
+from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
+from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+
+_COHORT_BUCKETS = 24
+_BIT_BUCKETS = ((30_000, 256), (3_000_000, 128))
+_FEWEST_BIT_BUCKETS, _TAIL_BIT_BUCKETS, _BIT_TAIL = 64, 8, 1e-7
+_MOST_BIT_COHORTS = 96
+_MOST_COUNTED_REPORTS = 2e9
+_MOST_SPREAD, _MOST_SLOTTED = 10.0, 30.0  # ε0
+_BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountPair:
+    """A pair (P, Q) whose densities are affine in three counts; see the module docstring.
+
+    Attributes:
+        population: n, the divisor of the counts.
+        slots: number of independent report slots.
+        active: probability that a slot is active, in [0, 1].
+        passive: probability that an inactive slot is passive, in [0, 1].
+        sign_gain: b ≥ 0.
+        weak_gain: a − b, what an active slot adds to the density that it does not speak for.
+        passive_weight: w ≥ 0.
+        neutral_gain: c.
+        one_sided: if true, m counts slots that speak for P alone and dQ/df = 1:
+            dP/df = 1 + (2b·m + (w − 1)·z)/n. Such a pair is not symmetric in P and Q.
+    """
+
+    population: int
+    slots: int
+    active: float
+    passive: float
+    sign_gain: float
+    passive_weight: float
+    weak_gain: float = 0.0
+    neutral_gain: float = 0.0
+    one_sided: bool = False
+
+    @property
+    def largest_ratio(self) -> float:
+        """A bound on dP/df and on dQ/df."""
+        return 1.0 + max(2 * self.sign_gain + self.weak_gain, self.neutral_gain)
+
+    @property
+    def information(self) -> float:
+        """Variance of the privacy loss when it is small; which of two pairs tells more."""
+        loss = 1.0 - self.passive_weight
+        common = loss**2 * self.passive * (1.0 - self.active) if self.one_sided else 0.0
+        gain = 2 * self.sign_gain
+        return self.slots * (gain * self.active * gain + common) / self.population**2
+
+    def as_slots(self) -> SlotPair:
+        """The same pair, slot by slot.
+
+        Raises:
+            ValueError: if the pair is one-sided.
+        """
+        if self.one_sided:
+            raise ValueError("a one-sided pair has no symmetric slots")
+        weak, strong = self.weak_gain, self.weak_gain + 2 * self.sign_gain
+        inactive, common = 1.0 - self.active, self.passive_weight - 1.0
+        atoms = (
+            (strong, weak, self.active / 2),
+            (weak, strong, self.active / 2),
+            (common, common, inactive * self.passive),
+            (self.neutral_gain, self.neutral_gain, inactive * (1.0 - self.passive)),
+        )
+        return SlotPair(
+            population=self.population,
+            slots=self.slots,
+            atoms=tuple(atom for atom in atoms if atom[2] > 0),
+        )
+
+
+Pair = CountPair | SlotPair | BitPair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairMixture:
+    """A pair whose component is public: the components' pairs, side by side, with their masses.
+
+    Attributes:
+        masses: probability of each component; their sum may fall short of one by ``dropped``.
+        pairs: one pair per component.
+        dropped: mass of the components left out, charged to δ by upper bounds and lost by lower ones.
+    """
+
+    masses: tuple[float, ...]
+    pairs: tuple[Pair, ...]
+    dropped: float = 0.0
+
+    @classmethod
+    def single(cls, pair: Pair) -> PairMixture:
+        """A mixture of one."""
+        return cls(masses=(1.0,), pairs=(pair,))
+
+    @property
+    def information(self) -> float:
+        """Mean of the components' information."""
+        return math.fsum(m * pair.information for m, pair in zip(self.masses, self.pairs, strict=True))
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether exchanging P and Q changes nothing."""
+        return not any(pair.one_sided for pair in self.pairs)
+
+
+def blanket_pair(
+    blanket: Blanket, *, population: int, slots: int, participation: float
+) -> CountPair | SlotPair:
+    """The pair that dominates ``slots`` clients who each report with probability ``participation``.
+
+    Upper bound. ``slots`` = k, ``participation`` = 1 is k-of-n sampling (k = n: everybody takes part);
+    ``slots`` = n, ``participation`` = γ is Poisson sampling.
+    """
+    if blanket.high > 0 and blanket.local_epsilon > _MOST_SPREAD:
+        blanket = _without_high(blanket)
+    if blanket.edges or blanket.tail:
+        return slot_pair(blanket, population=population, slots=slots, participation=participation)
+    active = min(2 * participation * blanket.differing, 1.0)
+    null = participation * max(0.0, 1.0 - blanket.mass)
+    passive, neutral_gain = (min(null / (1.0 - active), 1.0) if active < 1 else 0.0), 0.0
+    if blanket.high > 0 and active < 1:
+        # Both kinds of inactive slot, and those between them, are spread at equal mean over the two ends.
+        neutral_gain = math.expm1(blanket.local_epsilon)
+        mean = (participation * blanket.high * neutral_gain - null) / (1.0 - active)
+        passive = min(max((neutral_gain - mean) / (neutral_gain + 1.0), 0.0), 1.0)
+    return CountPair(
+        population=population,
+        slots=slots,
+        active=active,
+        passive=passive,
+        sign_gain=blanket.difference / 2,
+        passive_weight=0.0,
+        weak_gain=blanket.weak - 1.0,
+        neutral_gain=neutral_gain,
+    )
+
+
+def _without_high(blanket: Blanket) -> Blanket:
+    """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
+
+    Each trade is a mean-preserving spread (step ii of Claim 2), so the pair can only grow. It is what is left
+    where (e, e) reports are so rare that spreading others over them and nothing loses its digits.
+    """
+    e = math.exp(blanket.local_epsilon)
+    paired = min(blanket.high, blanket.low)
+    return replace(
+        blanket,
+        differing=blanket.differing + paired + (blanket.high - paired) * e / (e + 1),
+        low=blanket.low - paired,
+        high=0.0,
+        outside=0.0,
+        exact=False,
+    )
+
+
+def slot_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> SlotPair:
+    """The same pair slot by slot, with every kind of report on its own. Upper bound."""
+    gain = math.expm1(blanket.local_epsilon)
+    one_record = [(gain, blanket.differing), *((r - 1.0, mass) for r, mass in blanket.edges)]
+    atoms = [(u, 0.0, participation * mass) for u, mass in one_record if mass > 0]
+    atoms += [(v, u, mass) for u, v, mass in atoms]
+    atoms.append((gain, gain, participation * blanket.high))
+    atoms.append((-1.0, -1.0, participation * max(0.0, 1.0 - blanket.mass)))
+    rest = 1.0 - math.fsum(mass for _, _, mass in atoms)
+    atoms.append((0.0, 0.0, max(rest, 0.0)))
+    return SlotPair(
+        population=population,
+        slots=slots,
+        atoms=tuple(atom for atom in atoms if atom[2] > 0),
+        lost=participation * blanket.tail,
+    )
+
+
+def third_record_pair(
+    *, local_epsilon: float, outside: float, population: int, slots: int, participation: float
+) -> CountPair:
+    """Exact pair of a mechanism when every other client holds one third record. A lower bound.
+
+    Reports are only read as "for x1", "for x1'" or neither, which is a post-processing: those of weights
+    (e, 1) and (1, e) to which the third record gives no more than the blanket. For K-ary randomized response
+    it is the instance in which everybody else holds a third value, ``outside`` = 1/(e + K − 1).
+
+    Args:
+        local_epsilon: ε0.
+        outside: mass that the third record gives to either kind of report.
+        population: n.
+        slots: k, or n under Poisson sampling.
+        participation: 1, or γ under Poisson sampling.
+
+    Raises:
+        ValueError: if ``outside`` is not in (0, 1/(e + 1)].
+    """
+    e = math.exp(local_epsilon)
+    if not 0 < outside <= 1 / (e + 1) * (1 + 1e-12):
+        raise ValueError(f"the mass outside of a third record must be in (0, 1/(e^ε0 + 1)], got {outside!r}")
+    active = 2.0 * participation * outside
+    others = 1.0 - 2.0 * outside
+    return CountPair(
+        population=population,
+        slots=slots,
+        active=active,
+        passive=min(participation * others / (1.0 - active), 1.0) if active < 1 else 0.0,
+        sign_gain=math.expm1(local_epsilon) / 2,
+        passive_weight=max(1.0 - (e + 1.0) * outside, 0.0) / others if others > 0 else 0.0,
+    )
+
+
+def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
+    """Exact pair of a mechanism when every other client holds the replacement record. A lower bound.
+
+    Reports are only read as "speaks for x1", "speaks for x1'" or neither, which is a post-processing. For the
+    generic blanket this is binary randomized response with everybody else at 0.
+    """
+    active = participation * blanket.differing
+    e = math.exp(blanket.local_epsilon)
+    return CountPair(
+        population=population,
+        slots=slots,
+        active=active,
+        passive=min(e * active / (1.0 - active), 1.0),
+        sign_gain=math.expm1(blanket.local_epsilon) / 2,
+        passive_weight=1.0 / e,
+        one_sided=True,
+    )
+
+
+def upper_mixture(shuffle_round: ShuffleRound) -> PairMixture:
+    """The blanket's dominating pair of a round, for its sampling scheme and adversary."""
+    blanket = shuffle_round.effective_blanket()
+
+    def build(population: int, slots: int, participation: float) -> CountPair | SlotPair:
+        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
+
+    return _by_scheme(shuffle_round, build, upper=True)
+
+
+def upper_mixtures(shuffle_round: ShuffleRound) -> tuple[PairMixture, ...]:
+    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
+    blanket = shuffle_round.effective_blanket()
+    if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
+
+        def build(population: int, slots: int, participation: float) -> SlotPair:
+            return slot_pair(blanket, population=population, slots=slots, participation=participation)
+
+        return upper_mixture(shuffle_round), _by_scheme(shuffle_round, build, upper=True)
+    counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
+    counted = counted and shuffle_round.cohort <= _MOST_COUNTED_REPORTS
+    if counted and not shuffle_round.spans_batches:
+        return upper_mixture(shuffle_round), _bit_mixture(shuffle_round)
+    return (upper_mixture(shuffle_round),)
+
+
+def lower_mixtures(shuffle_round: ShuffleRound) -> dict[str, PairMixture]:
+    """Exact pairs of real instances under the round's scheme, by name: what an adversary really can learn.
+
+    Empty if the round's blanket is itself only a bound and names no third record, and for single passes,
+    whose cost is attained only before those who know the batches. The generic worst case has two instances:
+    binary response with everybody else at 0, and ternary response with everybody else at the third value.
+    """
+    if shuffle_round.sampling is Sampling.SINGLE_PASS:
+        return {}
+    if shuffle_round.sampling is Sampling.EPOCH:
+        # An instance of one input per record for the whole epoch, so that the order tells nothing.
+        shuffle_round = _instance_of_an_epoch(shuffle_round)
+    blanket = shuffle_round.effective_blanket()
+    local_epsilon = shuffle_round.local_epsilon
+    generic = shuffle_round.mechanism == "generic"
+    if generic:
+        blanket = Blanket.generic(local_epsilon)
+    outside = 1 / (math.exp(local_epsilon) + 2) if generic else blanket.outside
+    found: dict[str, PairMixture] = {}
+    if outside > 0:
+
+        def third(population: int, slots: int, participation: float) -> CountPair:
+            return third_record_pair(
+                local_epsilon=local_epsilon,
+                outside=outside,
+                population=population,
+                slots=slots,
+                participation=participation,
+            )
+
+        name = "3-RR instance" if generic else f"{shuffle_round.mechanism} instance, third record"
+        found[name] = _by_scheme(shuffle_round, third, upper=False)
+    if blanket.exact:
+
+        def mirror(population: int, slots: int, participation: float) -> CountPair:
+            return mirror_pair(blanket, population=population, slots=slots, participation=participation)
+
+        name = "binary-RR" if generic else shuffle_round.mechanism
+        found[f"{name} instance"] = _by_scheme(shuffle_round, mirror, upper=False)
+    return found
+
+
+def _instance_of_an_epoch(shuffle_round: ShuffleRound) -> ShuffleRound:
+    """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
+    cohort, sees_cohort = int(shuffle_round.cohort), shuffle_round.adversary is Adversary.SERVER
+    heard = cohort if sees_cohort else shuffle_round.population // cohort * cohort
+    return replace(shuffle_round, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=heard)
+
+
+def _by_scheme(
+    shuffle_round: ShuffleRound, build: Callable[[int, int, float], Pair], *, upper: bool
+) -> PairMixture:
+    """Place a pair in a sampling scheme, before an adversary.
+
+    Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
+    round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
+    """
+    population, sampling = shuffle_round.population, shuffle_round.sampling
+    sees_cohort = shuffle_round.adversary is Adversary.SERVER
+    if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and sees_cohort):
+        if sees_cohort:
+            return _random_cohorts(shuffle_round, build, upper=upper)
+        return PairMixture.single(build(population, population, shuffle_round.sampling_rate))
+    if shuffle_round.spans_batches:
+        return PairMixture.single(build(population, population, 1.0))
+    cohort = int(shuffle_round.cohort)
+    if sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
+        population = cohort
+    return PairMixture.single(build(population, cohort, 1.0))
+
+
+def _random_cohorts(
+    shuffle_round: ShuffleRound, build: Callable[[int, int, float], Pair], *, upper: bool
+) -> PairMixture:
+    """Poisson cohorts before a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
+
+    With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
+    size in an upper bound and by its largest in a lower one.
+    """
+    first, law = binomial_window(shuffle_round.population - 1, shuffle_round.sampling_rate)
+    edges = np.unique(np.linspace(0, len(law), _COHORT_BUCKETS + 1).astype(np.int64))
+    sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
+    return PairMixture(
+        masses=tuple(float(mass) for mass in np.add.reduceat(law, edges[:-1])),
+        pairs=tuple(build(int(size), int(size), 1.0) for size in sizes),
+        dropped=TAIL,
+    )
+
+
+def _bit_mixture(shuffle_round: ShuffleRound) -> PairMixture:
+    """Counts of bits under the round's scheme. The number of bits is always public."""
+    population, local_epsilon = shuffle_round.population, shuffle_round.local_epsilon
+
+    if shuffle_round.adversary is Adversary.SERVER or shuffle_round.sampling is not Sampling.POISSON:
+
+        def counted(population: int, slots: int, participation: float) -> BitPair:
+            return BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=slots - 1,
+                participation=slots / population,
+                buckets=_bit_buckets(slots),
+            )
+
+        return _by_scheme(shuffle_round, counted, upper=True)
+    # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
+    first, law = binomial_window(population, shuffle_round.sampling_rate)
+    width = max(1, int(_BIT_COHORT_WIDTH * shuffle_round.cohort), -(-len(law) // _MOST_BIT_COHORTS))
+    starts = np.arange(0, len(law), width)
+    least = first + starts
+    most = first + np.minimum(starts + width, len(law)) - 1
+    masses = tuple(float(mass) for mass in np.add.reduceat(law, starts))
+    return PairMixture(
+        masses=masses,
+        pairs=tuple(
+            BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=max(int(low) - 1, 0),
+                participation=int(high) / population,
+                buckets=_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS,
+                spare=int(high) - max(int(low), 1) if high > 0 else 0,
+            )
+            for low, high, mass in zip(least, most, masses, strict=True)
+        ),
+        dropped=TAIL,
+    )
+
+
+def _bit_buckets(reports: int) -> int:
+    """As many groups of datasets as take a fraction of a second."""
+    return next((buckets for limit, buckets in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS)

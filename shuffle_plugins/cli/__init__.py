@@ -1,0 +1,5 @@
+"""The command line, ``shuffle-plugins``."""
+
+from shuffle_plugins.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,175 @@
+"""Plans as tables for a terminal, and as plain values for JSON. Errors and ε are rounded up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from shuffle_plugins.cli.tables import WIDE
+from shuffle_plugins.core.rounding import rounded
+from shuffle_plugins.planning.plans import Plan, PlanRow
+
+_NOTHING = "—"
+
+
+def plan_tables(plan: Plan, *, width: int = WIDE) -> Iterator[Table]:
+    """The choice beside its alternatives, then the error by cohort and by number of rounds.
+
+    Args:
+        plan: what to show.
+        width: columns there are; below ``WIDE`` the lower end of ε and the total of bits are left out.
+    """
+    wide = width >= WIDE
+    yield _choices(plan, wide=wide)
+    by_cohort, best = plan.curve(), plan.best
+    if len(by_cohort) > 1:
+        yield _rows(f"by cohort, T = {best.num_steps:,}", by_cohort, plan, changing="k", wide=wide)
+    by_rounds = sorted(
+        (row for row in plan.rows if (row.mechanism, row.cohort) == (best.mechanism, best.cohort)),
+        key=lambda row: row.num_steps,
+    )
+    if len(by_rounds) > 1:
+        yield _rows(f"by number of rounds, k = {best.cohort:,}", by_rounds, plan, changing="T", wide=wide)
+
+
+def headline(plan: Plan) -> str:
+    """The answer in one line."""
+    best = plan.best
+    return (
+        f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {rounded(best.local_epsilon, up=False)}, "
+        f"T = {best.num_steps:,}[/] keeps the certified ε within {plan.target_epsilon:g} "
+        f"at δ = {plan.delta:g}"
+    )
+
+
+def footing(plan: Plan) -> str:
+    """What the numbers are about."""
+    return (
+        f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
+        f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
+        f"spread ≤ {plan.spread:g} · noise and sampling: mean squared error of one round's average; "
+        "error: of all rounds' average"
+    )
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan in plain dict, list, str, int, float and bool."""
+    return {
+        "target_epsilon": plan.target_epsilon,
+        "delta": plan.delta,
+        "neighbouring_relation": plan.neighbouring_relation,
+        "adversary": plan.adversary.value,
+        "sampling": plan.sampling.value,
+        "method": plan.method,
+        "population": plan.population,
+        "dim": plan.dim,
+        "radius": plan.radius,
+        "norm": plan.norm,
+        "spread": plan.spread,
+        "tolerance": plan.tolerance,
+        "best": _row_json(plan.best),
+        "thrifty": _row_json(plan.thrifty),
+        "everybody": plan.everybody,
+        "cohort_edge": plan.cohort_edge.value,
+        "rounds_edge": plan.steps_edge.value,
+        "baselines": [_renamed(asdict(each)) for each in plan.baselines],
+        "rows": [_row_json(row) for row in plan.rows],
+        "dismissed": [asdict(each) for each in plan.dismissed],
+        "infeasible": [
+            {"mechanism": name, "cohort": cohort, "rounds": steps} for name, cohort, steps in plan.infeasible
+        ],
+        "remarks": list(plan.remarks()),
+    }
+
+
+def _choices(plan: Plan, *, wide: bool) -> Table:
+    best = plan.best
+    table = _table("what the target buys", wide=wide)
+    table.add_column("")
+    for heading in ("k", "T", "ε0", "error", "× best"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    chosen = [("best", best)]
+    if plan.thrifty != best:
+        chosen.append(("thrifty", plan.thrifty))
+    for name, row in chosen:
+        table.add_row(
+            name,
+            f"{row.cohort:,}",
+            f"{row.num_steps:,}",
+            rounded(row.local_epsilon, up=False),
+            rounded(row.average_mse, up=True, digits=3),
+            rounded(row.average_mse / best.average_mse, up=True, digits=3),
+            style="bold" if row is best else None,
+        )
+    for other in plan.baselines:
+        table.add_row(
+            escape(other.name),
+            _NOTHING if other.cohort is None else f"{other.cohort:,}",
+            _NOTHING if other.num_steps is None else f"{other.num_steps:,}",
+            _NOTHING if other.local_epsilon is None else rounded(other.local_epsilon, up=False),
+            rounded(other.average_mse, up=True, digits=3),
+            rounded(other.average_mse / best.average_mse, up=True, digits=3),
+        )
+    return table
+
+
+def _rows(title: str, rows: Sequence[PlanRow], plan: Plan, *, changing: str, wide: bool) -> Table:
+    table = _table(f"{plan.best.mechanism}, {title}", wide=wide)
+    headings = [changing, "ε0", *(["ε from"] if wide else []), "ε up to", "noise", "sampling", "error"]
+    for heading in (*headings, "bits per client" if wide else "bits"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("bits in total", justify="right", no_wrap=True)
+    for row in rows:
+        errors = (row.noise_mse, row.sampling_mse, row.average_mse, row.bits_per_client)
+        table.add_row(
+            f"{row.cohort if changing == 'k' else row.num_steps:,}",
+            rounded(row.local_epsilon, up=False),
+            *([rounded(row.epsilon.lower, up=False)] if wide else []),
+            rounded(row.epsilon.upper, up=True),
+            *(rounded(value, up=True, digits=3) for value in errors),
+            *([rounded(float(row.total_bits), up=True, digits=3)] if wide else []),
+            style="bold" if row == plan.best else None,
+        )
+    return table
+
+
+def _table(title: str, *, wide: bool = True) -> Table:
+    return Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=not wide,
+    )
+
+
+def _row_json(row: PlanRow) -> dict[str, Any]:
+    return _renamed(
+        {
+            "mechanism": row.mechanism,
+            "cohort": row.cohort,
+            "num_steps": row.num_steps,
+            "local_epsilon": row.local_epsilon,
+            "lower": row.epsilon.lower,
+            "upper": row.epsilon.upper,
+            "noise_mse": row.noise_mse,
+            "sampling_mse": row.sampling_mse,
+            "round_mse": row.round_mse,
+            "average_mse": row.average_mse,
+            "bits_per_report": row.bits_per_report,
+            "bits_per_client": row.bits_per_client,
+            "total_bits": row.total_bits,
+        }
+    )
+
+
+def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """With the command line's word for T."""
+    return {"rounds" if key == "num_steps" else key: value for key, value in values.items()}

@@ -1,0 +1,1 @@
+"""What everything else stands on: batches of vectors, reports and their wire format, checks of arguments."""

@@ -1,0 +1,325 @@
+"""What clients send: compact tensors, one entry per client, with an exact wire form."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuffle_plugins.core.packing import (
+    MAX_BITS,
+    pack_each,
+    pack_records,
+    unpack_each,
+    unpack_records,
+)
+from shuffle_plugins.core.packing import compact_dtype as compact_dtype
+
+_MAGIC = b"SHRP"
+WIRE_VERSION = 1
+_PREFIX = struct.Struct("<4sHB")
+_SIZES = struct.Struct("<QQB")
+_FIELD = struct.Struct("<BBI")
+_CHECKSUM = struct.Struct("<I")
+_CHUNK_BYTES = 1 << 24
+_INTEGER, _FLOAT = 0, 1
+_FLOATS = {32: torch.float32, 64: torch.float64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """One part of every report.
+
+    Attributes:
+        values: (clients,) or (clients, width). Integer tensors hold values in [0, 2**bits); float tensors are
+            float32 or float64.
+        bits: bits of one value on the wire; 32 or 64 for floats.
+
+    Raises:
+        ValueError: if shape, dtype and bits do not fit together, or a value does not fit in its bits.
+    """
+
+    values: Tensor
+    bits: int
+
+    def __post_init__(self) -> None:
+        if self.values.dim() not in (1, 2):
+            raise ValueError(f"a field is (clients,) or (clients, width), got {tuple(self.values.shape)}")
+        if self.values.is_floating_point():
+            if _FLOATS.get(self.bits) != self.values.dtype:
+                raise ValueError(f"a field of {self.values.dtype} cannot be sent in {self.bits} bits")
+            return
+        if self.values.dtype == torch.bool or self.values.is_complex():
+            raise ValueError(f"a field holds integers or floats, got {self.values.dtype}")
+        if not 0 <= self.bits <= MAX_BITS:
+            raise ValueError(f"an integer field takes 0 to {MAX_BITS} bits, got {self.bits}")
+        if self.values.numel() and not (
+            int(self.values.min()) >= 0 and int(self.values.max()) < 1 << self.bits
+        ):
+            raise ValueError(f"a value does not fit in {self.bits} bits")
+
+    @property
+    def width(self) -> int:
+        """Values per report."""
+        return 1 if self.values.dim() == 1 else self.values.shape[1]
+
+    def _holding(self, values: Tensor) -> Field:
+        """This field with other values of its kind, known to fit: the check is most of what a slice costs."""
+        field = object.__new__(Field)
+        object.__setattr__(field, "values", values)
+        object.__setattr__(field, "bits", self.bits)
+        return field
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reports:
+    """Reports of several clients to one mechanism. Their order carries no meaning.
+
+    Attributes:
+        mechanism: name of the mechanism that made them.
+        dim: length of a client's vector.
+        fields: the parts of a report, in the mechanism's order.
+
+    Raises:
+        ValueError: if there is no field or fields differ in length.
+    """
+
+    mechanism: str
+    dim: int
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("reports need at least one field")
+        if len({field.values.shape[0] for field in self.fields}) != 1:
+            raise ValueError("the fields of reports differ in length")
+
+    def __len__(self) -> int:
+        return int(self.fields[0].values.shape[0])
+
+    @property
+    def bits_per_report(self) -> int:
+        """Bits of one report on the wire, header apart."""
+        return sum(field.bits * field.width for field in self.fields)
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes that :meth:`to_bytes` adds to the packed reports, whatever their number."""
+        name = len(self.mechanism.encode())
+        return _PREFIX.size + name + _SIZES.size + _FIELD.size * len(self.fields) + _CHECKSUM.size
+
+    def to(self, device: torch.device | str) -> Reports:
+        """The same reports on another device."""
+        return self._with([field.values.to(device) for field in self.fields])
+
+    def narrow(self, start: int, stop: int) -> Reports:
+        """Reports start..stop."""
+        return self._with([field.values[start:stop] for field in self.fields])
+
+    def permute(self, permutation: Tensor) -> Reports:
+        """The same reports in another order.
+
+        Args:
+            permutation: int64 tensor (reports,), a permutation of their indices.
+
+        Raises:
+            ValueError: if it is not a permutation.
+        """
+        indices = torch.arange(len(self), device=permutation.device)
+        if permutation.dim() != 1 or not torch.equal(permutation.sort().values, indices):
+            raise ValueError(f"not a permutation of {len(self)} reports")
+        return self._with([field.values[permutation.to(field.values.device)] for field in self.fields])
+
+    @classmethod
+    def concat(cls, parts: Sequence[Reports]) -> Reports:
+        """All reports of several batches to the same mechanism.
+
+        Raises:
+            ValueError: if there is no part, or the parts are not of one mechanism, dimension and layout.
+        """
+        if not parts:
+            raise ValueError("nothing to concatenate")
+        first = parts[0]
+        if len({part._layout() for part in parts}) != 1:
+            raise ValueError("reports of different mechanisms, dimensions or layouts cannot be mixed")
+        columns = zip(*(part.fields for part in parts), strict=True)
+        return first._with([torch.cat([field.values for field in column]) for column in columns])
+
+    def to_bytes(self) -> bytes:
+        """Versioned header, the packed reports, a checksum.
+
+        Integers take exactly their bits, padded to a whole byte once at the end; floats are little-endian.
+        """
+        integers, floats = self._columns()
+        parts = [self._header(len(self))]
+        if integers:
+            parts.append(pack_records(integers).numpy().tobytes())
+        body = b"".join(parts + [array.tobytes() for array in floats])
+        return body + _CHECKSUM.pack(zlib.crc32(body))
+
+    def each_to_bytes(self) -> list[bytes]:
+        """Every report by itself, as :meth:`to_bytes` of that one alone would write it, but all in one go.
+
+        For a host that simulates many clients, each of which sends its own message.
+        """
+        integers, floats = self._columns()
+        header = self._header(1)
+        columns = [pack_each(integers).numpy()] if integers else []
+        columns += [array.view(np.uint8) for array in floats]
+        size = len(header) + sum(column.shape[1] for column in columns)
+        step = max(1, _CHUNK_BYTES // size)
+        messages = []
+        for start in range(0, len(self), step):
+            parts = [column[start : start + step] for column in columns]
+            table = np.empty((parts[0].shape[0], size), dtype=np.uint8)
+            table[:, : len(header)] = np.frombuffer(header, dtype=np.uint8)
+            np.concatenate(parts, axis=1, out=table[:, len(header) :])
+            bodies = (row.tobytes() for row in table)
+            messages += [body + _CHECKSUM.pack(zlib.crc32(body)) for body in bodies]
+        return messages
+
+    def _header(self, count: int) -> bytes:
+        name = self.mechanism.encode()
+        parts = [_PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)), name]
+        parts.append(_SIZES.pack(self.dim, count, len(self.fields)))
+        for field in self.fields:
+            kind = _FLOAT if field.values.is_floating_point() else _INTEGER
+            parts.append(_FIELD.pack(kind, field.bits, field.width))
+        return b"".join(parts)
+
+    def _columns(self) -> tuple[list[tuple[Tensor, int]], list[np.ndarray]]:
+        """The integer fields (reports, width) with their bits, and the others as little-endian arrays."""
+        integers = []
+        floats = []
+        for field in self.fields:
+            values = field.values.detach().cpu().reshape(len(self), field.width)
+            if values.is_floating_point():
+                floats.append(np.ascontiguousarray(values.numpy(), dtype=f"<f{field.bits // 8}"))
+            else:
+                integers.append((values, field.bits))
+        return integers, floats
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Rebuild what :meth:`to_bytes` wrote.
+
+        The checksum finds accidents, not forgeries; a mechanism checks the values again before it sums them.
+
+        Raises:
+            ValueError: if the bytes are truncated, altered, or of another version.
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise ValueError(f"reports come as bytes, got {type(data).__name__}")
+        try:
+            return cls._parse(memoryview(data))
+        except (struct.error, UnicodeDecodeError) as error:
+            raise ValueError("not the bytes of reports: truncated or malformed") from error
+
+    @classmethod
+    def from_each(cls, messages: Sequence[bytes]) -> Reports:
+        """One batch out of messages of one report each, in their order: the inverse of :meth:`each_to_bytes`.
+
+        Raises:
+            ValueError: if there is no message, one is not the bytes of exactly one report, or they are not
+                all of one mechanism, dimension and layout.
+        """
+        if not messages:
+            raise ValueError("nothing to read")
+        first = cls.from_bytes(messages[0])
+        if len(first) != 1:
+            raise ValueError(f"not the bytes of one report: there are {len(first)}")
+        header, size = first._header(1), len(messages[0])
+        body = size - _CHECKSUM.size
+        for data in messages:
+            if len(data) != size or data[: len(header)] != header:
+                raise ValueError("reports of different mechanisms, dimensions or layouts cannot be mixed")
+            if zlib.crc32(memoryview(data)[:body]) != _CHECKSUM.unpack_from(data, body)[0]:
+                raise ValueError("the bytes of the reports are corrupted: the checksum does not match")
+        step = max(1, _CHUNK_BYTES // size)
+        parts = [
+            first._parse_table(b"".join(messages[start : start + step]), len(header), size)
+            for start in range(0, len(messages), step)
+        ]
+        return first._with([torch.cat(column) for column in zip(*parts, strict=True)])
+
+    def _parse_table(self, joined: bytes, at: int, size: int) -> list[Tensor]:
+        """The fields of joined messages of this layout, ``at`` bytes of header and ``size`` in all each."""
+        table = np.frombuffer(joined, dtype=np.uint8).reshape(-1, size)
+        integers = [field for field in self.fields if not field.values.is_floating_point()]
+        packed = (sum(field.bits * field.width for field in integers) + 7) // 8
+        rows = torch.from_numpy(table[:, at : at + packed].copy())
+        unpacked = iter(
+            unpack_each(rows, [(field.bits, field.width) for field in integers]) if integers else ()
+        )
+        at += packed
+        columns = []
+        for field in self.fields:
+            if not field.values.is_floating_point():
+                values = next(unpacked)
+            else:
+                stop = at + field.bits // 8 * field.width
+                array = np.ascontiguousarray(table[:, at:stop]).view(f"<f{field.bits // 8}")
+                values = torch.from_numpy(array.astype(f"=f{field.bits // 8}"))
+                at = stop
+            columns.append(values if field.values.dim() == 2 else values.squeeze(1))
+        return columns
+
+    @classmethod
+    def _parse(cls, data: memoryview) -> Self:
+        magic, version, name_length = _PREFIX.unpack_from(data)
+        if magic != _MAGIC:
+            raise ValueError("not the bytes of reports")
+        if version != WIRE_VERSION:
+            raise ValueError(f"reports of wire version {version}; this library reads version {WIRE_VERSION}")
+        end = len(data) - _CHECKSUM.size
+        if end < 0 or zlib.crc32(data[:end]) != _CHECKSUM.unpack_from(data, end)[0]:
+            raise ValueError("the bytes of the reports are corrupted: the checksum does not match")
+        at = _PREFIX.size
+        name = bytes(data[at : at + name_length]).decode()
+        at += name_length
+        dim, count, num_fields = _SIZES.unpack_from(data, at)
+        at += _SIZES.size
+        layout = [_FIELD.unpack_from(data, at + i * _FIELD.size) for i in range(num_fields)]
+        at += num_fields * _FIELD.size
+        if any(bits * width == 0 and width != 1 for _, bits, width in layout) or (
+            count and not any(bits for _, bits, _ in layout)
+        ):
+            raise ValueError("not the bytes of reports: a part of a report has no size")
+        if any(kind != _INTEGER and not (kind == _FLOAT and bits in _FLOATS) for kind, bits, _ in layout):
+            raise ValueError("not the bytes of reports: unknown kind of field")
+        if any(kind == _INTEGER and bits > MAX_BITS for kind, bits, _ in layout):
+            raise ValueError(f"not the bytes of reports: an integer of more than {MAX_BITS} bits")
+        integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
+        packed = (integer_bits * count + 7) // 8
+        float_bytes = sum(bits // 8 * width * count for kind, bits, width in layout if kind == _FLOAT)
+        if at + packed + float_bytes != end:
+            raise ValueError("the bytes of the reports are corrupted: the length does not match the header")
+        stream = np.frombuffer(data[at : at + packed], dtype=np.uint8).copy()
+        integers = [(bits, width) for kind, bits, width in layout if kind == _INTEGER]
+        unpacked = iter(unpack_records(torch.from_numpy(stream), integers, count) if integers else ())
+        at += packed
+        fields = []
+        for kind, bits, width in layout:
+            if kind == _INTEGER:
+                values = next(unpacked)
+            else:
+                size = bits // 8 * width * count
+                array = np.frombuffer(data[at : at + size], dtype=f"<f{bits // 8}").reshape(count, width)
+                values = torch.from_numpy(array.astype(f"=f{bits // 8}"))
+                at += size
+            fields.append(Field(values if kind == _FLOAT or width != 1 else values.squeeze(1), bits))
+        return cls(mechanism=name, dim=dim, fields=tuple(fields))
+
+    def _layout(self) -> tuple[object, ...]:
+        shape = tuple((field.bits, field.values.shape[1:], field.values.dtype) for field in self.fields)
+        return self.mechanism, self.dim, shape
+
+    def _with(self, values: Sequence[Tensor]) -> Reports:
+        fields = tuple(field._holding(value) for value, field in zip(values, self.fields, strict=True))
+        return Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)

@@ -1,0 +1,190 @@
+r"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
+
+A record x lies in an interval and is released as x + noise. For these three noises the two ends of the
+interval are the worst pair of records at every ε (``docs/accounting-noise.md``, Theorem 2), and of the two
+weights of a report at least one is 1: the law lies on the two edges (r, 1) and (1, r).
+
+Continuous weights are spread over a few levels at equal mean, which is an upper bound.
+
+Source of the Laplace blanket: Balle, Bell, Gascón, Nissim 2019, §5 (there for the unit interval).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+
+_CELLS = 1 << 13
+_FEWEST_LEVELS, _MOST_LEVELS = 6, 96
+_TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
+_LOG_LEVELS = 0.2  # levels spread by the logarithm of the weight, relative to the others
+_EXCESS = 1e-3  # of the information, that spreading over levels may add
+_LARGEST_LOG_WEIGHT = 150.0
+
+
+def laplace_blanket(local_epsilon: float) -> Blanket:
+    r"""Laplace noise on an interval: x in [−1, 1] is released as x + Laplace(2/ε0).
+
+    Under the blanket, of mass e^(−ε0/2), a weight has density e^(−ε0/2)·r^(−3/2)/4 on (1, e^ε0) and an atom
+    of mass e^(−ε0)/2 at e^ε0; the other weight is then 1.
+
+    Args:
+        local_epsilon: ε0 in nats: interval length over the scale of the noise.
+
+    Raises:
+        ValueError: if ε0 is out of range.
+    """
+    check_local_epsilon(local_epsilon)
+    if local_epsilon > _LARGEST_LOG_WEIGHT:
+        raise ValueError(
+            f"Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
+            "use Blanket.generic"
+        )
+    log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
+    # From weight a to b: ω mass e^(−ε0/2)/2·(a^(−1/2) − b^(−1/2)), record's e^(−ε0/2)/2·(b^(1/2) − a^(1/2)).
+    gap = np.diff(log_weights) / 2
+    rising = -np.expm1(-gap) / 2
+    blanket = rising * np.exp(-(local_epsilon + log_weights[:-1]) / 2)
+    record = rising * np.exp((log_weights[1:] - local_epsilon) / 2)
+    return _on_levels(log_weights, blanket, record, last=math.exp(-local_epsilon) / 2, tail=0.0)
+
+
+def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
+    r"""Two-sided geometric noise: x in {0, …, steps} is released as x + k with P[k] ∝ e^(−|k|·ε0/steps).
+
+    Args:
+        local_epsilon: ε0 in nats, between the two ends.
+        steps: largest record, at least 1.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_local_epsilon(local_epsilon)
+    if type(steps) is not int or steps < 1:
+        raise ValueError(f"steps must be an int of at least 1, got {steps!r}")
+    if local_epsilon > _LARGEST_LOG_WEIGHT:
+        raise ValueError(
+            f"discrete Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
+            "use Blanket.generic"
+        )
+    rate = local_epsilon / steps
+    scale = math.tanh(rate / 2)  # P[k = 0]
+    last = math.exp(-local_epsilon) / (1 + math.exp(-rate))
+    # y above the middle has weight e^{(2y − steps)·rate} and ω mass scale·e^{−y·rate}.
+    y = np.arange(steps // 2 + 1, steps, dtype=np.float64)
+    weight, mass = np.exp((2 * y - steps) * rate), scale * np.exp(-y * rate)
+    middle = scale * math.exp(-local_epsilon / 2) if steps % 2 == 0 else 0.0
+    if len(y) <= _MOST_LEVELS:
+        return Blanket(
+            local_epsilon=local_epsilon,
+            differing=last,
+            low=middle,
+            edges=tuple(zip(weight.tolist(), mass.tolist(), strict=True)),
+            exact=True,
+        )
+    log_weights = np.linspace(0.0, local_epsilon, _CELLS + 1)
+    cell = np.clip(np.searchsorted(log_weights, np.log(weight), side="right") - 1, 0, _CELLS - 1)
+    blanket = np.bincount(cell, weights=mass, minlength=_CELLS).astype(np.float64)
+    record = np.bincount(cell, weights=mass * weight, minlength=_CELLS).astype(np.float64)
+    return _on_levels(log_weights, blanket, record, last=last, tail=0.0, low=middle)
+
+
+def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Blanket:
+    r"""Gaussian noise on an interval: x in [−radius, radius] is released as x + N(0, sigma²).
+
+    Such a report is not ε0-LDP for any ε0: its weights have no bound. They are cut at a level, which becomes
+    the blanket's ``local_epsilon``; the P mass of the client's own report above it is the blanket's ``tail``,
+    and δ pays for it once per round and participation.
+
+    Args:
+        sigma: standard deviation of the noise, in the units of the record.
+        radius: half the length of the interval.
+        tail: the most mass that the cut may cost, in (0, 0.01].
+
+    Raises:
+        ValueError: if an argument is out of range, or the noise too small for weights to be represented.
+    """
+    if not (math.isfinite(sigma) and math.isfinite(radius) and sigma > 0 and radius > 0):
+        raise ValueError(f"sigma and radius must be positive numbers, got {sigma!r} and {radius!r}")
+    if not 0 < tail <= 0.01:
+        raise ValueError(f"tail must be in (0, 0.01], got {tail!r}")
+    a = radius / sigma
+    largest = 2 * a * (a - float(special.ndtri(tail)))
+    if not largest <= _LARGEST_LOG_WEIGHT:
+        raise ValueError(
+            f"sigma={sigma!r} is too little noise for a radius of {radius!r}: a report would speak for its "
+            f"client with odds of e^{largest:.0f}, above e^{_LARGEST_LOG_WEIGHT:g}; add noise, or allow more "
+            "tail"
+        )
+    log_weights = np.linspace(0.0, largest, _CELLS + 1)
+    y = log_weights / (2 * a)  # in units of sigma
+    blanket, record = _between(y + a), _between(y - a)
+    beyond = float(special.ndtr(-(y[-1] + a)))
+    lost = max(float(special.ndtr(-(y[-1] - a))) - math.exp(largest) * beyond, 0.0)
+    return _on_levels(log_weights, blanket, record, last=beyond, tail=lost)
+
+
+def _between(z: Floats) -> Floats:
+    """Standard normal mass between neighbouring points, increasing, from the nearer tail."""
+    below, above = np.diff(special.ndtr(z)), -np.diff(special.ndtr(-z))
+    return np.asarray(np.where(z[:-1] > 0, above, below), dtype=np.float64)
+
+
+def _on_levels(
+    log_weights: Floats, blanket: Floats, record: Floats, *, last: float, tail: float, low: float = 0.0
+) -> Blanket:
+    """Spread one edge of a blanket over levels of r, at equal mean.
+
+    Args:
+        log_weights: increasing logs of r, from 0 to the largest, shape (cells + 1,).
+        blanket: ω mass between neighbours, shape (cells,).
+        record: the record's own mass there, r times as much.
+        last: ω mass at the largest weight.
+        tail: what was cut.
+        low: ω mass at (1, 1).
+    """
+    weights = np.exp(log_weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        second = np.where(blanket > 0, record * (record / blanket), 0.0)
+    offset = np.expm1(log_weights)
+    information = float((second - 2 * record + blanket).sum()) + last * float(offset[-1]) ** 2
+    # For a given number of levels the least is added if their distance goes as the density to the power −1/3.
+    # Some more do the same for the logarithms of weights, which decide where few clients take part, and keep
+    # the record's tail where it is.
+    crowding = np.cumsum(np.cbrt(blanket * np.diff(weights) ** 2))
+    log_crowding = np.cumsum(np.cbrt(record * np.diff(log_weights) ** 2))
+    remaining = np.cumsum(record[::-1])[::-1] + last * weights[-1]
+    tail_depth = np.log(remaining[0] / np.maximum(np.append(remaining[1:], last * weights[-1]), 1e-300))
+    crowding = (
+        crowding / crowding[-1] + _LOG_LEVELS * log_crowding / log_crowding[-1] + _TAIL_LEVELS * tail_depth
+    )
+    count = _FEWEST_LEVELS
+    while True:
+        wanted = np.linspace(0.0, crowding[-1], count)[1:-1]
+        knots = np.unique(np.concatenate([[0], np.searchsorted(crowding, wanted) + 1, [len(blanket)]]))
+        w, r, s = (np.add.reduceat(column, knots[:-1]) for column in (blanket, record, second))
+        below, above = weights[knots[:-1]], weights[knots[1:]]
+        added = float(((below + above) * r - below * above * w - s).sum())
+        if added <= _EXCESS * information or count >= _MOST_LEVELS:
+            break
+        count += 2
+    share = np.clip(r - below * w, 0.0, w * (above - below)) / (above - below)
+    mass = np.append(w - share, last)
+    mass[1:] += share
+    differing, edges = (
+        float(mass[-1]),
+        list(zip(weights[knots][1:-1].tolist(), mass[1:-1].tolist(), strict=True)),
+    )
+    return Blanket(
+        local_epsilon=float(log_weights[-1]),
+        differing=differing,
+        low=low + 2 * float(mass[0]),
+        edges=tuple((weight, m) for weight, m in edges if m > 0),
+        tail=tail,
+        exact=False,
+    )

@@ -1,0 +1,55 @@
+r"""How much Gaussian noise (ε0, δ0) takes: the analytic calibration. Torch-free.
+
+Balle, Wang 2018, "Improving the Gaussian mechanism for differential privacy", Theorem 8: noise N(0, σ²) on
+records at distance Δ is (ε, δ)-private if and only if
+:math:`Φ(\frac{Δ}{2σ} - \frac{εσ}{Δ}) - e^ε Φ(-\frac{Δ}{2σ} - \frac{εσ}{Δ}) \le δ`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from scipy import special
+
+from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+
+_MARGIN = 1e-9
+
+
+def check_local_delta(local_delta: float) -> float:
+    """Return δ0 as a float.
+
+    Raises:
+        ValueError: unless it is a number in [1e-30, 0.1].
+    """
+    if isinstance(local_delta, bool) or not isinstance(local_delta, (int, float)):
+        raise ValueError(f"local_delta must be a number, got {local_delta!r}")
+    if not 1e-30 <= local_delta <= 0.1:
+        raise ValueError(f"local_delta must be in [1e-30, 0.1], got {local_delta!r}")
+    return float(local_delta)
+
+
+def gaussian_delta(ratio: float, *, epsilon: float) -> float:
+    """The least δ of noise whose standard deviation is ``ratio`` times the distance of the records."""
+    half, shift = 0.5 / ratio, epsilon * ratio
+    log_first = float(special.log_ndtr(half - shift))
+    log_second = epsilon + float(special.log_ndtr(-half - shift))
+    return math.exp(log_first) * -math.expm1(log_second - log_first)
+
+
+@lru_cache(maxsize=256)
+def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
+    """Standard deviation of the least noise that is (ε0, δ0)-private, per unit of distance; rounded up.
+
+    Raises:
+        ValueError: if ε0 or δ0 is out of range.
+    """
+    epsilon, delta = check_local_epsilon(local_epsilon), check_local_delta(local_delta)
+
+    def excess(log_ratio: float) -> float:
+        found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)
+        return math.log(max(found, 1e-300) / delta)
+
+    return math.exp(zero_between(excess, -8.0, 72.0, xtol=1e-13, rtol=1e-13)) * (1 + _MARGIN)

@@ -1,0 +1,119 @@
+r"""A public random projection in one pass over the data: mix, then fold with a pattern of signs.
+
+A row of length d is multiplied by public signs, and every block of up to 1024 columns by an orthonormal
+Hadamard matrix, which spreads single large entries; then it is multiplied by public signs again, cut into B
+pieces of length k, and the pieces are added up with the signs of a row of a Hadamard matrix, the *pattern* b:
+
+.. math:: y_g = \sum_{c < B} H_{bc}\,w_{ck+g}, \qquad w = D_2 H_{1024} D_1 x.
+
+Let W_b be that map. Rows of a Hadamard matrix are orthogonal, so over a uniform pattern
+:math:`E[W_b^T W_b] = I`, exactly and whatever the public signs. Over these :math:`E‖y‖^2 = ‖x‖^2` and
+:math:`Var(‖y‖^2) = 2\sum_g \sum_{c \ne c'} E[w_{ck+g}^2 w_{c'k+g}^2]`, about 2‖x‖⁴/k for a row without
+structure, as for the subsampled Hadamard transform; but a row costs one pass and short transforms, all
+patterns share the public signs, and the sum of any number of reports is brought back by one transform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.compressors.public_bits import public_signs
+from shuffle_plugins.core.rows import Rows
+
+_MIXED = 1024
+_CHUNK_VALUES = 1 << 18
+_EXTREME = 1e15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Folding:
+    """The maps W_b of one public seed.
+
+    Args:
+        dim: d, length of a row.
+        size: k, length of a folded row; at ``dim`` nothing is folded and W is D_2.
+        seed: any whole number, public.
+    """
+
+    dim: int
+    size: int
+    seed: int
+    block: int = field(init=False)
+    """Columns mixed together."""
+    padded: int = field(init=False)
+    """Length of a mixed row, a multiple of ``block``."""
+    folds: int = field(init=False)
+    """B, pieces of a row."""
+    patterns: int = field(init=False)
+    """How many patterns there are: the next power of two."""
+    before: Tensor = field(init=False, repr=False)
+    """D_1, (dim,) int8."""
+    after: Tensor = field(init=False, repr=False)
+    """D_2, (folds·size,) int8."""
+
+    def __post_init__(self) -> None:
+        block = 1 if self.size == self.dim else min(padded_dim(self.dim), _MIXED)
+        padded = -(-self.dim // block) * block
+        folds = -(-padded // self.size)
+        values = {
+            "block": block,
+            "padded": padded,
+            "folds": folds,
+            "patterns": padded_dim(folds),
+            "before": public_signs("fold before", seed=self.seed, count=self.dim),
+            "after": public_signs("fold after", seed=self.seed, count=folds * self.size),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def project(self, x: Rows, patterns: Tensor, *, factors: Tensor) -> Tensor:
+        """factors[i]·W_b x_i for each client's pattern b, (clients, size).
+
+        Args:
+            x: (clients, dim).
+            patterns: int64 (clients,), in [0, patterns).
+            factors: (clients,); factors[i]·x_i must be in the range of the dtype.
+        """
+        device = x.device
+        wide = -(-self.folds * self.size // self.block) * self.block
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=device))
+        folded = torch.empty(x.num_rows, self.size, dtype=x.compute_dtype, device=device)
+        careful = x.num_rows > 0 and float(factors.min()) < 1 / _EXTREME
+        dtype = torch.float64 if careful else x.compute_dtype
+        before, after = self.before.to(device, dtype), self.after.to(device, dtype)
+        step = max(1, _CHUNK_VALUES // wide)
+        work = torch.zeros(min(step, x.num_rows), wide, dtype=dtype, device=device)
+        for start in range(0, x.num_rows, step):
+            stop = min(start + step, x.num_rows)
+            rows = work[: stop - start]
+            rows[:, self.dim :] = 0
+            torch.mul(x.narrow(start, stop).dense(), before, out=rows[:, : self.dim])
+            if self.block > 1:
+                blocks = rows.view(-1, self.block)
+                hadamard_transform(blocks, out=blocks)
+            pieces = rows[:, : len(after)].mul_(after).view(-1, self.folds, self.size)
+            weights = signs[start:stop].to(dtype) * (factors[start:stop] * self.block**-0.5).unsqueeze(1)
+            folded[start:stop] = torch.bmm(weights.to(dtype).unsqueeze(1), pieces).squeeze(1)
+        return folded
+
+    def unfold(self, sums: Tensor) -> Tensor:
+        """The sum over patterns of W_bᵀ sums[b], (dim,), for sums (patterns, size)."""
+        pieces = hadamard_transform(sums.T.contiguous()).T[: self.folds]
+        return self._unmixed(pieces.reshape(1, -1)).squeeze(0)
+
+    def unfold_each(self, folded: Tensor, patterns: Tensor) -> Tensor:
+        """W_bᵀ y_i for each client's pattern b, (clients, dim), for folded rows (clients, size)."""
+        signs = hadamard_signs(patterns.unsqueeze(1), torch.arange(self.folds, device=folded.device))
+        pieces = signs.to(folded.dtype).unsqueeze(2) * folded.unsqueeze(1)
+        return self._unmixed(pieces.flatten(1))
+
+    def _unmixed(self, pieces: Tensor) -> Tensor:
+        mixed = pieces.mul(self.after.to(pieces.device))[:, : self.padded]
+        if self.block > 1:
+            blocks = mixed.reshape(-1, self.block)
+            mixed = hadamard_transform(blocks, normalized=True).view(len(mixed), -1)
+        return mixed[:, : self.dim] * self.before.to(pieces.device)

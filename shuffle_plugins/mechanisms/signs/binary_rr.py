@@ -1,0 +1,88 @@
+"""Unbiased binary randomized response of one number."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds, bit_blanket
+from shuffle_plugins.mechanisms.signs.sign_reports import random_signs, sign_log_likelihood, sign_values
+from shuffle_plugins.randomness import Randomness
+
+
+class BinaryRandomizedResponse(LocalRandomizer):
+    r"""One number x in [-radius, radius], sent as one sign.
+
+    The sign is + with probability :math:`\frac12 + \frac{x}{2r} \cdot \frac{e-1}{e+1}`, :math:`e = e^{ε_0}`,
+    and stands for :math:`\pm r (e+1)/(e-1)` (2RR, Algorithm 2.2.1 and Theorem 2.4.1 of Girgis's thesis; here
+    ε0 is exact). Probabilities are multiples of 2**-62, rounded so that ε0 is never exceeded.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: 1.
+        radius: largest absolute value.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "binary-rr"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    def __init__(self, *, local_epsilon: float, dim: int = 1, radius: float = 1.0) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        if dim != 1:
+            raise ValueError(f"{self.name} takes one number per client (dim=1), got dim={dim}")
+        self._thresholds = SignThresholds.of(local_epsilon)
+
+    @property
+    def bits_per_report(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def report_value(self) -> float:
+        """Absolute value that a sign stands for, radius·(e+1)/(e-1)."""
+        return self.radius / self._thresholds.gain
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """Variance of each report, report_value² - x², (clients,)."""
+        values = self._rows(x).dense().squeeze(1)
+        return self.report_value**2 - values.double().square()
+
+    def blanket(self) -> Blanket:
+        """One bit, counted exactly."""
+        return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the values, (1,) float32.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's.
+        """
+        self._own(reports, fields=1)
+        total = sign_values(reports.fields[0]).sum(dtype=torch.int64)
+        return (total.double() * self.report_value).to(torch.float32).reshape(1)
+
+    def outcomes(self) -> Reports:
+        """Minus and plus."""
+        return self._reports(torch.arange(2, dtype=torch.uint8))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each sign, had its client held x (1,); thresholds as they are rounded."""
+        value = x.detach().reshape(1).clamp(-self.radius, self.radius) / self.radius
+        return sign_log_likelihood(sign_values(reports.fields[0]), value, thresholds=self._thresholds)
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        values = x.dense().squeeze(1).to(norms.dtype) * self._factors(norms) / self.radius
+        plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
+        return self._reports(plus)
+
+    def _reports(self, plus: Tensor) -> Reports:
+        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(plus, 1),))

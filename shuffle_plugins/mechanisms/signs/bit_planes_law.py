@@ -1,0 +1,195 @@
+r"""Bit planes: weights, budgets, worst variance, and the best numbers of levels and samples. Torch-free.
+
+A number x in [-1, 1] is :math:`x = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` with signs σ_k and a rest w in
+[-1, 1]. Each of the m levels is sent by itself: one coordinate out of each of s blocks, as a sign of gain
+:math:`g_k`. With :math:`W_k = 2^{-k}`, :math:`W_m = 2^{-(m-1)}` and :math:`A = \sum` (block length)², the
+worst variance over [-1, 1]^d is
+
+.. math:: A \sum_{k \le m} W_k^2 / g_k^2 - d \sum_{k<m} W_k^2,
+
+attained where the rest is 0. With budgets v_k per sign, :math:`g_k = \tanh(v_k/2)`, it is least where
+:math:`W_k^2 \cosh(v_k/2) / \sinh^3(v_k/2)` is the same for all levels. For small ε0 these are the budgets
+proportional to :math:`W_k^{2/3}` of Girgis's thesis (Section 3.5); for one number and a large ε0 they are
+several times better.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.mechanisms.signs.randomized_response_law import randomized_response_blanket
+from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
+
+MAX_LEVELS = 32
+_PATIENCE = 2
+_HALVINGS = 60
+_NEWTON_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledPlan:
+    """How a vector is sampled.
+
+    Attributes:
+        levels: m, bit planes.
+        samples: s, coordinates sent of each plane.
+    """
+
+    levels: int
+    samples: int
+
+
+def plane_weights(levels: int) -> tuple[float, ...]:
+    """W_k of each level: 1/2, 1/4, …, and twice the last power once more; 1 for one level."""
+    return (*(2.0**-k for k in range(1, levels)), 2.0 ** -(levels - 1))
+
+
+def budgets(
+    levels: int, *, per_place: float | NDArray[np.float64], constants: Constants = Constants.EXACT
+) -> NDArray[np.float64]:
+    """Budgets of one sign of each level, (levels,) or (levels, plans), which add up to ``per_place``.
+
+    Args:
+        levels: m.
+        per_place: ε0 / samples, one value or one for each of several plans.
+        constants: the thesis's are proportional to W^(2/3).
+    """
+    total = np.asarray(per_place, dtype=np.float64)
+    weights = np.array(plane_weights(levels)).reshape(-1, *[1] * total.ndim)
+    printed: NDArray[np.float64] = total * weights ** (2 / 3) / np.sum(weights ** (2 / 3))
+    if constants is Constants.THESIS or levels == 1:
+        return printed
+    log_squares = 2 * np.log(weights)
+    low, high = log_squares.min() + _log_slope(total), _log_slope(total / levels)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        too_much = _budget_of_log_slope(middle - log_squares).sum(axis=0) > total
+        low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+    filled = _budget_of_log_slope(high - log_squares)
+    exactly: NDArray[np.float64] = filled * (total / filled.sum(axis=0))
+    return exactly
+
+
+def _log_slope(budget: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(cosh(v/2) / sinh³(v/2)), minus the derivative of 1/tanh²(v/2)."""
+    half = budget / 2
+    decay = -np.expm1(-2 * half)
+    slope: NDArray[np.float64] = 2 * math.log(2) - 2 * half + np.log1p(np.exp(-2 * half)) - 3 * np.log(decay)
+    return slope
+
+
+def _budget_of_log_slope(log_slope: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse of :func:`_log_slope`. With t = 1/tanh(v/2) = 1 + u the slope is u(u + 1)(u + 2).
+
+    Newton's method from above: the polynomial is increasing and convex.
+    """
+    u = np.exp(np.minimum(log_slope - math.log(2), log_slope / 3))
+    slope = np.exp(log_slope)
+    for _ in range(_NEWTON_STEPS):
+        u = u - (u * (u + 1) * (u + 2) - slope) / (3 * u * u + 6 * u + 2)
+    budget: NDArray[np.float64] = np.log1p(2 / u)
+    return budget
+
+
+def best_plan(
+    *,
+    local_epsilon: float,
+    dim: int,
+    levels: int | None = None,
+    samples: int | None = None,
+    constants: Constants = Constants.EXACT,
+) -> SampledPlan:
+    """The plan of least worst variance; what is given is kept. Ties go to fewer bits.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_local_epsilon(local_epsilon)
+    check_dim(dim)
+    if levels is not None and (type(levels) is not int or not 1 <= levels <= MAX_LEVELS):
+        raise ValueError(f"levels must be a whole number in [1, {MAX_LEVELS}], got {levels!r}")
+    if samples is not None and (type(samples) is not int or not 1 <= samples <= dim):
+        raise ValueError(f"samples must be a whole number in [1, dim={dim}], got {samples!r}")
+    return _best_plan(local_epsilon, dim, levels, samples, Constants(constants))
+
+
+@lru_cache(maxsize=1024)
+def _best_plan(
+    local_epsilon: float, dim: int, levels: int | None, samples: int | None, constants: Constants
+) -> SampledPlan:
+    counts = (
+        np.arange(1, min(dim, math.ceil(local_epsilon) + 1) + 1) if samples is None else np.array([samples])
+    )
+    best, plan, since = math.inf, SampledPlan(levels=1, samples=1), 0
+    for m in range(1, MAX_LEVELS + 1) if levels is None else (levels,):
+        worst = _worst_variances(local_epsilon, dim, m, counts, constants)
+        at = int(worst.argmin())
+        since += 1
+        if worst[at] < best * (1 - 1e-9):
+            best, plan, since = float(worst[at]), SampledPlan(levels=m, samples=int(counts[at])), 0
+        if since == _PATIENCE:
+            break
+    return plan
+
+
+def _worst_variances(
+    local_epsilon: float, dim: int, levels: int, counts: NDArray[np.int64], constants: Constants
+) -> NDArray[np.float64]:
+    short, longer = dim // counts, dim % counts
+    lengths = ((longer, short + 1), (counts - longer, short))
+    spent = budgets(levels, per_place=local_epsilon / counts, constants=constants)
+    total = np.zeros(len(counts))
+    for k, weight in enumerate(plane_weights(levels)):
+        half = spent[k] / 2
+        noise = 1 / np.sinh(half) ** 2 if constants is Constants.EXACT else 1 / half**2
+        for blocks, length in lengths:
+            excess = worst_excess(length, last=k == levels - 1, constants=constants)
+            total += weight**2 * blocks * length * (length * noise + excess)
+    return total
+
+
+def worst_excess(length: NDArray[np.int64], *, last: bool, constants: Constants) -> NDArray[np.float64]:
+    r"""Largest variance of one coordinate of one plane in units of W², less length·(1/g² - 1).
+
+    It is :math:`b - w^2` for the value w in a block of length b, and :math:`2b(w + 1) - (w + 1)^2` with the
+    thesis's constants, which count what is not sampled as the low end.
+    """
+    b = length.astype(np.float64)
+    if constants is Constants.EXACT:
+        return b if last else b - 1
+    above = np.minimum(b, 2.0) if last else np.full_like(b, 2.0)
+    return 2 * b * above - above**2
+
+
+def sampled_blanket(*, local_epsilon: float, plan: SampledPlan, dim: int, constants: Constants) -> Blanket:
+    """One sign is exactly the generic blanket; several signs, or looser constants, are bounded by it."""
+    if plan.levels * plan.samples == 1 and constants is Constants.EXACT:
+        return randomized_response_blanket(local_epsilon=local_epsilon, dim=dim)
+    return Blanket.generic(local_epsilon, exact=False)
+
+
+def sampled_bits_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+    """Blanket of ``sampled-bits`` with its defaults.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    plan = best_plan(local_epsilon=local_epsilon, dim=dim, levels=1)
+    return sampled_blanket(local_epsilon=local_epsilon, plan=plan, dim=dim, constants=Constants.EXACT)
+
+
+def bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+    """Blanket of ``linf-bit-planes`` with its defaults.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    plan = best_plan(local_epsilon=local_epsilon, dim=dim)
+    return sampled_blanket(local_epsilon=local_epsilon, plan=plan, dim=dim, constants=Constants.EXACT)

@@ -1,0 +1,94 @@
+r"""How large a coefficient of a rotated vector a mechanism provides for. Torch-free.
+
+All levels are in units of :math:`r/\sqrt{size}`, what every coefficient would be if all were equal.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.core.checks import check_dim
+
+_HALVINGS = 80
+
+
+class Oversized(StrEnum):
+    """What becomes of coefficients that are larger than the rotation makes likely.
+
+    ``CLIP``: the ball is so large that, with probability 1 - β over the rotation's signs, no coefficient of
+    any client is clipped: a sub-Gaussian and a union bound. Otherwise those coefficients are clipped, with a
+    bias.
+
+    ``BALANCE``: the ball that minimises variance/n + bias² for n clients with the same vector, its rotated
+    entries as good as normal. Always biased: hardly where n is large beside the variance of one report, and
+    down to a shrunk estimate of little but directions where it is small.
+
+    ``BOUND``: the ball of radius r, which no coefficient can leave. Always unbiased, and of size/level² times
+    the variance.
+    """
+
+    CLIP = "clip"
+    BALANCE = "balance"
+    BOUND = "bound"
+
+
+def sound_level(*, size: int, clients: int, failure: float) -> float:
+    r"""Level that no coefficient of any client passes, but with probability β: at most :math:`\sqrt{size}`.
+
+    :math:`P(\max |w| > t) \le 2 \, size \, n \exp(-size\,t^2/(2 r^2))` gives
+    :math:`\sqrt{2 \log(2 \, size \, n/β)}`.
+    """
+    return min(math.sqrt(2 * math.log(2 * size * clients / failure)), math.sqrt(size))
+
+
+def thesis_level(*, size: int, clients: int, failure: float) -> float:
+    """As printed in Algorithm 3.6.1 of Girgis's thesis: 10·sqrt(log(size·n/β))."""
+    return 10 * math.sqrt(math.log(size * clients / failure))
+
+
+def balanced_level(*, size: int, clients: int, noise: float) -> float:
+    r"""Level c that minimises :math:`c^2 \, noise/n + E[(|g| - c)_+^2]`, g standard normal.
+
+    Args:
+        size: number of coefficients; the level is at most its square root.
+        clients: n.
+        noise: variance of one report at level 1, in units of r².
+    """
+
+    def slope(level: float) -> float:
+        density = math.exp(-level * level / 2) / math.sqrt(2 * math.pi)
+        above = math.erfc(level / math.sqrt(2)) / 2
+        return level * noise / clients - 2 * (density - level * above)
+
+    low, high = 0.0, math.sqrt(size)
+    if slope(high) <= 0:
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return high
+
+
+def check_expected(*, clients: int, failure: float) -> None:
+    """Check how many clients are expected and how often one may be clipped.
+
+    Raises:
+        ValueError: unless they are a positive whole number and a probability.
+    """
+    if type(clients) is not int or clients < 1:
+        raise ValueError(f"clients must be a positive whole number, got {clients!r}")
+    if isinstance(failure, bool) or not isinstance(failure, (int, float)) or not 0 < failure < 1:
+        raise ValueError(f"failure must be a probability, got {failure!r}")
+
+
+def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
+    """The generic blanket, as a bound: no vector is extreme in all its coefficients.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_local_epsilon(local_epsilon)
+    check_dim(dim)
+    return Blanket.generic(local_epsilon, exact=False)

@@ -1,0 +1,233 @@
+"""One block of Kashin coefficients of a vector in an l2 ball, sent as a pattern of signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
+from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
+from shuffle_plugins.mechanisms.signs.public_indices import (
+    check_public,
+    public_indices,
+)
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.mechanisms.signs.spread_randomizer import SpreadRandomizer
+from shuffle_plugins.mechanisms.signs.spreading import Frame
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK_ENTRIES = 1 << 20
+
+
+class L2Block(SpreadRandomizer):
+    r"""``sqkr`` with its k coefficients side by side: one place instead of k.
+
+    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
+    B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
+    sends the block and the pattern, which is likelier by e^ε0 where it agrees with the rounded one in at
+    least t places (``hypercube_cap``). With P the reconstruction, c_b the coefficients of block b and
+    :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+
+    .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
+              + \frac{B ρ}{g^2} \sum_b \Big(\|P c_b\|^2 - \frac{d}{D}\|c_b\|^2\Big).
+
+    The last term, from pairs of neighbours, is zero for an isometry and small for the frames used, whose
+    columns are nearly orthogonal. So this is the variance of ``sqkr`` at (k - 1)·log2(D/k) bits less: a
+    report takes ceil(log2 B) + k bits, 17 for ε0 = 4 and 13,706 numbers. k is the best for ε0 by default, up
+    to 20.
+
+    With ``public_seed`` the client at each position of the round is told its block, and a report is the
+    pattern alone, k bits. The analyzer must then know whose report it is: reports cannot be shuffled, each
+    costs ε0, and ``sum`` reads them in order, the first being that of the client at ``position``. Estimates
+    are unbiased over the seed; take a new one for every round, drawn after the data are fixed.
+
+    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
+    larger (:class:`~.Oversized`), and a coefficient that passes
+    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, largest l2 norm.
+        signs: k, in [1, min(d, 20)].
+        max_bits: most bits of a report; no limit by default.
+        frame: ``"kashin"`` or ``"rotation"``.
+        seed: whole number that fixes frame or rotation; public, the same for all.
+        public_seed: whole number from which all derive the blocks; private blocks by default.
+        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
+        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
+        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
+        clients: reports in a round, for a rotation's level.
+        failure: how likely a round may be clipped, for a rotation's level.
+
+    Raises:
+        ValueError: if a parameter is out of range, or a report cannot have so few bits.
+    """
+
+    name: ClassVar[str] = "l2-block"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        signs: int | None = None,
+        max_bits: int | None = None,
+        frame: Frame | str = Frame.KASHIN,
+        seed: int = 0,
+        public_seed: int | None = None,
+        position: int = 0,
+        level: float | None = None,
+        oversized: Oversized | str = Oversized.CLIP,
+        clients: int = 10_000,
+        failure: float = 1e-6,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
+        self._public_seed, self._position = check_public(public_seed, position=position)
+        self._blocks = self._choose_blocks(signs, max_bits)
+        noise = self._second_moment / self._spreading.size
+        self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)
+
+    @property
+    def shufflable(self) -> bool:
+        """Whether blocks are private and so part of the report."""
+        return self._public_seed is None
+
+    @property
+    def signs(self) -> int:
+        """k, signs per report."""
+        return self._blocks.cap.signs
+
+    @property
+    def agreements(self) -> int:
+        """t, least agreements of a likely pattern."""
+        return self._blocks.cap.agreements
+
+    @property
+    def bits_per_report(self) -> int:
+        """ceil(log2 ceil(D/k)) + k, or k with public blocks."""
+        return self._blocks.bits
+
+    def blanket(self) -> Blanket:
+        """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
+        return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        With ``public_seed`` report i must be that of the client at ``position + i``.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a block that does not exist.
+        """
+        total = self._spreading.reconstruct(self._blocks.sum(*self._parse(reports)))
+        return (total * self.coefficient_radius).to(torch.float32)
+
+    def outcomes(self) -> Reports | None:
+        """Every pattern of every block, where they are at most 2**16; none with public blocks."""
+        every = self._blocks.outcomes()
+        return None if every is None else self._blocks.reports(*every, mechanism=self.name, dim=self.dim)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        return self._blocks.log_likelihood(*self._parse(reports), self._coefficients_of(x))
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        if self.shufflable:
+            blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
+        else:
+            blocks = self._public_blocks(x.num_rows, x.device)
+        columns = self._blocks.columns(blocks)
+        values = self._sampled_values(x, norms, columns.clamp(max=self._spreading.size - 1))
+        values.masked_fill_(columns >= self._spreading.size, 0.0)
+        patterns = self._blocks.encode(values, randomness=randomness)
+        return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
+
+    def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
+        size, most = self._spreading.size, min(self.dim, MAX_SIGNS)
+        if max_bits is not None and type(max_bits) is not int:
+            raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")
+        allowed = [k for k in range(1, most + 1) if max_bits is None or self._bits(k) <= max_bits]
+        if not allowed:
+            raise ValueError(
+                f"a report takes at least {min(map(self._bits, range(1, most + 1)))} bits, "
+                f"got max_bits={max_bits}"
+            )
+        if signs is None:
+            signs = best_signs(local_epsilon=self.local_epsilon, dim=self.dim, among=tuple(allowed))
+        if type(signs) is not int or signs not in allowed:
+            raise ValueError(f"signs must be one of {allowed} within max_bits={max_bits}, got {signs!r}")
+        cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
+        return SignBlocks(dim=size, cap=cap, public=not self.shufflable)
+
+    def _bits(self, signs: int) -> int:
+        return report_bits(dim=self._spreading.size, signs=signs) if self.shufflable else signs
+
+    @property
+    def _second_moment(self) -> float:
+        """E‖R(x)‖² in units of r_inf², less what pairs of neighbours add."""
+        coefficients = self._spreading.size * self._blocks.coordinate_second_moment
+        return coefficients * self._spreading.column_square
+
+    @property
+    def _pair_factor(self) -> float:
+        """B·ρ/g²."""
+        return self._blocks.coordinate_second_moment * self._blocks.cap.pair_moment
+
+    @property
+    def _worst_spread_variance(self) -> float:
+        largest = max(float(torch.linalg.eigvalsh(part).amax()) for _, part in self._neighbour_overlaps())
+        pairs = self._pair_factor * self._spreading.size * max(0.0, largest)
+        return self.coefficient_radius**2 * (self._second_moment + pairs)
+
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        norms = self._spreading.reconstruct(coefficients).square().sum(dim=1)
+        blocks, signs = self._blocks.blocks, self.signs
+        cut = pad(coefficients, (0, blocks * signs - self._spreading.size)).view(-1, blocks, signs)
+        pairs = torch.zeros_like(norms)
+        for some, overlaps in self._neighbour_overlaps():
+            part = cut[:, some]
+            pairs += torch.einsum("nbi,bij,nbj->n", part, overlaps.to(part.device), part)
+        return self.coefficient_radius**2 * self._second_moment - norms + self._pair_factor * pairs
+
+    def _neighbour_overlaps(self) -> Iterator[tuple[slice, Tensor]]:
+        """Some blocks, and inner products of the columns of each, (blocks, k, k), without the diagonal."""
+        overlaps = self._spreading.overlaps()
+        step = max(1, _CHUNK_ENTRIES // self.signs**2)
+        for start in range(0, self._blocks.blocks, step):
+            some = slice(start, min(start + step, self._blocks.blocks))
+            columns = self._blocks.columns(torch.arange(some.start, some.stop))
+            beyond = columns >= self._spreading.size
+            both = columns.unsqueeze(2) ^ columns.unsqueeze(1)
+            alone = beyond.unsqueeze(2) | beyond.unsqueeze(1) | (both == 0)
+            yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)
+
+    def _public_blocks(self, clients: int, device: torch.device) -> Tensor:
+        assert self._public_seed is not None
+        return public_indices(
+            self.name,
+            seed=self._public_seed,
+            position=self._position,
+            clients=clients,
+            highs=torch.tensor([self._blocks.blocks]),
+            device=device,
+        ).squeeze(1)
+
+    def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        self._own(reports, fields=self._blocks.fields)
+        blocks, patterns = self._blocks.parse(reports)
+        if blocks is None:
+            blocks = self._public_blocks(len(reports), patterns.device)
+        return blocks, patterns

@@ -1,0 +1,136 @@
+"""Bit planes of an l-infinity ball, each sampled and flipped by itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
+from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan, sampled_blanket
+from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
+from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
+from shuffle_plugins.randomness import Randomness
+
+_CHUNK_ENTRIES = 1 << 20
+
+
+class LInfBitPlanes(LocalRandomizer):
+    r"""R^ℓ∞_{v,m,s} of Girgis's thesis (Algorithms 3.5.1 and 3.5.2) with exact ε0.
+
+    A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
+    For each level a client draws one coordinate from each of s blocks and sends its place there and a sign of
+    mean :math:`g_k σ_k`, or :math:`g_m w` in the last; :math:`g_k = \tanh(v_k/2)`. The s signs of all levels
+    spend :math:`s \sum_k v_k \le ε_0` together, and only the m·s sampled entries of a row are read beyond its
+    norm. With b_i the length of coordinate i's block (d/s where s divides d),
+
+    .. math:: E\|R(x) - x\|^2 = r^2 \sum_{k<m} 4^{-k} \sum_i (b_i/g_k^2 - 1)
+              + r^2 4^{-(m-1)} \sum_i (b_i/g_m^2 - w_i^2).
+
+    Levels reduce what quantisation adds; where d is large beside ε0 they act as further samples. The thesis
+    counts what is not sampled as the low end of the range, which has up to four times the variance of
+    counting it as the centre, and its probabilities do not spend all of ε0 (``constants="thesis"``).
+
+    Clipping is coordinate by coordinate, the projection onto the ball.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, largest absolute coordinate.
+        levels: m, in [1, 32]; by default, with ``samples``, of least worst variance.
+        samples: s, coordinates sent per level, in [1, d].
+        constants: ``"exact"``, or ``"thesis"`` for the printed ones.
+
+    Raises:
+        ValueError: if a parameter is out of range, or ε0 over m·s signs leaves one less than 1e-9.
+    """
+
+    name: ClassVar[str] = "linf-bit-planes"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        levels: int | None = None,
+        samples: int | None = None,
+        constants: Constants | str = Constants.EXACT,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        constants = Constants(constants)
+        plan = best_plan(
+            local_epsilon=self.local_epsilon, dim=dim, levels=levels, samples=samples, constants=constants
+        )
+        self._planes = BitPlanes.within(self.local_epsilon, dim=dim, plan=plan, constants=constants)
+
+    @property
+    def plan(self) -> SampledPlan:
+        """Levels and samples."""
+        return self._planes.plan
+
+    @property
+    def constants(self) -> Constants:
+        """Whose constants."""
+        return self._planes.constants
+
+    @property
+    def bits_per_report(self) -> int:
+        """m·s·(ceil(log2 ceil(d/s)) + 1)."""
+        return self._planes.bits
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
+        return self.radius**2 * self._planes.worst_variance
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
+        rows = self._rows(x)
+        step = max(1, _CHUNK_ENTRIES // self.dim)
+        parts = [
+            self._planes.variance(rows.narrow(start, start + step).dense().double() / self.radius)
+            for start in range(0, rows.num_rows, step)
+        ]
+        total = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=rows.device)
+        return total * self.radius**2
+
+    def blanket(self) -> Blanket:
+        """The generic blanket: attained by one sign, a bound for several."""
+        return sampled_blanket(
+            local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
+        )
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a place that does not exist.
+        """
+        self._own(reports, fields=self._planes.fields)
+        return (self._planes.sum(reports) * self.radius).to(torch.float32)
+
+    def outcomes(self) -> Reports | None:
+        """Every combination of places and signs, where they are at most 2**16."""
+        every = self._planes.outcomes()
+        return None if every is None else self._planes.reports(*every, mechanism=self.name, dim=self.dim)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        self._own(reports, fields=self._planes.fields)
+        return self._planes.log_likelihood(reports, x.detach().double() / self.radius)
+
+    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+        return rows.dense().clamp(-self.radius, self.radius)
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
+        values = entries(x, self._planes.columns(places)).double() / self.radius
+        bits = self._planes.flip(values, randomness=randomness)
+        return self._planes.reports(places, bits, mechanism=self.name, dim=self.dim)

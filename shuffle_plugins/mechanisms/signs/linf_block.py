@@ -1,0 +1,147 @@
+"""One random block of coordinates of an l-infinity ball, sent as a pattern of signs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
+from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, report_bits
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.randomness import Randomness
+
+
+class LInfBlock(LocalRandomizer):
+    r"""One block of s neighbouring coordinates, rounded to signs, through the optimal cap on {±1}^s.
+
+    A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
+    (beyond
+    d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with the
+    rounded signs in at least t places (``hypercube_cap``). A sign stands for ±B·r/g, so
+
+    .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
+              \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}
+              \binom{s}{a}}.
+
+    s and t are the best for ε0, d and ``max_bits``. One coordinate, s = t = 1, is ``linf-coordinate``;
+    two (K-ary response over four patterns) take the same bits, and have less variance from
+    :math:`e^{ε_0} > (3 - \sqrt2)/(\sqrt2 - 1)`, ε0 = 1.343, on if d is even; for large ε0 a block of s has
+    1/s of the variance.
+
+    **Below the crossing** hardly anything is left to gain, whatever the mechanism. For a report y let u be
+    the direction of its estimate. The average of x over uniform corners given y is at most :math:`G =
+    \max_{u, S} (e^{ε_0}-1) E[\langle u, x\rangle 1_S] / (1 + (e^{ε_0}-1) P(S))` along u, over unit vectors u
+    and sets S of corners. Unbiasedness and Cauchy and Schwarz's inequality then give :math:`E\|R(x)\|^2 \ge
+    r^2 d^2/G^2` on average over corners, for every ε0-LDP unbiased mechanism of any number of bits. By
+    Khinchine's inequality :math:`E|\langle u, x\rangle| \le 1`, with equality for one coordinate, so as ε0
+    goes to 0 this is the variance of one coordinate.
+
+    Clipping is coordinate by coordinate, the projection onto the ball.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, largest absolute coordinate.
+        block: s, in [1, min(d, 20)]; of least variance by default.
+        max_bits: most bits of a report; by default 15, or ceil(log2 d) + 1 if that is more.
+
+    Raises:
+        ValueError: if a parameter is out of range, or a report cannot have so few bits.
+    """
+
+    name: ClassVar[str] = "linf-block"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        block: int | None = None,
+        max_bits: int | None = None,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        if block is None:
+            block = best_block(local_epsilon=self.local_epsilon, dim=dim, max_bits=max_bits)
+        if type(block) is not int or not 1 <= block <= min(dim, MAX_SIGNS):
+            raise ValueError(f"block must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {block!r}")
+        if max_bits is not None and report_bits(dim=dim, signs=block) > max_bits:
+            raise ValueError(f"blocks of {block} take more than max_bits={max_bits} bits")
+        cap = cap_parameters(local_epsilon=self.local_epsilon, signs=block)
+        self._blocks = SignBlocks(dim=dim, cap=cap)
+
+    @property
+    def block(self) -> int:
+        """s, signs per report."""
+        return self._blocks.cap.signs
+
+    @property
+    def agreements(self) -> int:
+        """t, least agreements of a likely pattern."""
+        return self._blocks.cap.agreements
+
+    @property
+    def bits_per_report(self) -> int:
+        """ceil(log2 ceil(d/s)) + s."""
+        return self._blocks.bits
+
+    @property
+    def report_value(self) -> float:
+        """Absolute value that a sign stands for at its coordinate, B·r/g."""
+        return self._blocks.sign_value * self.radius
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² = d·B·r²/g² - ‖x‖₂² of each row, (clients,), float64."""
+        second_moment = self.dim * self.radius**2 * self._blocks.coordinate_second_moment
+        return second_moment - self._rows(x).l2_norm().double().square()
+
+    def blanket(self) -> Blanket:
+        """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.
+
+        Coordinates beyond d have random signs, which only adds to what any two records share.
+        """
+        return cap_blanket(
+            local_epsilon=self.local_epsilon, signs=self.block, exact=self.dim % self.block == 0
+        )
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a block that does not exist.
+        """
+        return (self._blocks.sum(*self._parse(reports)) * self.radius).to(torch.float32)
+
+    def outcomes(self) -> Reports | None:
+        """Every pattern of every block, where they are at most 2**16."""
+        every = self._blocks.outcomes()
+        return None if every is None else self._blocks.reports(*every, mechanism=self.name, dim=self.dim)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        return self._blocks.log_likelihood(*self._parse(reports), x.detach().double() / self.radius)
+
+    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+        return rows.dense().clamp(-self.radius, self.radius)
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
+        columns = self._blocks.columns(blocks)
+        values = entries(x, columns.clamp(max=self.dim - 1)).double() / self.radius
+        values.masked_fill_(columns >= self.dim, 0.0)
+        patterns = self._blocks.encode(values, randomness=randomness)
+        return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
+
+    def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        self._own(reports, fields=self._blocks.fields)
+        blocks, patterns = self._blocks.parse(reports)
+        assert blocks is not None
+        return blocks, patterns

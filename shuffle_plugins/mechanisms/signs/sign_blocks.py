@@ -1,0 +1,128 @@
+"""What block mechanisms share: one block of coordinates, rounded to signs, through the optimal cap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
+from shuffle_plugins.mechanisms.signs.sign_patterns import (
+    pattern_likelihood,
+    pattern_signs,
+    round_to_patterns,
+    send_patterns,
+)
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters
+from shuffle_plugins.randomness import Randomness
+
+_MOST_OUTCOMES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignBlocks:
+    """One of B = ceil(dim/s) blocks of s coordinates of a vector of [-1, 1], as a pattern of s signs.
+
+    Coordinates beyond ``dim`` are zero. A sign stands for ±B/g at its coordinate.
+
+    Attributes:
+        dim: length of a vector.
+        cap: the pattern's randomizer.
+        public: whether everybody knows each client's block, so that it is no part of a report.
+    """
+
+    dim: int
+    cap: CapParameters
+    public: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """B."""
+        return block_count(dim=self.dim, signs=self.cap.signs)
+
+    @property
+    def index_bits(self) -> int:
+        """Bits that say which block."""
+        return 0 if self.public else (self.blocks - 1).bit_length()
+
+    @property
+    def bits(self) -> int:
+        """ceil(log2 B) + s; s if blocks are public."""
+        return self.index_bits + self.cap.signs
+
+    @property
+    def fields(self) -> int:
+        """Fields of a report."""
+        return 1 if self.public else 2
+
+    @property
+    def sign_value(self) -> float:
+        """B/g."""
+        return self.blocks / self.cap.gain
+
+    @property
+    def coordinate_second_moment(self) -> float:
+        """Second moment of every coordinate of the estimate, B/g²; the same for all vectors."""
+        return self.blocks / self.cap.gain**2
+
+    def columns(self, blocks: Tensor) -> Tensor:
+        """Coordinates (clients, s) of blocks (clients,); may be dim or more in the last block."""
+        return blocks.unsqueeze(1) * self.cap.signs + torch.arange(self.cap.signs, device=blocks.device)
+
+    def encode(self, values: Tensor, *, randomness: Randomness) -> Tensor:
+        """Patterns (clients,) to send for values (clients, s) in [-1, 1]."""
+        patterns = round_to_patterns(values, randomness=randomness)
+        return send_patterns(patterns, cap=self.cap, randomness=randomness)
+
+    def reports(self, blocks: Tensor, patterns: Tensor, *, mechanism: str, dim: int) -> Reports:
+        """Reports of blocks, if private, and patterns."""
+        pattern = Field(patterns.to(compact_dtype(self.cap.signs)), self.cap.signs)
+        if self.public:
+            return Reports(mechanism=mechanism, dim=dim, fields=(pattern,))
+        named = Field(blocks.to(compact_dtype(self.index_bits)), self.index_bits)
+        return Reports(mechanism=mechanism, dim=dim, fields=(named, pattern))
+
+    def parse(self, reports: Reports) -> tuple[Tensor | None, Tensor]:
+        """Blocks, None if public, and patterns, (reports,) int64.
+
+        Raises:
+            ValueError: if reports have another layout, or name a block that does not exist.
+        """
+        limits = ((self.index_bits, self.blocks), (self.cap.signs, 1 << self.cap.signs))[-self.fields :]
+        parts = []
+        for part, (bits, limit) in zip(reports.fields, limits, strict=True):
+            if part.values.is_floating_point() or part.values.dim() != 1 or part.bits != bits:
+                raise ValueError(
+                    f"a report of {reports.mechanism} is a block of {self.index_bits} bits and a pattern of "
+                    f"{self.cap.signs} signs"
+                )
+            values = part.values.to(torch.int64)
+            if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
+                raise ValueError(f"a report names a block or a pattern outside [0, {limit})")
+            parts.append(values)
+        return (None, parts[0]) if self.public else (parts[0], parts[1])
+
+    def sum(self, blocks: Tensor, patterns: Tensor) -> Tensor:
+        """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64, from whole counts."""
+        signs = pattern_signs(patterns, signs=self.cap.signs)
+        counts = torch.zeros(self.blocks, self.cap.signs, dtype=torch.int64, device=signs.device)
+        counts.index_add_(0, blocks, signs)
+        return counts.flatten()[: self.dim].double() * self.sign_value
+
+    def outcomes(self) -> tuple[Tensor, Tensor] | None:
+        """Blocks and patterns of every report, if they are at most 2**16; none if blocks are public."""
+        count = self.blocks << self.cap.signs
+        if self.public or count > _MOST_OUTCOMES:
+            return None
+        every = torch.arange(count)
+        return every >> self.cap.signs, every & ((1 << self.cap.signs) - 1)
+
+    def log_likelihood(self, blocks: Tensor, patterns: Tensor, values: Tensor) -> Tensor:
+        """Log-probability of each report for one vector (dim,) in [-1, 1], (reports,) float64."""
+        columns = self.columns(blocks)
+        at = values[columns.clamp(max=self.dim - 1)].double().masked_fill_(columns >= self.dim, 0.0)
+        law = pattern_likelihood(patterns, at, cap=self.cap).log()
+        return law if self.public else law - math.log(self.blocks)

@@ -1,0 +1,165 @@
+"""What randomizers of an l2 ball that send coefficients of a public representation have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.coefficients_law import (
+    Oversized,
+    balanced_level,
+    check_expected,
+    sound_level,
+    thesis_level,
+)
+from shuffle_plugins.mechanisms.signs.spreading import Frame, KashinSpreading, spreading
+
+_CHUNK_ENTRIES = 1 << 20
+_LARGEST_LEVEL = 1e6
+
+
+class SpreadRandomizer(LocalRandomizer):
+    r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
+
+    r_inf = level·r/√D. A coefficient beyond it is clipped, and only then is the estimate biased.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, largest l2 norm.
+        frame: ``"rotation"`` or ``"kashin"``.
+        seed: whole number that fixes rotation or frame.
+        level: what the mechanism would choose itself, if given.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    norm: ClassVar[Norm] = Norm.L2
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float,
+        frame: Frame | str,
+        seed: int,
+        level: float | None,
+    ) -> None:
+        super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
+        if level is not None and (
+            isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= _LARGEST_LEVEL
+        ):
+            raise ValueError(f"level must be a number in (0, {_LARGEST_LEVEL:g}], got {level!r}")
+        self._spreading = spreading(Frame(frame), dim=dim, seed=seed, level=level)
+        self._level = math.nan if level is None else float(level)
+
+    @property
+    def level(self) -> float:
+        """r_inf·√D/r."""
+        return self._level
+
+    @property
+    def coefficient_radius(self) -> float:
+        """r_inf, beyond which a coefficient is clipped."""
+        return self._level * self.radius / math.sqrt(self._spreading.size)
+
+    def clipping_bias(self, x: Tensor | Rows) -> Tensor:
+        """E[R(x)] - x of each row, (clients, dim) float64: rounding alone where no coefficient is clipped."""
+        rows = self._rows(x)
+        biases = [torch.zeros(0, self.dim, dtype=torch.float64, device=rows.device)]
+        for part in self._chunks(rows):
+            clipped = self._clipped(self._spreading.represent(part))
+            biases.append(self._spreading.reconstruct(clipped) - part)
+        return torch.cat(biases)
+
+    def variance(self, x: Tensor | Rows) -> Tensor:
+        """E‖R(x) - x‖² of each row, (clients,) float64, exact, with the square of the bias of clipping.
+
+        It takes as many transforms of the batch as a report has signs, where coefficients are not an
+        isometry.
+        """
+        rows = self._rows(x)
+        totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
+        for part in self._chunks(rows):
+            clipped = self._clipped(self._spreading.represent(part))
+            bias = self._spreading.reconstruct(clipped) - part
+            totals.append(self._spread_variance(clipped) + bias.square().sum(dim=1))
+        return torch.cat(totals)
+
+    @property
+    def worst_variance(self) -> float:
+        """A bound on E‖R(x) - x‖² over the ball: the largest variance, and the largest bias squared.
+
+        The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
+        seed.
+        """
+        kashin = isinstance(self._spreading, KashinSpreading)
+        bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
+        return self._worst_spread_variance + bias**2
+
+    @property
+    @abstractmethod
+    def _worst_spread_variance(self) -> float:
+        """Largest E‖R(x) - E R(x)‖², or a bound."""
+
+    @abstractmethod
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        """E‖R(x) - E R(x)‖², (clients,), for clipped coefficients (clients, D)."""
+
+    def _choose_level(
+        self, oversized: Oversized, *, clients: int, failure: float, noise: float, thesis: bool = False
+    ) -> float:
+        """The level, given the variance of one report at level 1 in units of r²."""
+        check_expected(clients=clients, failure=failure)
+        size = self._spreading.size
+        if not math.isnan(self._level):
+            return self._level
+        if isinstance(self._spreading, KashinSpreading):
+            return self._spreading.frame.level
+        if oversized is Oversized.BOUND:
+            return math.sqrt(size)
+        if oversized is Oversized.BALANCE:
+            return balanced_level(size=size, clients=clients, noise=noise)
+        level = thesis_level if thesis else sound_level
+        return level(size=size, clients=clients, failure=failure)
+
+    def _sampled_values(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+        """Coefficients over r_inf of rows as ``clip`` leaves them, of the shape (clients, ...) of columns."""
+        scale = self._factors(norms.double()) / self.coefficient_radius
+        values = self._spreading.entries(x, columns.flatten(1)) * scale.unsqueeze(1)
+        return values.clamp_(-1, 1).view(columns.shape)
+
+    def _coefficients_of(self, x: Tensor) -> Tensor:
+        """Clipped coefficients over r_inf of one vector (dim,), (D,)."""
+        coefficients = self._spreading.represent(x.detach().double().unsqueeze(0))[0]
+        return self._clipped(coefficients) / self.coefficient_radius
+
+    def _clipped(self, coefficients: Tensor) -> Tensor:
+        return coefficients.clamp(-self.coefficient_radius, self.coefficient_radius)
+
+    def _chunks(self, rows: Rows) -> Iterator[Tensor]:
+        step = max(1, _CHUNK_ENTRIES // self._spreading.size)
+        for start in range(0, rows.num_rows, step):
+            yield rows.narrow(start, start + step).dense().double()
+
+    def _blockwise_squares(self, means: Tensor, lengths: list[int]) -> Tensor:
+        """Squared norm of what each block of coefficients reconstructs to alone, summed, (clients,)."""
+        if self._spreading.isometric:
+            return means.square().sum(dim=1)
+        total = torch.zeros(len(means), dtype=torch.float64, device=means.device)
+        start = 0
+        for length in lengths:
+            alone = torch.zeros_like(means)
+            alone[:, start : start + length] = means[:, start : start + length]
+            total += self._spreading.reconstruct(alone).square().sum(dim=1)
+            start += length
+        return total

@@ -1,0 +1,156 @@
+"""Public linear representations in which no coefficient of a vector is large, seen alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.compressors.hadamard import hadamard_transform
+from shuffle_plugins.compressors.kashin import KashinFrame
+from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.core.rows import Rows
+
+
+class Frame(StrEnum):
+    """How an l2 ball is spread over coefficients."""
+
+    ROTATION = "rotation"
+    KASHIN = "kashin"
+
+
+class Spreading(Protocol):
+    """Coefficients c of a vector x with ``reconstruct(c) = x``; a function of x and a public seed."""
+
+    @property
+    def size(self) -> int:
+        """Number of coefficients."""
+
+    @property
+    def column_square(self) -> float:
+        """Squared norm of what one unit coefficient is reconstructed to; the same for all."""
+
+    @property
+    def isometric(self) -> bool:
+        """Whether ``reconstruct`` keeps all norms."""
+
+    def overlaps(self) -> Tensor:
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j."""
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Coefficients (clients, size) of x (clients, dim)."""
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Vectors (..., dim) of coefficients (..., size)."""
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Coefficients at each row's own indices, (clients, count) float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationSpreading:
+    """A randomised rotation: single coefficients cost one pass over a row; large ones are only unlikely."""
+
+    rotation: Rotation
+
+    @property
+    def size(self) -> int:
+        """The padded dimension."""
+        return self.rotation.size
+
+    @property
+    def column_square(self) -> float:
+        """dim/size: an orthonormal column, cut."""
+        return self.rotation.dim / self.rotation.size
+
+    @property
+    def isometric(self) -> bool:
+        """If nothing is padded."""
+        return self.rotation.dim == self.rotation.size
+
+    def overlaps(self) -> Tensor:
+        """Of columns cut to their first dim entries."""
+        return _overlaps(torch.arange(self.rotation.dim), size=self.size)
+
+    def represent(self, x: Tensor) -> Tensor:
+        """The rotated rows."""
+        return self.rotation.apply(x)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Rotated back, and cut."""
+        return self.rotation.inverse(coefficients)
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Entries of the rotated rows, without the others."""
+        return self.rotation.coefficients(rows, indices).double()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KashinSpreading:
+    """A Kashin representation: no coefficient is ever large, but each takes the whole row, several times."""
+
+    frame: KashinFrame
+
+    @property
+    def size(self) -> int:
+        """Coefficients of the frame."""
+        return self.frame.size
+
+    @property
+    def column_square(self) -> float:
+        """dim/size: the frame is tight and its vectors have equal norms."""
+        return self.frame.dim / self.frame.size
+
+    @property
+    def isometric(self) -> bool:
+        """Never."""
+        return False
+
+    def overlaps(self) -> Tensor:
+        """Of columns of which the frame keeps some entries."""
+        return _overlaps(self.frame.positions, size=self.size)
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Kashin coefficients."""
+        return self.frame.represent(x)
+
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """The frame's synthesis."""
+        return self.frame.reconstruct(coefficients)
+
+    def entries(self, rows: Rows, indices: Tensor) -> Tensor:
+        """Entries of representations that are made a few at a time and dropped."""
+        return self.frame.coefficients(rows, indices).double()
+
+
+def _overlaps(kept: Tensor, *, size: int) -> Tensor:
+    """Of columns of a Hadamard matrix over sqrt(size): H_pi H_pj = H_p(i XOR j), summed over kept rows p."""
+    indicator = torch.zeros(size, dtype=torch.float64)
+    indicator[kept] = 1
+    return hadamard_transform(indicator) / size
+
+
+def spreading(
+    frame: Frame, *, dim: int, seed: int, level: float | None = None
+) -> RotationSpreading | KashinSpreading:
+    """The spreading of that kind, the same wherever dim, seed and level are.
+
+    Args:
+        frame: which.
+        dim: length of a vector.
+        seed: any whole number, public.
+        level: of a Kashin frame; its default if None.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    if type(seed) is not int:
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    if frame is Frame.ROTATION:
+        return RotationSpreading(rotation=Rotation(dim=dim, seed=seed))
+    if level is None:
+        return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed))
+    return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed, level=level))

@@ -1,0 +1,250 @@
+"""Sampled signs of a Kashin representation of an l2 ball, sent as one pattern."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
+from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
+from shuffle_plugins.mechanisms.signs.public_indices import (
+    check_public,
+    public_indices,
+)
+from shuffle_plugins.mechanisms.signs.sign_patterns import (
+    pattern_likelihood,
+    pattern_signs,
+    round_to_patterns,
+    send_patterns,
+)
+from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
+from shuffle_plugins.mechanisms.signs.spread_randomizer import SpreadRandomizer
+from shuffle_plugins.mechanisms.signs.spreading import Frame
+from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
+from shuffle_plugins.randomness import Randomness
+
+_MOST_OUTCOMES = 1 << 16
+
+
+class SQKR(SpreadRandomizer):
+    r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
+
+    A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
+    representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
+    mean c_j/r_inf, and sends the places and the pattern of k signs, which is likelier by e^ε0 where it agrees
+    with the rounded one in at least t places (``hypercube_cap``). The paper's :math:`2^k`-ary randomised
+    response is t = k; the best t is never worse. A sign at a coefficient of a block of length b stands for
+    ±b·r_inf/g.
+
+    With :math:`A = \sum b^2` (D²/k if k divides D), P the reconstruction, c_B the coefficients of block B,
+    and :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
+
+    .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 A}{g^2} - \|x\|^2
+              + \frac{ρ}{g^2} \Big(\|x\|^2 - \sum_B \|P c_B\|^2\Big).
+
+    By default k is the best for ε0, about ε0/log 2 for large ε0 and up to 20: the order
+    :math:`r^2 d / \min(ε_0, ε_0^2)` of the lower bound.
+
+    **Bits.** Places are part of a report, k·ceil(log2 ceil(D/k)) bits, and k for the pattern. With
+    ``public_seed`` the client at each position of the round is told its places, and a report is the pattern.
+    The analyzer must then know whose report it is: reports cannot be shuffled, each costs ε0, and ``sum``
+    reads them in order, the first being that of the client at ``position``. Estimates are unbiased over the
+    seed; take a new one for every round, drawn after the data are fixed.
+
+    With ``frame="rotation"`` encoding takes one pass over a row instead of several transforms, the level is
+    larger (:class:`~.Oversized`), and a coefficient that passes
+    it is clipped, with a bias: see ``l2-bit-planes``. With a Kashin frame nothing is ever clipped.
+
+    Args:
+        local_epsilon: ε0 of one report in nats, in [1e-9, 500].
+        dim: d, length of a client's vector.
+        radius: r, largest l2 norm.
+        signs: k, in [1, min(d, 20)].
+        frame: ``"kashin"`` or ``"rotation"``.
+        seed: whole number that fixes frame or rotation; public, the same for all.
+        public_seed: whole number from which all derive the places; private places by default.
+        position: with ``public_seed``, the place in the round of the first row, or report, of a batch.
+        level: r_inf·√D/r; by default the Kashin frame's own, or by what follows.
+        oversized: ``"clip"``, ``"balance"`` or ``"bound"``, for a rotation.
+        clients: reports in a round, for a rotation's level.
+        failure: how likely a round may be clipped, for a rotation's level.
+
+    Raises:
+        ValueError: if a parameter is out of range.
+    """
+
+    name: ClassVar[str] = "sqkr"
+
+    def __init__(
+        self,
+        *,
+        local_epsilon: float,
+        dim: int,
+        radius: float = 1.0,
+        signs: int | None = None,
+        frame: Frame | str = Frame.KASHIN,
+        seed: int = 0,
+        public_seed: int | None = None,
+        position: int = 0,
+        level: float | None = None,
+        oversized: Oversized | str = Oversized.CLIP,
+        clients: int = 10_000,
+        failure: float = 1e-6,
+    ) -> None:
+        super().__init__(
+            local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
+        )
+        if signs is None:
+            signs = best_signs(local_epsilon=self.local_epsilon, dim=dim)
+        if type(signs) is not int or not 1 <= signs <= min(dim, MAX_SIGNS):
+            raise ValueError(f"signs must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {signs!r}")
+        self._public_seed, self._position = check_public(public_seed, position=position)
+        self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
+        self._blocks = CoordinateBlocks(dim=self._spreading.size, count=signs)
+        noise = self._second_moment / self._spreading.size
+        self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)
+
+    @property
+    def shufflable(self) -> bool:
+        """Whether places are private and so part of the report."""
+        return self._public_seed is None
+
+    @property
+    def signs(self) -> int:
+        """k, signs per report."""
+        return self._cap.signs
+
+    @property
+    def agreements(self) -> int:
+        """t, least agreements of a likely pattern."""
+        return self._cap.agreements
+
+    @property
+    def bits_per_report(self) -> int:
+        """k·ceil(log2 ceil(D/k)) + k, or k with public places."""
+        return (self._blocks.index_bits + 1 if self.shufflable else 1) * self.signs
+
+    def blanket(self) -> Blanket:
+        """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
+        return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum of the rows, (dim,) float32.
+
+        With ``public_seed`` report i must be that of the client at ``position + i``.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or name a place that does not exist.
+        """
+        columns, patterns = self._parse(reports)
+        signs = pattern_signs(patterns, signs=self.signs)
+        counts = torch.zeros(self._blocks.dim, dtype=torch.int64, device=signs.device)
+        counts.index_add_(0, columns.flatten(), signs.flatten())
+        totals = counts.double() * self._blocks.lengths_by_coordinate().to(counts.device)
+        scale = self.coefficient_radius / self._cap.gain
+        return (self._spreading.reconstruct(totals) * scale).to(torch.float32)
+
+    def outcomes(self) -> Reports | None:
+        """Every pattern at every combination of places, at most 2**16; none with public places."""
+        lengths = self._blocks.lengths().tolist()
+        count = math.prod(lengths) << self.signs
+        if not self.shufflable or count > _MOST_OUTCOMES:
+            return None
+        rest = torch.arange(count)
+        patterns, rest = rest & ((1 << self.signs) - 1), rest >> self.signs
+        places = []
+        for length in lengths:
+            places.append(rest % length)
+            rest = rest // length
+        return self._reports(torch.stack(places, dim=1), patterns)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        columns, patterns = self._parse(reports)
+        law = pattern_likelihood(patterns, self._coefficients_of(x)[columns], cap=self._cap).log()
+        return law - float(self._blocks.lengths().double().log().sum()) if self.shufflable else law
+
+    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        if self.shufflable:
+            drawn = self._blocks.draw(x.num_rows, repeats=1, randomness=randomness, device=x.device)
+            places = drawn.squeeze(1)
+        else:
+            places = self._public_places(x.num_rows, x.device)
+        values = self._sampled_values(x, norms, places + self._blocks.starts().to(x.device))
+        patterns = round_to_patterns(values, randomness=randomness)
+        return self._reports(places, send_patterns(patterns, cap=self._cap, randomness=randomness))
+
+    @property
+    def _second_moment(self) -> float:
+        """E‖R(x)‖² in units of r_inf², less what pairs of coefficients add."""
+        return self._spreading.column_square * self._blocks.square_lengths / self._cap.gain**2
+
+    @property
+    def _pair_gain(self) -> float:
+        """ρ/g²."""
+        return self._cap.pair_moment / self._cap.gain**2
+
+    @property
+    def _worst_spread_variance(self) -> float:
+        pairs = max(0.0, self._pair_gain - 1) * self.radius**2
+        return self.coefficient_radius**2 * self._second_moment + pairs
+
+    def _spread_variance(self, coefficients: Tensor) -> Tensor:
+        norms = self._spreading.reconstruct(coefficients).square().sum(dim=1)
+        pairs = norms - self._blockwise_squares(coefficients, self._blocks.lengths().tolist())
+        return self.coefficient_radius**2 * self._second_moment - norms + self._pair_gain * pairs
+
+    def _public_places(self, clients: int, device: torch.device) -> Tensor:
+        assert self._public_seed is not None
+        return public_indices(
+            self.name,
+            seed=self._public_seed,
+            position=self._position,
+            clients=clients,
+            highs=self._blocks.lengths(),
+            device=device,
+        )
+
+    def _reports(self, places: Tensor, patterns: Tensor) -> Reports:
+        fields: tuple[Field, ...] = (Field(patterns.to(compact_dtype(self.signs)), self.signs),)
+        bits = self._blocks.index_bits
+        if self.shufflable and bits:
+            named = places.to(compact_dtype(bits))
+            fields = (Field(named.squeeze(1) if self.signs == 1 else named, bits), *fields)
+        return Reports(mechanism=self.name, dim=self.dim, fields=fields)
+
+    def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        """Columns (reports, k) and patterns (reports,), int64."""
+        named = self.shufflable and self._blocks.index_bits > 0
+        self._own(reports, fields=2 if named else 1)
+        pattern = reports.fields[-1]
+        if pattern.values.is_floating_point() or pattern.values.dim() != 1 or pattern.bits != self.signs:
+            raise ValueError(f"a report of {self.name} has one pattern of {self.signs} signs")
+        patterns = pattern.values.to(torch.int64)
+        if patterns.numel() and not (int(patterns.min()) >= 0 and int(patterns.max()) < 1 << self.signs):
+            raise ValueError(f"a pattern has {self.signs} signs")
+        starts = self._blocks.starts().to(patterns.device)
+        if not named:
+            if self.shufflable:
+                return starts.expand(len(reports), -1), patterns
+            return starts + self._public_places(len(reports), patterns.device), patterns
+        place = reports.fields[0]
+        if (
+            place.values.is_floating_point()
+            or place.width != self.signs
+            or place.bits != self._blocks.index_bits
+        ):
+            raise ValueError(
+                f"a report of {self.name} names {self.signs} places of {self._blocks.index_bits} bits"
+            )
+        places = place.values.to(torch.int64).view(len(reports), self.signs)
+        beyond = (places < 0) | (places >= self._blocks.lengths().to(places.device))
+        if bool(beyond.any()):
+            raise ValueError("a report names a coefficient outside its block")
+        return starts + places, patterns

@@ -1,0 +1,194 @@
+"""Which mechanism to take: error, bits and speed of all registered ones on one question."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shuffle_plugins.mechanisms.base import Mechanism
+
+CATEGORIES = "categories"
+
+Domain = Literal["l1", "l2", "linf", "categories"]
+
+_NO_VECTORS, _NO_CATEGORIES = "takes categories, not vectors", "takes vectors, not categories"
+_TIMED_VALUES = 1 << 21
+_MOST_TIMED = 256
+_REPEATS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What one report of a mechanism costs.
+
+    Attributes:
+        name: its registered name.
+        domain: what it takes: the norm of its own ball, or ``"categories"``.
+        local_delta: δ0 of its reports; 0 but for Gaussian noise.
+        radius: radius of its own ball around the clients'; None for categories.
+        variance: largest E‖R(x) - x‖² there: the mean squared error of one report.
+        bits: length of a report on the wire.
+        seconds: to randomise one client's datum in a batch, on one CPU; None unless timed.
+        summary: what it is, in a line.
+    """
+
+    name: str
+    domain: str
+    local_delta: float
+    radius: float | None
+    variance: float
+    bits: int
+    seconds: float | None
+    summary: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unavailable:
+    """A mechanism that cannot answer the question, and why."""
+
+    name: str
+    reason: str
+
+
+def choices(
+    *,
+    local_epsilon: float,
+    dim: int,
+    norm: Domain | None = None,
+    radius: float = 1.0,
+    timed: bool = False,
+) -> tuple[tuple[Choice, ...], tuple[Unavailable, ...]]:
+    """All registered mechanisms on clients' data of one kind, those of least error first.
+
+    A mechanism made for another norm is set up for the smallest ball of its own around the clients'.
+
+    Args:
+        local_epsilon: ε0 of one report, in nats.
+        dim: length of a client's vector, or the number of categories.
+        norm: of the clients' ball, or ``"categories"``; None puts each mechanism to its own.
+        radius: of the clients' ball.
+        timed: whether to measure the time of a report, in a second or so for all of them.
+
+    Returns:
+        The mechanisms that apply, and those that do not.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    if norm is not None and norm not in get_args(Domain):
+        raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")
+    check_local_epsilon(local_epsilon)
+    check_dim(dim)
+    check_radius(radius)
+    found: list[Choice] = []
+    refused: list[Unavailable] = []
+    for name in registry.available():
+        try:
+            found.append(
+                _choice(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius, timed=timed)
+            )
+        except ValueError as error:
+            refused.append(Unavailable(name=name, reason=str(error)))
+    found.sort(key=lambda choice: (choice.domain if norm is None else "", choice.variance))
+    return tuple(found), tuple(refused)
+
+
+def _choice(
+    name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float, timed: bool
+) -> Choice:
+    """The mechanism's answer; one of closed form is built, which loads torch, only to be timed."""
+    if name in OF_CATEGORIES and norm not in (None, CATEGORIES):
+        raise ValueError(_NO_VECTORS)
+    form = CLOSED_FORMS.get(name)
+    if form is None or timed:
+        mechanism, size = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
+        return Choice(
+            name=name,
+            domain=mechanism.domain,
+            local_delta=mechanism.local_delta,
+            radius=size,
+            variance=mechanism.worst_variance,
+            bits=mechanism.bits_per_report,
+            seconds=seconds_per_report(mechanism) if timed else None,
+            summary=registry.summary(name),
+        )
+    if norm == CATEGORIES:
+        raise ValueError(_NO_CATEGORIES)
+    variance, bits = form.cost(local_epsilon, dim)
+    given: NormName = form.norm if norm is None else check_norm(norm)
+    own = enclosing_radius(radius=radius, norm=given, within=form.norm, dim=dim)
+    return Choice(
+        name=name,
+        domain=form.norm,
+        local_delta=form.local_delta,
+        radius=own,
+        variance=variance * own**2,
+        bits=bits,
+        seconds=None,
+        summary=registry.summary(name),
+    )
+
+
+def _set_up(
+    name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float
+) -> tuple[Mechanism, float | None]:
+    mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
+    if mechanism.domain == CATEGORIES:
+        if norm not in (None, CATEGORIES):
+            raise ValueError(_NO_VECTORS)
+        return mechanism, None
+    if norm == CATEGORIES:
+        raise ValueError(_NO_CATEGORIES)
+    own = check_norm(mechanism.domain)
+    given: NormName = own if norm is None else check_norm(norm)
+    size = enclosing_radius(radius=radius, norm=given, within=own, dim=dim)
+    if size == mechanism.radius:
+        return mechanism, size
+    return registry.get(name, local_epsilon=local_epsilon, dim=dim, radius=size), size
+
+
+def seconds_per_report(mechanism: Mechanism) -> float:
+    """Least of three measurements of a batch of up to 256 clients, divided by their number, in seconds."""
+    from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer
+
+    clients = max(1, min(_MOST_TIMED, _TIMED_VALUES // mechanism.dim))
+    best = math.inf
+    if isinstance(mechanism, FrequencyOracle):
+        held = _categories(clients, mechanism.dim)
+        for _ in range(_REPEATS):
+            began = time.perf_counter()
+            mechanism.randomize(held)
+            best = min(best, time.perf_counter() - began)
+        return best / clients
+    if not isinstance(mechanism, LocalRandomizer):
+        raise TypeError(f"{mechanism!r} takes neither vectors nor categories")
+    rows = _vectors(mechanism.dim, clients=clients)
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        mechanism.randomize(rows, clip=True)
+        best = min(best, time.perf_counter() - began)
+    return best / clients
+
+
+def _categories(clients: int, dim: int) -> Tensor:
+    import torch
+
+    return torch.arange(clients) % dim
+
+
+def _vectors(dim: int, *, clients: int) -> Tensor:
+    """Any rows will do: no mechanism's time depends on them."""
+    import torch
+
+    return torch.linspace(-1.0, 1.0, clients * dim).reshape(clients, dim)

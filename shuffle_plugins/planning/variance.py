@@ -1,0 +1,151 @@
+r"""How far a round's estimate is from the mean of all clients' vectors: noise and sampling.
+
+Clients hold vectors :math:`x_1, …, x_n` in a ball of radius r; a round averages the reports of k of
+them. With :math:`V(x) = E‖R(x) - x‖²` for an unbiased randomizer R, the mean squared error of that average is
+
+.. math:: \frac1k \frac1n \sum_i V(x_i) + \frac{1}{k} \frac{n-k}{n-1} S²,
+          \qquad S² = \frac1n \sum_i ‖x_i - \bar x‖²,
+
+noise and sampling: given the cohort the reports are independent and unbiased, and the second term is that
+of a mean drawn without replacement (Cochran 1977, *Sampling Techniques*, Theorem 2.2). Both are bounded by
+their worst case, V by its largest value in the ball and S by the ball's ℓ2 radius, unless S is known to be
+less. One configuration of clients need not attain both, so the sum is an upper bound.
+
+Closed forms of V here need no torch; a mechanism without one is built, and its ``variance`` asked.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast, get_args
+
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import NormName as NormName
+
+INDEPENDENT = frozenset({"poisson", "check-in"})
+"""Schemes in which clients join on their own, so that the size of a cohort is random."""
+
+PASSES = frozenset({"single-pass", "check-in", "epoch"})
+"""Schemes in which T counts passes, each of which hears every client once."""
+
+_ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportError:
+    """What one report costs.
+
+    Attributes:
+        variance: largest E‖R(x) - x‖² over the clients' ball.
+        bits: length of the report on the wire.
+    """
+
+    variance: float
+    bits: int
+
+
+_CLOSED_FORMS = CLOSED_FORMS
+
+
+def check_norm(norm: str) -> NormName:
+    """Return the norm's name.
+
+    Raises:
+        ValueError: unless it is l1, l2 or linf.
+    """
+    if norm not in get_args(NormName):
+        raise ValueError(f"norm must be one of {', '.join(get_args(NormName))}, got {norm!r}")
+    return cast("NormName", norm)
+
+
+def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
+    """Norm of the ball in which the mechanism takes its inputs.
+
+    Raises:
+        ValueError: if there is no such mechanism, or it refuses the dimension.
+    """
+    registry.summary(mechanism)
+    if mechanism in OF_CATEGORIES:
+        raise ValueError(f"{mechanism} takes categories, not vectors")
+    form = _CLOSED_FORMS.get(mechanism)
+    if form is None:
+        built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
+        if built.domain not in get_args(NormName):
+            raise ValueError(f"{mechanism} takes {built.domain}, not vectors")
+        _check_pure(mechanism, built.local_delta)
+        return check_norm(built.domain)
+    _check_pure(mechanism, form.local_delta)
+    if mechanism == "binary-rr" and dim != 1:
+        raise ValueError(f"binary-rr takes one number per client (dim=1), got dim={dim}")
+    return form.norm
+
+
+def _check_pure(mechanism: str, local_delta: float) -> None:
+    if local_delta > 0:
+        raise ValueError(f"reports of {mechanism} are (ε0, δ0)-LDP, which a plan does not account for")
+
+
+def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: int) -> float:
+    r"""Radius of the smallest ball of norm ``within`` around a ball of norm ``norm``, both centred at 0.
+
+    :math:`r \max(1, d^{1/q - 1/p})` for a p-ball in a q-ball.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    check_radius(radius)
+    check_dim(dim)
+    p, q = _ORDERS[check_norm(norm)], _ORDERS[check_norm(within)]
+    return radius * math.pow(dim, max(0.0, 1 / q - 1 / p))
+
+
+def report_error(
+    mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
+) -> ReportError:
+    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm around it.
+
+    The built-in mechanisms have closed forms. Others are built, which loads torch, and their
+    ``worst_variance`` asked.
+
+    Args:
+        mechanism: its registered name.
+        local_epsilon: ε0 of one report, in nats.
+        dim: d, length of a client's vector.
+        radius: of the clients' ball.
+        norm: of the clients' ball.
+
+    Raises:
+        ValueError: if there is no such mechanism, or it refuses an argument.
+    """
+    own = mechanism_norm(mechanism, dim=dim)
+    size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
+    form = _CLOSED_FORMS.get(mechanism)
+    if form is not None:
+        variance, bits = form.cost(local_epsilon, dim)
+        return ReportError(variance=variance * size**2, bits=bits)
+
+    built = registry.get(mechanism, local_epsilon=local_epsilon, dim=dim, radius=size)
+    return ReportError(variance=built.worst_variance, bits=built.bits_per_report)
+
+
+def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
+    """Mean squared error of one round's average were the reports exact.
+
+    Args:
+        population: n.
+        cohort: k, the expected number where clients join on their own.
+        sampling: how the cohort is chosen.
+        spread: S, root mean square distance of the clients' vectors from their mean. Where clients join on
+            their own, under Poisson sampling and random check-in, the sum of the reports is divided by the
+            expected number of them, so its size fluctuates too: S is then the distance from zero, and the
+            error (1 - k/n)·S²/k.
+    """
+    if cohort == population:
+        return 0.0
+    if sampling in INDEPENDENT:
+        return (1 - cohort / population) * spread**2 / cohort
+    return (population - cohort) / (population - 1) * spread**2 / cohort

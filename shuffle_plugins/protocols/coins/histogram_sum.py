@@ -1,0 +1,209 @@
+"""Histograms whose noise is everybody's coins: the central model's accuracy from many small messages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from typing import ClassVar, Self
+
+import torch
+from scipy import special
+from torch import Tensor
+
+from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
+from shuffle_plugins.core.confidence import check_confidence
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.protocols.coins.base import CoinSum
+from shuffle_plugins.protocols.coins.calibration import calibrate
+from shuffle_plugins.protocols.coins.one_hot import OneHot
+from shuffle_plugins.protocols.histograms import Histogram, Intervals
+from shuffle_plugins.protocols.tally import Tally
+from shuffle_plugins.randomness import Randomness, secure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistogramSum(CoinSum):
+    """How many clients hold each category, with the Gaussian mechanism's noise and no trusted aggregator.
+
+    P_1D (Cheu, Joseph, Mao, Peng 2022, Algorithm 1) in every category at once. A client sends ``levels`` ones
+    under its own category's label and ``coins`` fair coins under every label; see :class:`CoinSum`. Nothing
+    is rounded, and replacing a client moves two counts by one: a sensitivity of exactly √2.
+
+    Data are int64 (clients,), categories in [0, categories). Estimates are in clients.
+
+    Attributes:
+        categories: K, at least 2.
+    """
+
+    name: ClassVar[str] = "histogram-sum"
+
+    categories: int
+
+    @property
+    def lattice(self) -> OneHot:
+        """How categories become integers."""
+        return OneHot(categories=self.categories, levels=self.levels)
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        categories: int,
+        clients: int,
+        epsilon: float,
+        delta: float,
+        honest_fraction: float = 1.0,
+        num_steps: int = 1,
+        population: int | None = None,
+        overhead: float = 0.02,
+    ) -> Self:
+        """The protocol with the fewest messages whose certified ε at δ is at most ``epsilon``.
+
+        Arguments and errors as of :meth:`VectorSum.calibrated`.
+        """
+        return calibrate(
+            lattice=lambda levels: OneHot(categories=categories, levels=levels),
+            clients=clients,
+            epsilon=epsilon,
+            delta=delta,
+            honest_fraction=honest_fraction,
+            num_steps=num_steps,
+            population=population,
+            overhead=overhead,
+            build=lambda levels, coins: cls(
+                categories=categories,
+                clients=clients,
+                levels=levels,
+                coins=coins,
+                honest_fraction=honest_fraction,
+            ),
+        )
+
+    def contrast_round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: int | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> SumRound:
+        """The round of an adversary that looks at the difference of two counts alone.
+
+        That is a function of what is seen, in which a client moves from one category to the other by twice
+        ``levels``, under the coins of both. So what an accountant says of this round from below holds for
+        :meth:`sum_round` too, and comes within some per cent of what that says from above. Arguments and
+        errors as of :meth:`sum_round`.
+        """
+        whole = self.sum_round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+        distance = 2 * self.levels
+        return replaced(
+            whole,
+            sensitivity=float(distance),
+            attained=distance,
+            trials=2 * whole.trials,
+            coin_distance=min(1.0, 2 * whole.coin_distance),
+            coin_ratio=None if whole.coin_ratio is None else 2 * whole.coin_ratio,
+            dim=1,
+        )
+
+    # -- what it is worth -------------------------------------------------------------------------------
+
+    @property
+    def squared_error(self) -> float:
+        """E‖f̂ − f‖² of the frequencies, whatever the data: K·noise_variance/n²."""
+        return self.worst_variance / self.clients**2
+
+    def largest_error(self, *, confidence: float = 0.95) -> float:
+        """What no frequency is further than from its estimate, with this confidence for all together.
+
+        The exact quantile of one category's coins, and a union bound over categories.
+
+        Raises:
+            ValueError: if ``confidence`` is not in (0, 1).
+        """
+        error = 1 - check_confidence(confidence)
+        return self._reach(error / self.categories) / self.clients
+
+    def intervals(
+        self, histogram: Histogram, *, confidence: float = 0.95, simultaneous: bool = False
+    ) -> Intervals:
+        """Intervals for the clients' frequencies, from the exact law of the coins.
+
+        Args:
+            histogram: from :meth:`estimate` or :meth:`randomize_histogram`, with everybody's coins.
+            confidence: that each interval holds its frequency; with ``simultaneous`` that all do.
+            simultaneous: whether to widen them by a union bound.
+
+        Raises:
+            ValueError: if ``confidence`` is not in (0, 1).
+        """
+        error = 1 - check_confidence(confidence)
+        reach = self._reach(error / (self.categories if simultaneous else 1)) / histogram.clients
+        centre = histogram.frequencies
+        return Intervals(
+            lower=(centre - reach).clamp(0.0, 1.0),
+            upper=(centre + reach).clamp(0.0, 1.0),
+            confidence=confidence,
+            simultaneous=simultaneous,
+        )
+
+    @property
+    def influence(self) -> float:
+        """How much one client can add to a count at most, whatever possible messages it sends, in clients."""
+        return self.messages_per_coordinate / self.levels
+
+    def _reach(self, error: float) -> float:
+        """t, in clients, with P[|noise of a count| > t] ≤ error; rounded up by a coin or two."""
+        trials = self.clients * self.coins
+        below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
+        return (trials / 2 - max(below, 0)) / self.levels
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    def estimate(self, total: Tensor | Tally, *, clients: int | None = None) -> Histogram:
+        """Unbiased counts and frequencies of the clients that answered.
+
+        Args:
+            total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
+            clients: whose messages are in it, as in :meth:`decode`.
+
+        Raises:
+            ValueError: as :meth:`decode`, or if it is nobody's.
+        """
+        count = self.senders(total) if clients is None else clients
+        return Histogram(
+            counts=self.decode(total, clients=count),
+            clients=count,
+            refused=total.foreign if isinstance(total, Tally) else 0,
+        )
+
+    def randomize_histogram(self, x: Tensor, *, randomness: Randomness | None = None) -> Histogram:
+        """A draw with the law of the protocol's estimate, for a host that simulates all clients.
+
+        Raises:
+            TypeError, ValueError: as :meth:`randomize_sum`.
+        """
+        return Histogram(counts=self.randomize_sum(x, randomness=randomness), clients=self.clients)
+
+    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """The counts of :meth:`randomize_histogram` alone, float64 (categories,).
+
+        The coins of all clients are tossed together; time and memory are those of the categories and data.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of ``clients`` categories.
+        """
+        source = secure(randomness)
+        ones = self.rounded_total(x, randomness=source)
+        held = len(x) if isinstance(x, Tensor) else x.num_rows
+        if held != self.clients:
+            raise ValueError(f"the histogram is of {self.clients} clients, got {held}")
+        return self.decode(ones + self.all_coins(randomness=source), clients=self.clients)
+
+    def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """Counts in steps, without coins, int64 (categories,) on the CPU; chunks of clients add up."""
+        totals: Tensor = self.lattice.total(x).cpu()
+        return totals.to(torch.int64)

@@ -1,0 +1,113 @@
+"""Categories as integer vectors: all of a client's steps in one coordinate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
+from shuffle_plugins.protocols.targets import check_categories
+from shuffle_plugins.randomness import Randomness
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OneHot(Lattice):
+    """A category c of K as ``levels`` steps in coordinate c and none elsewhere: nothing is rounded.
+
+    Attributes:
+        categories: K, at least 2.
+        levels: g, steps that stand for one client, in [1, 2**24].
+
+    Raises:
+        ValueError: if a field is out of range.
+    """
+
+    categories: int
+    levels: int
+
+    def __post_init__(self) -> None:
+        check_categories(self.categories)
+        if type(self.levels) is not int or not 1 <= self.levels <= MOST_LEVELS:
+            raise ValueError(f"levels must be a whole number in [1, 2**24], got {self.levels!r}")
+
+    @property
+    def size(self) -> int:
+        """A count for each category."""
+        return self.categories
+
+    @property
+    def step(self) -> float:
+        """One step in clients: 1 / levels."""
+        return 1 / self.levels
+
+    @property
+    def lowest(self) -> int:
+        """Zero."""
+        return 0
+
+    @property
+    def span(self) -> int:
+        """Steps of a client in its own category."""
+        return self.levels
+
+    @property
+    def sensitivity(self) -> float:
+        """√2·levels: replacing a client moves two counts by ``levels`` each. Rounded up."""
+        return math.nextafter(math.sqrt(2) * self.levels, math.inf)
+
+    @property
+    def attained(self) -> int:
+        """One category's count moves by this much; the other one that moves is left out of the bound."""
+        return self.levels
+
+    @property
+    def diameter(self) -> float:
+        """That of :attr:`sensitivity`."""
+        return math.sqrt(2) * self.levels
+
+    @property
+    def rounding_variance(self) -> float:
+        """None."""
+        return 0.0
+
+    def checked(self, x: Tensor | Rows) -> Tensor:
+        """The categories as int64 (clients,).
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
+        if x.dim() != 1 or x.dtype not in _INTEGERS:
+            raise ValueError(
+                f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
+            )
+        x = x.to(torch.int64)
+        if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.categories):
+            raise ValueError(f"a category lies outside [0, {self.categories}); nothing was released")
+        return x
+
+    def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """Each client's category, (clients,), as int64 (clients, categories); no random bits are used.
+
+        Raises:
+            TypeError, ValueError: as :meth:`checked`.
+        """
+        held = self.checked(x)
+        encoded = torch.zeros(len(held), self.categories, dtype=torch.int64, device=held.device)
+        return encoded.scatter_(1, held.unsqueeze(1), self.levels)
+
+    def total(self, x: Tensor | Rows) -> Tensor:
+        """The sum of :meth:`encode` over clients, int64 (categories,), without the vectors.
+
+        Raises:
+            TypeError, ValueError: as :meth:`checked`.
+        """
+        return torch.bincount(self.checked(x), minlength=self.categories) * self.levels

@@ -1,0 +1,234 @@
+"""How many of many fair coins show heads, without tossing them one by one where they are too many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
+from shuffle_plugins.randomness import Randomness, secure
+
+DISTANCE = 2.0**-52
+"""Bound on the total variation between numbers of heads, drawn by up to 2**40 clients, and binomials."""
+MOST_COINS = 1 << 40
+
+RATIO = 2.0**-64
+"""Bound on |log(P/P')| of a number of heads drawn with probability P that has P' under fair coins, within
+``DRAWN_REACH`` standard deviations, for each ``MOST_LISTED`` coins or part of them.
+None is drawn further out.
+"""
+
+MOST_LISTED = 1 << 32
+"""Coins of one table, some 10 MB long; more are drawn in parts."""
+
+_MOST_TOSSED = 256
+_WORDS_AT_ONCE = 1 << 16
+_FINE_BITS = 128
+_GUARD_BITS = 720
+_LISTED_REACH = 7.0  # standard deviations; what lies further out is one entry of a table
+_FURTHER_WORDS = 12
+_HALF = np.uint64(32)
+
+
+def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Tensor:
+    """Draw ``size`` numbers of heads among ``coins`` fair coins, int64, on the CPU.
+
+    Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
+    Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
+    outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
+    within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/accounting-sums.md``).
+    A table is made once for each number of coins and kept.
+
+    Args:
+        coins: in [0, 2**40].
+        size: how many numbers.
+        randomness: source of the bits; a fresh :class:`SecureRandomness` by default.
+
+    Raises:
+        ValueError: if ``coins`` or ``size`` is out of range.
+    """
+    if type(coins) is not int or not 0 <= coins <= MOST_COINS:
+        raise ValueError(f"coins must be a whole number in [0, 2**40], got {coins!r}")
+    if type(size) is not int or size < 0:
+        raise ValueError(f"size must be a whole number, zero or more, got {size!r}")
+    source = secure(randomness)
+    if coins == 0:
+        return torch.zeros(size, dtype=torch.int64)
+    if coins <= _MOST_TOSSED:
+        return _tossed(coins, size, source)
+    many, rest = divmod(coins, MOST_LISTED)
+    if many == 0:
+        return _looked_up(coins, size, source)
+    drawn = heads(rest, size, randomness=source)
+    for _ in range(many):
+        drawn += _looked_up(MOST_LISTED, size, source)
+    return drawn
+
+
+def _tossed(coins: int, size: int, randomness: Randomness) -> Tensor:
+    words = -(-coins // 64)
+    last = np.uint64((1 << (coins - 64 * (words - 1))) - 1)
+    drawn = np.empty(size, dtype=np.int64)
+    step = max(1, _WORDS_AT_ONCE // words)
+    for start in range(0, size, step):
+        rows = min(step, size - start)
+        bits = randomness.words(rows * words).numpy().view(np.uint64).reshape(rows, words)
+        bits[:, -1] &= last
+        drawn[start : start + rows] = np.bitwise_count(bits).sum(axis=1, dtype=np.int64)
+    return torch.from_numpy(drawn)
+
+
+def _looked_up(coins: int, size: int, randomness: Randomness) -> Tensor:
+    table = alias_table(coins)
+    columns = np.int64((1 << table.bits) - 1)
+    drawn = np.empty(size, dtype=np.int64)
+    for start in range(0, size, _WORDS_AT_ONCE):
+        words = randomness.words(min(_WORDS_AT_ONCE, size - start)).numpy()
+        column = words & columns
+        packed = table.packed.take(column)
+        threshold, fraction = packed >> _HALF, words.view(np.uint64) >> _HALF
+        own = fraction < threshold
+        undecided = np.flatnonzero(fraction == threshold)
+        if undecided.size:
+            own[undecided] = _own(table, words[undecided], column[undecided], randomness)
+        np.copyto(column, packed.astype(np.uint32), where=~own)
+        for place in np.flatnonzero(column == table.further):
+            column[place] = _further(coins, randomness) - table.first
+        np.add(column, table.first, out=drawn[start : start + len(words)])
+    return torch.from_numpy(drawn)
+
+
+def _own(
+    table: AliasTable, words: NDArray[np.int64], column: NDArray[np.int64], randomness: Randomness
+) -> NDArray[np.bool_]:
+    """Whether a column's own outcome is drawn, by all the digits of its threshold."""
+    fraction, threshold = words.view(np.uint64) >> np.uint64(table.bits), table.high[column]
+    own = fraction < threshold
+    ties = np.flatnonzero(fraction == threshold)
+    own[ties] = randomness.words(ties.size).numpy().view(np.uint64) < table.low[column[ties]]
+    return own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AliasTable:
+    """Outcomes in 2**bits columns of equal mass, at most two in each (Walker 1977).
+
+    Column i holds outcome ``first + i`` with probability (high[i] + low[i]/2**64) / 2**(64 - bits), and
+    outcome ``first + other[i]`` with the rest. ``packed`` has the first 32 digits of that probability above
+    ``other``. ``further`` is the entry that stands for every outcome that is not listed.
+    """
+
+    first: int
+    bits: int
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    other: NDArray[np.int64]
+    packed: NDArray[np.uint64]
+    further: int
+
+    @classmethod
+    def of(
+        cls,
+        first: int,
+        bits: int,
+        high: NDArray[np.uint64],
+        low: NDArray[np.uint64],
+        other: NDArray[np.int64],
+        *,
+        further: int,
+    ) -> AliasTable:
+        """With ``packed`` made from the others."""
+        digits = np.minimum(high >> np.uint64(32 - bits), np.uint64((1 << 32) - 1))
+        return cls(first, bits, high, low, other, (digits << _HALF) | other.astype(np.uint64), further)
+
+
+@lru_cache(maxsize=8)
+def alias_table(coins: int) -> AliasTable:
+    """The table that numbers of heads are drawn from."""
+    first, law = _law(coins)
+    bits = (len(law) - 1).bit_length()
+    thresholds, other = [0] * (1 << bits), [0] * (1 << bits)
+    _fill_columns(law + [0] * ((1 << bits) - len(law)), 1 << (_FINE_BITS - bits), thresholds, other)
+    high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
+    low = np.array([threshold & ((1 << 64) - 1) for threshold in thresholds], dtype=np.uint64)
+    return AliasTable.of(first, bits, high, low, np.array(other, dtype=np.int64), further=len(law) - 1)
+
+
+def _law(coins: int) -> tuple[int, list[int]]:
+    """First listed outcome and masses out of 2**128, the last that of all further out together."""
+    upper, listed = _upper_masses(coins)
+    whole = 2 * sum(upper) - (0 if coins % 2 else upper[0])
+    half = upper[:listed]
+    law = (half[::-1] if coins % 2 else half[:0:-1]) + half
+    law.append(whole - sum(law))
+    law = [(mass << _FINE_BITS) // whole for mass in law]
+    law[(len(law) - 1) // 2] += (1 << _FINE_BITS) - sum(law)
+    return (coins + 1) // 2 + listed - (len(law) - 1), law
+
+
+def _upper_masses(coins: int) -> tuple[list[int], int]:
+    """Masses from the middle up to ``DRAWN_REACH`` deviations, not normed, and how many a table lists.
+
+    By the ratios of neighbours in whole numbers: a mass 28 deviations out is 2**-566 of the middle's, so it
+    has 150 bits, and is right to 2**-130 of itself after a million divisions.
+    """
+    middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
+    last = min(coins, middle + math.ceil(DRAWN_REACH * deviation))
+    upper = [1 << _GUARD_BITS]
+    for count in range(middle, last):
+        upper.append(upper[-1] * (coins - count) // (count + 1))
+    return upper, min(math.ceil(_LISTED_REACH * deviation), len(upper))
+
+
+def _further(coins: int, randomness: Randomness) -> int:
+    """A number of heads of those that a table does not list, one draw in 10**11."""
+    upper, listed = _upper_masses(coins)
+    words = [int(word) for word in randomness.words(_FURTHER_WORDS + 1).numpy().view(np.uint64)]
+    uniform = sum(word << (64 * i) for i, word in enumerate(words[:-1]))
+    rest = uniform * sum(upper[listed:]) >> (64 * _FURTHER_WORDS)
+    place = listed
+    while rest >= upper[place]:
+        rest -= upper[place]
+        place += 1
+    count = (coins + 1) // 2 + place
+    return count if words[-1] & 1 else coins - count
+
+
+def _fill_columns(
+    law: Sequence[int], full: int, threshold: MutableSequence[int], other: MutableSequence[int]
+) -> None:
+    """Vose's construction in whole numbers: the law's masses, which add up to ``full`` times their number.
+
+    Columns below ``full`` are filled up from the first heavy one until that is below ``full`` itself, which
+    is then filled up from the next. As masses add up, the last heavy column is left with ``full``.
+    """
+    size = len(law)
+    heavy = 0
+    while law[heavy] < full:
+        heavy += 1
+    rest = law[heavy]
+    for i in range(size):
+        if law[i] >= full:
+            continue
+        threshold[i] = law[i]
+        other[i] = heavy
+        rest -= full - law[i]
+        while rest < full:
+            threshold[heavy] = rest
+            following = heavy + 1
+            while law[following] < full:
+                following += 1
+            other[heavy] = following
+            rest = law[following] - (full - rest)
+            heavy = following
+    for i in range(heavy, size):
+        if law[i] >= full:
+            threshold[i] = full
+            other[i] = i

@@ -1,0 +1,1 @@
+"""Histograms from shuffled one-message reports."""

@@ -1,0 +1,391 @@
+"""Frequencies and distributions from one shuffled report per client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, calibrate_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.core.confidence import (
+    check_confidence,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+)
+from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.protocols.frequencies.support import (
+    Support,
+    built,
+    frequency_oracles,
+    summed,
+    support_of,
+)
+from shuffle_plugins.protocols.histograms import Histogram, Intervals
+from shuffle_plugins.protocols.targets import (
+    check_categories,
+    check_honest_fraction,
+    check_targets,
+    hiding,
+)
+from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.shuffler.base import Shuffler
+from shuffle_plugins.shuffler.memory import InMemoryShuffler
+
+BEST = "best"
+
+_CONVEX = 2 * math.exp(-2.0)
+_PRECISION = 1e-6
+_TIE = 1.01  # errors so close are called equal, and the shorter report wins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrequencyEstimation:
+    """Each client sends one ε0-LDP report on its category; what leaves the shuffler is all that is seen.
+
+    Feldman, McMillan, Talwar 2021 ("Hiding among the clones"), section 5.1, with any frequency oracle in the
+    place of Hadamard response and the oracle's exact dominating pair in the place of Theorem 3.1.
+
+    Attributes:
+        categories: K, at least 2.
+        clients: n, how many report, at least 2.
+        local_epsilon: ε0 of a report: what protects a client that trusts nobody.
+        oracle: name of a registered frequency oracle. ``"best"`` is replaced by the one of least error; of
+            those within a per cent, that of the fewest bits.
+        honest_fraction: share of the clients that are counted on to randomise; the others hide nobody.
+
+    Raises:
+        ValueError: if a field is out of range, or no oracle has that name.
+    """
+
+    name: ClassVar[str] = "frequency-estimation"
+    messages_per_client: ClassVar[int] = 1
+
+    categories: int
+    clients: int
+    local_epsilon: float
+    oracle: str = BEST
+    honest_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self.categories, self.clients, self.honest_fraction)
+        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
+        if self.oracle == BEST:
+            found = _best(dict.fromkeys(frequency_oracles(), self.local_epsilon), categories=self.categories)
+            object.__setattr__(self, "oracle", found)
+        _honest(self.clients, self.honest_fraction)
+        _ = self.mechanism
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        categories: int,
+        clients: int,
+        epsilon: float,
+        delta: float,
+        num_steps: int = 1,
+        population: int | None = None,
+        oracle: str = BEST,
+        honest_fraction: float = 1.0,
+    ) -> Self:
+        """The protocol at the largest ε0, up to 20, whose certified ε at δ is at most ``epsilon``.
+
+        Args:
+            categories, clients, honest_fraction: as the fields.
+            epsilon: target for all steps together, replace-one.
+            delta: target.
+            num_steps: rounds that the same people take part in.
+            population: n, if each round draws ``clients`` of them without replacement.
+            oracle: a registered oracle; ``"best"`` calibrates all that could win, each to its own ε0, and
+                takes the one of least error, in some seconds.
+
+        Raises:
+            ValueError: if a target is out of range or cannot be reached.
+        """
+        check_targets(
+            epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population
+        )
+        _check(categories, clients, honest_fraction)
+        honest, people, sampling = _seen(clients, population, honest_fraction)
+
+        def largest(name: str) -> float:
+            return calibrate_local_epsilon(
+                target_epsilon=epsilon,
+                delta=delta,
+                population=people,
+                cohort=honest,
+                num_steps=num_steps,
+                sampling=sampling,
+                mechanism=name,
+                blanket_factory=lambda e: registry.blanket(name, local_epsilon=e, dim=categories),
+            )
+
+        if oracle != BEST:
+            level = largest(oracle)
+        else:
+            levels: dict[str, float] = {}
+            least = math.inf
+            for name in _by_promise(categories):
+                if _error(name, MAX_LOCAL_EPSILON, categories) <= least * _TIE:
+                    levels[name] = largest(name)
+                    least = min(least, _error(name, levels[name], categories))
+            oracle = _best(levels, categories=categories)
+            level = levels[oracle]
+        return cls(
+            categories=categories,
+            clients=clients,
+            local_epsilon=level,
+            oracle=oracle,
+            honest_fraction=honest_fraction,
+        )
+
+    @property
+    def mechanism(self) -> FrequencyOracle:
+        """The oracle at its ε0: what a client runs."""
+        return built(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
+
+    @property
+    def bits_per_client(self) -> int:
+        """Length of a report."""
+        return self.mechanism.bits_per_report
+
+    def shuffle_round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: int | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> ShuffleRound:
+        """The round for an accountant. Only honest clients count, those who differ among them.
+
+        Args:
+            population: of the whole training; by default the clients of this round.
+            cohort: reports really received, by default ``clients``: fewer hide less.
+            sampling: k of n where the population is larger, else everybody, by default.
+            adversary: against whom.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or fewer than one honest client is left.
+        """
+        reports = self.clients if cohort is None else cohort
+        honest, people, scheme = _seen(reports, population, self.honest_fraction)
+        return self.mechanism.shuffle_round(
+            population=people,
+            cohort=honest,
+            sampling=scheme if sampling is None else sampling,
+            adversary=adversary,
+        )
+
+    # -- what it is worth -------------------------------------------------------------------------------
+
+    @property
+    def support(self) -> Support:
+        """What one report says of one category.
+
+        Raises:
+            ValueError: if that is more than yes or no, for an oracle from elsewhere.
+        """
+        return support_of(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
+
+    @property
+    def squared_error(self) -> float:
+        """E‖f̂ − f‖² of the frequencies of those who report, for the data of largest error."""
+        return self.mechanism.worst_variance / self.clients
+
+    @property
+    def distribution_error(self) -> float:
+        """Bound on E‖f̂ − π‖² where clients' categories are independent draws of π."""
+        return self.squared_error + (1 - 1 / self.categories) / self.clients
+
+    def largest_error(self, *, confidence: float = 0.95, largest_frequency: float = 1.0) -> float:
+        r"""What no frequency is further than from its estimate, with this confidence for all together.
+
+        Bernstein's inequality for each category, and a union bound over all of them. With f the share of a
+        category, its term :math:`h(f) = 2e^{-nt²/2(v(f) + wt/3)}` is convex where it is below 2e⁻², so over
+        all data of that largest share their sum is greatest at a corner: ⌈1/F⌉ categories of share F, the
+        others of none.
+
+        Args:
+            confidence: in (0, 1).
+            largest_frequency: F, a share that no category exceeds, if one is known; in [1/K, 1].
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
+        error = min(1 - check_confidence(confidence), _CONVEX)
+        if not 1 / self.categories <= largest_frequency <= 1:
+            raise ValueError(
+                f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
+            )
+        support, n = self.support, self.clients
+        held = min(math.ceil(1 / largest_frequency), self.categories)
+        rare = support.variance(0.0)
+        common = max(rare, support.variance(largest_frequency))
+
+        def exceeded(t: float) -> float:
+            return sum(
+                2 * many * math.exp(-n * t * t / (2 * (variance + support.width * t / 3)))
+                for many, variance in ((held, common), (self.categories - held, rare))
+            )
+
+        low, high = 0.0, support.width
+        while exceeded(high) > error:
+            low, high = high, 2 * high
+        while high - low > _PRECISION * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if exceeded(middle) > error else (low, middle)
+        return high
+
+    @property
+    def influence(self) -> float:
+        """How much one client can change a count at most, whatever possible report it sends, in clients."""
+        return self.support.width
+
+    def intervals(
+        self, histogram: Histogram, *, confidence: float = 0.95, simultaneous: bool = False
+    ) -> Intervals:
+        """Intervals for the frequencies of those who reported, and as well for the law they were drawn from.
+
+        The reports that support a category are a sum of independent bits of mean q + f·(p − q). If clients
+        are drawn from a distribution the sum is binomial, and the limits are those of Clopper and Pearson
+        1934; for given clients its tails are no heavier (Hoeffding 1956, Theorem 5).
+
+        Args:
+            histogram: from :meth:`estimate`.
+            confidence: that each interval holds its frequency; with ``simultaneous`` that all do.
+            simultaneous: whether to widen them by a union bound.
+
+        Raises:
+            ValueError: if ``confidence`` is not in (0, 1).
+        """
+        error = (1 - check_confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
+        support, trials = self.support, histogram.clients
+        seen = support.supporting(histogram.counts, reports=trials).cpu().numpy()
+        limits = (
+            (torch.from_numpy(limit(seen, trials, error=error)) - support.other)
+            / (support.own - support.other)
+            for limit in (clopper_pearson_lower, clopper_pearson_upper)
+        )
+        lower, upper = (limit.clamp_(0.0, 1.0) for limit in limits)
+        return Intervals(lower=lower, upper=upper, confidence=confidence, simultaneous=simultaneous)
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """Each client's report, in the clients' order.
+
+        Args:
+            x: categories, integers (clients,).
+            randomness: source of all random bits; a fresh ``SecureRandomness`` by default.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
+        return self.mechanism.randomize(x, randomness=randomness)
+
+    def collect(
+        self, x: Tensor, *, shuffler: Shuffler | None = None, randomness: Randomness | None = None
+    ) -> Reports:
+        """All clients' reports after a shuffler, for a host that simulates the clients.
+
+        Args:
+            x: everybody's categories, integers (clients,).
+            shuffler: an :class:`InMemoryShuffler` by default.
+            randomness: the clients', as in :meth:`randomize`; the shuffler has its own.
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: as :meth:`randomize`; or if there are not exactly ``clients``, on whose number the
+                guarantee stands.
+        """
+        reports = self.randomize(x, randomness=randomness)
+        if len(reports) != self.clients:
+            raise ValueError(f"the guarantee is that of {self.clients} clients, got {len(reports)}")
+        each = [reports.narrow(i, i + 1) for i in range(len(reports))]
+        return (shuffler or InMemoryShuffler()).shuffle(each)
+
+    def estimate(self, reports: Reports) -> Histogram:
+        """Unbiased counts and frequencies of those who reported.
+
+        Impossible reports are left out and counted; a possible one moves no count by more than
+        :attr:`influence`, whoever made it up.
+
+        Raises:
+            ValueError: if the reports are another protocol's, more than 4,096 are impossible, or none is
+                left.
+        """
+        counts, refused = summed(self.mechanism, reports)
+        return Histogram(counts=counts, clients=len(reports) - refused, refused=refused)
+
+    def distribution(self, reports: Reports) -> Tensor:
+        """The probability vector nearest to the estimated frequencies, float64 (categories,).
+
+        Raises:
+            ValueError: as :meth:`estimate`.
+        """
+        return self.estimate(reports).distribution
+
+
+def _check(categories: int, clients: int, honest_fraction: float) -> None:
+    check_categories(categories)
+    if type(clients) is not int or clients < 2:
+        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    check_honest_fraction(honest_fraction)
+
+
+def _honest(reports: int, honest_fraction: float) -> int:
+    honest = math.floor(honest_fraction * reports * (1 + 1e-12))
+    if honest < 1:
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {reports} clients is nobody")
+    return honest
+
+
+def _seen(reports: int, population: int | None, honest_fraction: float) -> tuple[int, int, Sampling]:
+    """Honest reports, the honest population they are accounted to come from, and the scheme.
+
+    Clients that are not honest may tell whether they were drawn, so an honest one is drawn with probability
+    reports over those of the population that are counted on; rounded so that this is not understated.
+    """
+    honest = _honest(reports, honest_fraction)
+    if population is None or population == reports:
+        return honest, honest, Sampling.FULL
+    if type(population) is not int or population < reports:
+        raise ValueError(f"population must be a whole number, at least {reports}, got {population!r}")
+    people = hiding(population, clients=reports, honest_fraction=honest_fraction)
+    return honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
+
+
+def _error(name: str, local_epsilon: float, categories: int) -> float:
+    """Variance of a report, infinite where the oracle cannot be built."""
+    try:
+        return built(name, local_epsilon=local_epsilon, categories=categories).worst_variance
+    except ValueError:
+        return math.inf
+
+
+def _by_promise(categories: int) -> list[str]:
+    """All oracles, that of least error at the largest ε0 first; the others may not need calibration."""
+    return sorted(frequency_oracles(), key=lambda name: _error(name, MAX_LOCAL_EPSILON, categories))
+
+
+def _best(levels: dict[str, float], *, categories: int) -> str:
+    """The oracle of least error at its own ε0; of those within a per cent, that of the fewest bits."""
+    errors = {name: _error(name, level, categories) for name, level in levels.items()}
+    least = min(errors.values(), default=math.inf)
+    if least == math.inf:
+        raise ValueError(f"no frequency oracle takes {categories} categories")
+    bits = {
+        name: built(name, local_epsilon=levels[name], categories=categories).bits_per_report
+        for name, error in errors.items()
+        if error <= least * _TIE
+    }
+    return min(bits, key=lambda name: (bits[name], errors[name], name))

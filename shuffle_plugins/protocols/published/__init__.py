@@ -1,0 +1,1 @@
+"""What papers promise, for comparison only."""

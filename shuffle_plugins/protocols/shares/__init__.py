@@ -1,0 +1,1 @@
+"""Sums of additive shares, each client's split into several messages."""

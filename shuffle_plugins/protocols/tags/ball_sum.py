@@ -1,0 +1,228 @@
+"""Sums of vectors in an ℓ2 ball, spread over coefficients, one shuffled bit per tag."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
+from shuffle_plugins.mechanisms.signs.spreading import (
+    Frame,
+    KashinSpreading,
+    RotationSpreading,
+    spreading,
+)
+from shuffle_plugins.protocols.tags.base import TaggedSum
+from shuffle_plugins.protocols.tags.calibration import calibrate
+from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
+from shuffle_plugins.protocols.targets import check_overhead, honest_clients
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BallSum(TaggedSum):
+    """The sum of vectors in an ℓ2 ball: Girgis's thesis, Algorithms 3.6.1 and 3.6.2. See TaggedSum.
+
+    A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
+    :class:`CubeSum`. With a Kashin frame none is ever larger than about 2·radius/√D, so the estimate is
+    unbiased for every vector. A rotation takes one transform and half as many messages, but its coefficients
+    are only seldom large: they are clipped at √(2 log(2Dn/β))·radius/√D, which for vectors chosen before the
+    seed happens to nobody but with probability β; variance is about ten times a Kashin frame's. Data are
+    floating (clients, dim).
+
+    Attributes:
+        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+        frame: ``"kashin"`` or ``"rotation"``.
+        seed: whole number that fixes the frame. It is public and all must use the same.
+        failure: β of a rotation, in (0, 1).
+    """
+
+    name: ClassVar[str] = "multi-message"
+
+    radius: float = 1.0
+    frame: Frame = Frame.KASHIN
+    seed: int = 0
+    failure: float = 1e-6
+    spread: RotationSpreading | KashinSpreading = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_dim(self.dim)
+        object.__setattr__(self, "radius", check_radius(self.radius))
+        object.__setattr__(self, "frame", Frame(self.frame))
+        check_expected(clients=self.clients, failure=self.failure)
+        object.__setattr__(self, "spread", spreading(self.frame, dim=self.dim, seed=self.seed))
+        TaggedSum.__post_init__(self)
+
+    @property
+    def size(self) -> int:
+        """D, coefficients of a vector: the next power of two, or twice that for a Kashin frame."""
+        return self.spread.size
+
+    @property
+    def opposite(self) -> bool:
+        """No vector of the ball is extreme in all its coefficients, unless there is one number."""
+        return self.dim == 1 and self.size == 1
+
+    @property
+    def coefficient_radius(self) -> float:
+        """Beyond which a coefficient is clipped, in units of the data."""
+        if isinstance(self.spread, KashinSpreading):
+            level = self.spread.frame.level
+        else:
+            level = sound_level(size=self.size, clients=self.clients, failure=self.failure)
+        return level * self.radius / math.sqrt(self.size)
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖² over data of which no coefficient is clipped."""
+        planes = self.planes
+        unit = (
+            planes.worst_variance
+            if self.spread.isometric
+            else self.spread.column_square * planes.worst_second_moment
+        )
+        return self.clients * self.coefficient_radius**2 * unit
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        dim: int,
+        clients: int,
+        epsilon: float,
+        delta: float,
+        radius: float = 1.0,
+        frame: Frame | str = Frame.KASHIN,
+        seed: int = 0,
+        failure: float = 1e-6,
+        honest_fraction: float = 1.0,
+        num_steps: int = 1,
+        population: int | None = None,
+        overhead: float = 0.1,
+        levels: int | None = None,
+        samples: int | None = None,
+    ) -> Self:
+        """The protocol of the largest budget whose certified ε at δ is at most ``epsilon``.
+
+        Args:
+            dim, clients, radius, frame, seed, failure, honest_fraction: as the fields.
+            epsilon: target for all steps together, replace-one.
+            delta: target.
+            num_steps: sums that the same people take part in.
+            population: n, if each sum draws ``clients`` of them without replacement.
+            overhead: share of variance that fewer bits may cost.
+            levels: m; with ``samples`` chosen by default.
+            samples: s.
+
+        Raises:
+            ValueError: if a target is out of range or cannot be reached.
+        """
+        check_dim(dim)
+        return calibrate(
+            size=spreading(Frame(frame), dim=dim, seed=seed).size,
+            clients=clients,
+            epsilon=epsilon,
+            delta=delta,
+            honest_fraction=honest_fraction,
+            num_steps=num_steps,
+            population=population,
+            overhead=overhead,
+            levels=levels,
+            samples=samples,
+            build=lambda plan, budget: cls(
+                dim=dim,
+                clients=clients,
+                radius=radius,
+                frame=Frame(frame),
+                seed=seed,
+                failure=failure,
+                budget=budget,
+                samples=plan.samples,
+                levels=plan.levels,
+                honest_fraction=honest_fraction,
+            ),
+        )
+
+    @classmethod
+    def with_noise(
+        cls,
+        *,
+        dim: int,
+        clients: int,
+        noise_multiplier: float,
+        radius: float = 1.0,
+        frame: Frame | str = Frame.KASHIN,
+        seed: int = 0,
+        failure: float = 1e-6,
+        honest_fraction: float = 1.0,
+        overhead: float = 0.1,
+        levels: int | None = None,
+        samples: int | None = None,
+    ) -> Self:
+        """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
+
+        What it really costs is for its :meth:`sum_round` to say. Its variance is not that Gaussian's: see
+        ``worst_variance``.
+
+        Args:
+            noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
+                the replace-one sensitivity it is half as much.
+            dim, clients, radius, frame, seed, failure, honest_fraction, overhead, levels, samples: as in
+                :meth:`calibrated`.
+
+        Raises:
+            ValueError: if a number is out of range, or no messages are as loud or as quiet.
+        """
+        check_dim(dim)
+        number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
+        if not (number and 0 < noise_multiplier < math.inf):
+            raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
+        check_overhead(overhead)
+        honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
+        size = spreading(Frame(frame), dim=dim, seed=seed).size
+        noise = noise_multiplier / 2
+        plan = best_tag_plan(
+            size=size,
+            clients=honest,
+            noise_multiplier=noise,
+            overhead=overhead,
+            levels=levels,
+            samples=samples,
+        )
+        return cls(
+            dim=dim,
+            clients=clients,
+            radius=radius,
+            frame=Frame(frame),
+            seed=seed,
+            failure=failure,
+            budget=budget_of_noise(plan, size=size, clients=honest, noise_multiplier=noise),
+            samples=plan.samples,
+            levels=plan.levels,
+            honest_fraction=honest_fraction,
+        )
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        if not bool(rows.l2_norm().isfinite().all()):
+            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+        return rows
+
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        norms = rows.l2_norm().double()
+        scale = self.radius / norms.clamp(min=self.radius) / self.coefficient_radius
+        wanted = columns.flatten(1)
+        if isinstance(self.spread, KashinSpreading) or wanted.shape[1] <= self.size.bit_length():
+            values = self.spread.entries(rows, wanted)
+        else:
+            values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
+        return (values.double() * scale.unsqueeze(1)).clamp_(-1, 1).view(columns.shape)
+
+    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
+        return self.spread.reconstruct(sums) * self.coefficient_radius

@@ -1,0 +1,101 @@
+"""Sums of vectors in an l-infinity ball, one shuffled bit per tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
+from shuffle_plugins.protocols.tags.base import TaggedSum
+from shuffle_plugins.protocols.tags.calibration import calibrate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CubeSum(TaggedSum):
+    """The sum of vectors in an ℓ∞ ball: Girgis's thesis, Algorithms 3.5.1 and 3.5.2. See TaggedSum.
+
+    Data are floating (clients, dim).
+
+    Attributes:
+        radius: largest absolute coordinate; larger ones are clipped, each by itself.
+    """
+
+    name: ClassVar[str] = "multi-message-cube"
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_dim(self.dim)
+        object.__setattr__(self, "radius", check_radius(self.radius))
+        TaggedSum.__post_init__(self)
+
+    @property
+    def size(self) -> int:
+        """Every coordinate is sampled as it is."""
+        return self.dim
+
+    @property
+    def worst_variance(self) -> float:
+        """Largest E‖estimate − Σ x_i‖² over the ball, attained."""
+        return self.clients * self.radius**2 * self.planes.worst_variance
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        dim: int,
+        clients: int,
+        epsilon: float,
+        delta: float,
+        radius: float = 1.0,
+        honest_fraction: float = 1.0,
+        num_steps: int = 1,
+        population: int | None = None,
+        overhead: float = 0.1,
+        levels: int | None = None,
+        samples: int | None = None,
+    ) -> Self:
+        """The protocol of the largest budget whose certified ε at δ is at most ``epsilon``.
+
+        Arguments and errors as of :meth:`BallSum.calibrated`.
+        """
+        check_dim(dim)
+        return calibrate(
+            size=dim,
+            clients=clients,
+            epsilon=epsilon,
+            delta=delta,
+            honest_fraction=honest_fraction,
+            num_steps=num_steps,
+            population=population,
+            overhead=overhead,
+            levels=levels,
+            samples=samples,
+            build=lambda plan, budget: cls(
+                dim=dim,
+                clients=clients,
+                radius=radius,
+                budget=budget,
+                samples=plan.samples,
+                levels=plan.levels,
+                honest_fraction=honest_fraction,
+            ),
+        )
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        if not bool(rows.linf_norm().isfinite().all()):
+            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+        return rows
+
+    def _values(self, rows: Rows, columns: Tensor) -> Tensor:
+        return (entries(rows, columns).double() / self.radius).clamp_(-1, 1)
+
+    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
+        return sums * self.radius

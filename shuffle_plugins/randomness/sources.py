@@ -1,0 +1,285 @@
+"""Where every random bit comes from: one interface, a cryptographic source, a seeded one for experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.randomness.chacha import Cursor, Keystream
+
+PROBABILITY_BITS = 62
+"""Bernoulli thresholds are integers in [0, 2**PROBABILITY_BITS]."""
+
+Size = int | tuple[int, ...]
+
+_NORMAL_BLOCK = 1 << 15
+_FINE_BITS = 53
+_COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)
+
+
+class Randomness(ABC):
+    """A stream of uniform 64-bit words, and the draws that mechanisms make from it.
+
+    Every draw is a pure function of the words, and discrete draws are exact: integers by rejection, Bernoulli
+    by comparing with an integer threshold. Words are made, and draws computed, on the device asked for; they
+    are the same on every device, and so are all draws but normal values, which differ in the last digits.
+    """
+
+    @abstractmethod
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return ``count`` int64 values whose 64 bits are all uniform and independent.
+
+        Raises:
+            ValueError: unless ``count`` is a whole number, zero or more.
+        """
+
+    def keystream(self) -> Keystream:
+        """A keystream of its own for one call of a kernel that makes its words itself; costs four words.
+
+        Its key is those words, so whoever reads it, on whatever device, reads the same.
+        """
+        return Keystream(self.words(4).numpy().tobytes())
+
+    def integers(self, high: int, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
+        """Uniform int64 integers in [0, high), without modulo bias.
+
+        Raises:
+            ValueError: unless ``high`` is a whole number in [1, 2**62].
+        """
+        if isinstance(high, bool) or not isinstance(high, int) or not 1 <= high <= 1 << 62:
+            raise ValueError(f"high must be a whole number in [1, 2**62], got {high!r}")
+        shape = _shape(size)
+        count = math.prod(shape)
+        accepted_below = (1 << 63) - (1 << 63) % high
+        kept = torch.empty(0, dtype=torch.int64, device=device)
+        while kept.numel() < count:
+            drawn = self.words(count - kept.numel(), device=device).bitwise_and_((1 << 63) - 1)
+            if accepted_below <= (1 << 63) - 1:
+                drawn = drawn[drawn < accepted_below]
+            kept = torch.cat([kept, drawn])
+        return kept.remainder_(high).reshape(shape)
+
+    def bernoulli(self, thresholds: Tensor) -> Tensor:
+        """Draw one bool per entry, true with probability exactly ``threshold / 2**62``.
+
+        Args:
+            thresholds: int64 tensor of any shape, entries in [0, 2**62].
+
+        Raises:
+            ValueError: if the dtype is not int64 or an entry is out of range.
+        """
+        if thresholds.dtype != torch.int64:
+            raise ValueError(f"thresholds must be int64, got {thresholds.dtype}")
+        if thresholds.numel() and not (
+            int(thresholds.min()) >= 0 and int(thresholds.max()) <= 1 << PROBABILITY_BITS
+        ):
+            raise ValueError(f"thresholds must lie in [0, 2**{PROBABILITY_BITS}]")
+        drawn = self.words(thresholds.numel(), device=thresholds.device)
+        return drawn.bitwise_and_((1 << PROBABILITY_BITS) - 1).reshape(thresholds.shape) < thresholds
+
+    def uniform(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
+        """Float64 values on the midpoints of a grid of step 2**-52 in the open interval (0, 1)."""
+        shape = _shape(size)
+        drawn = (self.words(math.prod(shape), device=device) >> 12) & ((1 << 52) - 1)
+        return drawn.to(torch.float64).add_(0.5).mul_(2.0**-52).reshape(shape)
+
+    def normal(
+        self, size: Size, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """Standard normal values by the Box-Muller transform, without an end.
+
+        Computed in float64 from a word for the radius and a word for the angle, whatever ``dtype`` is asked,
+        and rounded to it once. A pair with a radius beyond 3.7, of probability 2**-10, is drawn anew among
+        such pairs, from two further words at the end of the call; beyond 5.3 once more, and so on. So far
+        values are as fine as others, and none is out of reach: noise with an end would tell records apart.
+
+        The two values of a pair have the tangent of a grid angle as their ratio, whatever they are multiplied
+        by; the angle is measured from the nearest axis with 64 bits, so the grid is as fine as float64 itself
+        for small values too, and float32 does not show it. A float64 value does: round what is released. The
+        logarithm, sine and cosine are the device's: values of two devices differ by a few units in the last
+        place of float64, and so do float32 values now and then, by one.
+
+        Raises:
+            ValueError: if ``dtype`` is neither float32 nor float64.
+        """
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"normal draws float32 or float64, got {dtype}")
+        shape = _shape(size)
+        count = math.prod(shape)
+        half = (count + 1) // 2
+        values = torch.empty(2 * half, dtype=dtype, device=device)
+        coarse = torch.empty(half, dtype=torch.bool, device=device)
+        for start in range(0, half, _NORMAL_BLOCK):
+            stop = min(start + _NORMAL_BLOCK, half)
+            drawn = _box_muller(self.words(2 * (stop - start), device=device), largest=1.0)
+            values[start:stop], values[half + start : half + stop], coarse[start:stop] = drawn
+        largest, left = 1.0, _places(coarse)
+        while left.numel():
+            largest *= _COARSE_SHARE
+            words = self.words(2 * left.numel(), device=device)
+            first, second, coarse = _box_muller(words, largest=largest)
+            values[left], values[half + left] = first.to(dtype), second.to(dtype)
+            left = left[_places(coarse)]
+        return values[:count].reshape(shape)
+
+    def exponential(self, size: Size, *, device: torch.device | str = "cpu") -> Tensor:
+        """Standard exponential values, float64: -log U, U uniform on (0, 1) and fine however small it is.
+
+        Unlike the logarithm of :meth:`uniform` they do not end at 36.7. A U below 2**-10 is drawn anew among
+        those, from a further word at the end of the call, and again below 2**-20, and so on.
+        """
+        shape = _shape(size)
+        words = self.words(math.prod(shape), device=device)
+        values, coarse = _minus_log((words | 1).to(torch.float64), largest=1.0)
+        largest, left = 1.0, _places(coarse)
+        while left.numel():
+            largest *= _COARSE_SHARE
+            words = self.words(left.numel(), device=device)
+            values[left], coarse = _minus_log((words | 1).to(torch.float64), largest=largest)
+            left = left[_places(coarse)]
+        return values.reshape(shape)
+
+    def permutation(self, n: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """A uniform permutation of 0..n-1 as int64.
+
+        Sorts n random words. Ties, of probability below n²/2**65, are redrawn, so the order is exactly
+        uniform.
+        """
+        while True:
+            ordered, permutation = torch.sort(self.words(n, device=device))
+            if not bool((ordered[1:] == ordered[:-1]).any()):
+                return permutation
+
+
+class SecureRandomness(Randomness):
+    """Cryptographic randomness: ChaCha20 under a fresh key from the operating system.
+
+    The default wherever randomness protects people. Two instances never share a stream: a forked process, a
+    copy and an unpickled instance take a new key. Safe to use from several threads, and to fork while they
+    draw.
+    """
+
+    def __init__(self) -> None:
+        self._start_afresh()
+        _SECURE.add(self)
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._cursor = Cursor(Keystream(os.urandom(32)))
+        self._process = os.getpid()
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return ``count`` int64 values of 64 uniform bits each."""
+        if self._process != os.getpid():  # a fork that the interpreter did not see
+            self._start_afresh()
+        with self._lock:
+            return self._cursor.words(count, device=device)
+
+    def __reduce__(self) -> tuple[type[SecureRandomness], tuple[()]]:
+        return SecureRandomness, ()
+
+
+_SECURE: weakref.WeakSet[SecureRandomness] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: a new lock, as the old one may be held by a thread that was not copied, and a new key."""
+    for source in _SECURE:
+        source._start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def secure(randomness: Randomness | None) -> Randomness:
+    """The source that was passed, or a fresh :class:`SecureRandomness` for None.
+
+    Raises:
+        TypeError: if it is something else, such as a seed.
+    """
+    if randomness is None:
+        return SecureRandomness()
+    if not isinstance(randomness, Randomness):
+        raise TypeError(f"randomness must be a Randomness, such as SeededRandomness(0), got {randomness!r}")
+    return randomness
+
+
+class SeededRandomness(Randomness):
+    """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
+
+    Who knows or guesses the seed can undo every report. It is the only way to make this library
+    deterministic; the same seed gives the same stream on every machine. It cannot be copied or pickled: a
+    copy would repeat the stream and add the same noise twice.
+
+    Args:
+        seed: any whole number.
+
+    Raises:
+        ValueError: if the seed is not a whole number.
+    """
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ValueError(f"seed must be a whole number, got {seed!r}")
+        self._lock = threading.Lock()
+        self._cursor = Cursor(Keystream(hashlib.sha256(f"shuffle_plugins seeded {seed}".encode()).digest()))
+
+    def words(self, count: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return ``count`` int64 values, determined by the seed and the draws before."""
+        with self._lock:
+            return self._cursor.words(count, device=device)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "seeded randomness cannot be copied or pickled, as the copy would repeat its stream; "
+            "build another SeededRandomness with a seed of its own"
+        )
+
+
+def _shape(size: Size) -> tuple[int, ...]:
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    if any(isinstance(length, bool) or not isinstance(length, int) or length < 0 for length in shape):
+        raise ValueError(f"a size is made of whole numbers, zero or more, got {size!r}")
+    return shape
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Indices of the true entries; none on the meta device, which holds no entries."""
+    return mask.nonzero().squeeze(1) if mask.device.type != "meta" else mask.new_empty(0, dtype=torch.int64)
+
+
+def _minus_log(signed: Tensor, *, largest: float) -> tuple[Tensor, Tensor]:
+    """-log U, U uniform on (0, ``largest``), and where U has fewer digits than float64, a share 2**-10.
+
+    An odd 64-bit word, as float64, is 63 bits of U and a sign. Below 2**53 it is exact, so every device finds
+    the same values coarse.
+    """
+    magnitude = signed.abs()
+    coarse = magnitude < 2.0**_FINE_BITS
+    return magnitude.mul_(2.0**-63 * largest).log_().neg_(), coarse
+
+
+def _box_muller(words: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """As many normal values as words, in two halves, float64, and which pairs are coarse.
+
+    Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The first
+    word of a pair is the radius, with exp(-radius²/2) below ``largest``, and the sign of both values. The
+    second is an angle within π/4 of an axis; its own last bit says which axis.
+    """
+    half = words.numel() // 2
+    signed = (words[:half] | 1).to(torch.float64)
+    half_squares, coarse = _minus_log(signed, largest=largest)
+    radius = half_squares.mul_(2).sqrt_().copysign_(signed)
+    angle = (words[half:] | 1).to(torch.float64).mul_(math.pi / 4 * 2.0**-63)
+    near, far = angle.cos().mul_(radius), angle.sin_().mul_(radius)
+    swapped = (words[half:] & 1).to(torch.bool)
+    return torch.where(swapped, far, near), torch.where(swapped, near, far), coarse
