@@ -5,7 +5,7 @@
 
 Takes a quarter of an hour at 200,000 trials, and two minutes with --sums, which attacks multi-message sums
 instead; the seed makes it repeatable. Writes results/audit.json, or results/audit_sums.json, and prints the
-tables of docs/audit.md.
+tables of docs/guides/audit.md.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ gets rows drawn from the normal distributions of scikit-learn's iris; quickstart
 one parameter, as it does at Flower's, and its "accuracy" is how near the parameter comes to what it is
 expected to be, 1 + rounds / 2, in parts of that.
 
-The private runs differ from the plain ones in two places, as in docs/flower.md: ``ShuffleMod`` is the client
-app's mod, and ``ShuffleStrategy`` is around FedAvg. All clients run in this process, one after another.
+The private runs differ from the plain ones in two places, as in docs/guides/flower.md: ``ShuffleMod`` is the
+client app's mod, and ``ShuffleStrategy`` is around FedAvg. All clients run in this process, one after
+another.
 
     python examples/flower_quickstarts.py --data-dir DIR          # MNIST's IDX files, for quickstart-pytorch
     python examples/flower_quickstarts.py --apps numpy sklearn    # no data needed, half a minute

@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.fixture(scope="module")
 def blocks():
     """The page's code, in order, by language."""
-    found = BLOCK.findall((ROOT / "docs" / "extending.md").read_text())
+    found = BLOCK.findall((ROOT / "docs" / "guides" / "extending.md").read_text())
     return {language: [code for kind, code in found if kind == language] for language in ("python", "toml")}
 
 

@@ -135,7 +135,7 @@ def test_which_headlines_reproduce():
 
 def test_documented_table_is_the_committed_one():
     rows = [headlines.HeadlineRow(**row) for row in committed("headlines")["rows"]]
-    documentation = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    documentation = (ROOT / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
     assert headlines.table(rows) in documentation
     assert all(f"results/{name}.png" in documentation for name in make.FIGURES)
 

@@ -1,7 +1,7 @@
 """What rounds of the subsampled shuffle model cost. Neighbouring relation: replace-one, fixed population.
 
 Describe a round with :class:`ShuffleRound`, record rounds in a :class:`ShuffleAccountant`, read an
-:class:`EpsilonInterval`. The mathematics and its proofs are in ``docs/accounting.md``.
+:class:`EpsilonInterval`. The mathematics and its proofs are in ``docs/proofs/accounting.md``.
 """
 
 from __future__ import annotations

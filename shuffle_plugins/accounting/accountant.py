@@ -45,7 +45,7 @@ _MOST_REPLACEMENTS = 200
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance of a sum from its cover is charged to δ alone
 _TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where that distance is charged to ε
 _LARGEST_EXPONENT = 700.0
-_SOURCE = "shuffle_plugins, docs/accounting.md"
+_SOURCE = "shuffle_plugins, docs/proofs/accounting.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,7 +504,7 @@ class ShuffleAccountant:
         """ε of what the sums are replaced by, and twice the η within whose e^η they are of each other.
 
         What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
-        (docs/accounting-sums.md, "Large ε").
+        (docs/proofs/sums.md, "Large ε").
         """
         epsilon = composition.epsilon(delta / 2)
         for _ in range(_MOST_REPLACEMENTS):

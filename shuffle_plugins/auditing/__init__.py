@@ -3,7 +3,7 @@
 ``audit_local`` attacks single reports and checks ε0; ``audit_round`` attacks shuffled, sampled and composed
 rounds and checks what the accountant certifies;
 ``audit_sum`` attacks sums of several messages per client. What an audit shows, and what it cannot, is in
-``docs/audit.md``.
+``docs/guides/audit.md``.
 """
 
 from shuffle_plugins.auditing.attacks import (

@@ -6,8 +6,8 @@ independent draws from ω; then the log-likelihood ratio of D and D' is exactly
 
     log(1 + Σ (a − 1)/N) − log(1 + Σ (b − 1)/N),
 
-the sums over the round's reports (``docs/accounting.md``, section 1). It is the best score there is where
-all others hold the same record. Attacks differ in where a and b come from. No attack can make an audit
+the sums over the round's reports (``docs/proofs/accounting.md``, section 1). It is the best score there is
+where all others hold the same record. Attacks differ in where a and b come from. No attack can make an audit
 unsound: scores are judged on rounds that no attack has seen.
 """
 

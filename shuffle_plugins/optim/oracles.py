@@ -321,7 +321,7 @@ class Reports(GradientModel):
     ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
     for. Clients that take part once come in a secret uniform order, in batches or one by one: an epoch. A
     report hides among all reports of the pass, although later steps follow from earlier ones (Claim 6 of
-    ``docs/accounting.md``).
+    ``docs/proofs/accounting.md``).
 
     Attributes:
         mechanism: name in the registry; takes vectors in an ℓ2 ball.

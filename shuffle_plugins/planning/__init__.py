@@ -1,7 +1,7 @@
 """Which cohort, ε0 and number of rounds serve best: the least error within a target (ε, δ).
 
 :func:`plan` searches, a :class:`Plan` is the answer. The error model is in
-:mod:`shuffle_plugins.planning.variance` and, with what follows from it, in ``docs/planning.md``.
+:mod:`shuffle_plugins.planning.variance` and, with what follows from it, in ``docs/guides/planning.md``.
 :func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 

@@ -13,7 +13,7 @@ LEAST_RATIO = 2.0
 
 What a run can learn depended on this ratio and little else: a linear model of MNIST's digits, at its best
 learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 % at 1, 78 to 84 % at 2,
-89 to 91 % at 4, 91 to 94 % at 8 and 91 to 96 % at 16, in 10, 50 or 200 steps (``docs/opacus.md``,
+89 to 91 % at 4, 91 to 94 % at 8 and 91 to 96 % at 16, in 10, 50 or 200 steps (``docs/guides/opacus.md``,
 ``benchmarks/mnist_tuning.py``). Networks that learn their own features need more.
 """
 

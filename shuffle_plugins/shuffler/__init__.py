@@ -1,7 +1,7 @@
 """Shufflers: where the tie between a client and its report ends, and whom that needs to be trusted.
 
 In memory (:class:`InMemoryShuffler`), or a :class:`Mixer` of another organisation, which takes sealed
-envelopes. docs/shuffling.md is the threat model. Importing this package does not import torch.
+envelopes. docs/guides/shuffling.md is the threat model. Importing this package does not import torch.
 """
 
 from __future__ import annotations

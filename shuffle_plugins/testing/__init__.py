@@ -1,7 +1,7 @@
 """Conformance checks for mechanisms, ours and yours.
 
 ``check_mechanism`` runs them and returns a report. ``MechanismConformance`` is the same as a pytest class to
-inherit from; only it needs pytest. How to write a mechanism is in ``docs/extending.md``.
+inherit from; only it needs pytest. How to write a mechanism is in ``docs/guides/extending.md``.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _z(answers: Tensor, *, largest: float = 1.0) -> float:
 
 
 def withstands_the_audit(setting: Setting) -> Measured:
-    """An attack on single reports proves no more than ε0; see ``docs/audit.md``."""
+    """An attack on single reports proves no more than ε0; see ``docs/guides/audit.md``."""
     mechanism = setting.mechanism
     least, most = AUDITED
     if not least <= mechanism.local_epsilon <= most:

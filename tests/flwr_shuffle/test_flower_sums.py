@@ -236,7 +236,7 @@ def test_a_client_that_did_not_agree_to_sums_refuses(limits: ClientLimits) -> No
 
 
 def test_the_guides_calibration_meets_its_epsilon() -> None:
-    """Eighty of a hundred invited of a thousand, fifty rounds, as docs/flower.md has it."""
+    """Eighty of a hundred invited of a thousand, fifty rounds, as docs/guides/flower.md has it."""
     fewest, invited, population, rounds = 80, 100, 1000, 50
     protocol = VectorSum.calibrated(
         dim=1000,

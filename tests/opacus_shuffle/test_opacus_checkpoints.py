@@ -208,7 +208,7 @@ def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_pa
 
 
 def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, tmp_path: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "opacus.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "opacus.md").read_text()
     section = page.split("## Resume")[1]
     code = section.split("```python\n")[1].split("```")[0]
 

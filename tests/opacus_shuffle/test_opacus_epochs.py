@@ -122,7 +122,7 @@ def test_the_cost_does_not_depend_on_the_batch_size(make_private: Any, train: An
 
 
 def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says() -> None:
-    """n = 60,000, ε0 = 3, δ = 1e-5: at most 0.3685 with any randomizer (docs/accounting.md, section 2a)."""
+    """n = 60,000, ε0 = 3, δ = 1e-5: at most 0.3685 with any randomizer (docs/proofs/accounting.md, 2a)."""
     model = nn.Linear(1, 1)
     engine = PrivacyEngine()
     _, optimizer, _ = engine.make_private(

@@ -1,4 +1,4 @@
-"""What docs/opacus.md prints is what examples/opacus_mnist.py runs."""
+"""What docs/guides/opacus.md prints is what examples/opacus_mnist.py runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "opacus.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "opacus.md").read_text()
 
 
 def recipes() -> dict[tuple[str, str], dict[str, Any]]:

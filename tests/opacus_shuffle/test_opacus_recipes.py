@@ -1,4 +1,4 @@
-"""The recipes of ``docs/opacus.md`` for Lightning and for Transformers, run as they are printed."""
+"""The recipes of ``docs/guides/opacus.md`` for Lightning and for Transformers, run as they are printed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "opacus.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "opacus.md"
 
 
 def recipe(heading: str) -> str:
     """The Python block under a heading of the guide."""
     found = re.search(rf"^#+ {re.escape(heading)}$.*?^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert found is not None, f"docs/opacus.md has no recipe under {heading!r}"
+    assert found is not None, f"docs/guides/opacus.md has no recipe under {heading!r}"
     return found.group(1)
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "protocols.md").read_text()
 
 
 def test_the_code_runs(capsys):
     names: dict[str, object] = {}
     for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
-        exec(compile(code, "docs/protocols.md", "exec"), names)
+        exec(compile(code, "docs/guides/protocols.md", "exec"), names)
     printed = capsys.readouterr().out
     assert printed.startswith("scalar-sum ε ∈ [")
     assert "split-sum ε ∈ [" in printed

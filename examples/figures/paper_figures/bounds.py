@@ -21,8 +21,8 @@ Vector = NDArray[np.float64]
 
 OURS = "certified, this package"
 OURS_BELOW = "attained by a mechanism, this package"
-_OWN_SOURCE = "blanket pair, docs/accounting.md"
-_INSTANCE_SOURCE = "K-ary randomized response, docs/accounting.md"
+_OWN_SOURCE = "blanket pair, docs/proofs/accounting.md"
+_INSTANCE_SOURCE = "K-ary randomized response, docs/proofs/accounting.md"
 _PAPER_SPLIT = 0.5
 _LAST_EVERY_ORDER = 2048
 _LAST_ORDER = 2**21

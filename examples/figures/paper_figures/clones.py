@@ -206,7 +206,7 @@ def _tail_panel() -> Panel:
             Curve(
                 name=bounds.OURS,
                 role=Role.CERTIFIED,
-                source="binary blanket pair, docs/accounting.md",
+                source="binary blanket pair, docs/proofs/accounting.md",
                 values=tuple(own.delta(share * level)[1] for share in shares),
                 series=series,
             ),
@@ -252,7 +252,7 @@ def _breakdown_panel() -> Panel:
             Curve(
                 name=bounds.OURS,
                 role=Role.CERTIFIED,
-                source="blanket pair, docs/accounting.md",
+                source="blanket pair, docs/proofs/accounting.md",
                 values=tuple(bounds.certified(_question(each))[1] for each in settings),
                 series=series,
             ),

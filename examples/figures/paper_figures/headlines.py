@@ -228,7 +228,7 @@ def save_rows(rows: list[HeadlineRow], path: Path) -> None:
 
 
 def table(rows: list[HeadlineRow]) -> str:
-    """The rows in Markdown, as docs/figures.md shows them."""
+    """The rows in Markdown, as docs/reference/figures.md shows them."""
     lines = [
         "| claim | read as | baseline ε | published ε | reproduced | attained to certified ε, this package "
         "| published / certified | baseline / certified |",

@@ -104,7 +104,7 @@ def _scalar_panel() -> Panel:
         for levels in (4, 6)
         for whose, source, epsilon in (
             ("thesis RDP", f"{_SOURCE}, Thms 3.5.2 and 5.3.1", _by_thesis),
-            ("our accounting", "counted bits, docs/accounting.md", _by_bits),
+            ("our accounting", "counted bits, docs/proofs/accounting.md", _by_bits),
         )
     ]
     curves += [
@@ -126,7 +126,7 @@ def _vector_panel() -> Panel:
             for levels in (1, 2, 3)
         )
 
-    thesis, ours = f"{_SOURCE}, Thms 3.6.2 and 5.3.1", "blanket pair, docs/accounting.md"
+    thesis, ours = f"{_SOURCE}, Thms 3.6.2 and 5.3.1", "blanket pair, docs/proofs/accounting.md"
     rotated = _rotated_radius()
     curves = [
         ("multi-message, s = 200, thesis RDP", thesis, multi(200, _PADDED, rotated, _by_thesis)),

@@ -335,7 +335,7 @@ def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
     """The round of as few reports as are promised, all taking part; None if no account can be given of it.
 
     Promises of more than a hundred million count as that many, which costs no less (Lemma 5 of
-    ``docs/accounting.md``): no server can make a client compute for minutes.
+    ``docs/proofs/accounting.md``): no server can make a client compute for minutes.
     """
     reports = spec.protocol.clients if isinstance(spec, SumSpec) else min(minimum, _LARGEST_PROMISE)
     if minimum < reports:

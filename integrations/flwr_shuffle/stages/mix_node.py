@@ -8,7 +8,7 @@ All SuperNodes of a run are given the same app; what makes one the mixer is its 
     shuffle-min-batch      fewest reports given out, at least 2
     shuffle-state-file     spent rounds; by default the key file's name with ``.rounds`` behind it
 
-Whoever runs it must know what code it runs: see docs/shuffling.md.
+Whoever runs it must know what code it runs: see docs/guides/shuffling.md.
 """
 
 from __future__ import annotations

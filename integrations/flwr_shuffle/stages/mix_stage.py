@@ -49,7 +49,7 @@ class MixNodeStage(ShuffleStage):
     Clients seal their reports to this server inside, and to the mixer outside, with the mixer's key pinned in
     their own ``node_config``: nothing that this class or its host does can open an envelope. The mix node
     proves who it is by signatures: nodes that only say that they are the mixer are ignored, and a batch that
-    it did not sign for this round is refused. See docs/shuffling.md for what each party learns.
+    it did not sign for this round is refused. See docs/guides/shuffling.md for what each party learns.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that

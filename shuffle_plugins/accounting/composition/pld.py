@@ -6,7 +6,7 @@ and floating point are bounded and charged.
 
 Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
 Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022; optimistic rounding is a post-processing that
-merges outcomes between grid points (``docs/accounting.md``).
+merges outcomes between grid points (``docs/proofs/accounting.md``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Federated rounds: what they cost a client before an observer of the model, the server, and everybody.
 
 A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
-many reports there were. The proofs behind every number are in ``docs/accounting.md``, "Federated rounds".
+many reports there were. The proofs behind every number are in ``docs/proofs/accounting.md``, "Federated
+rounds".
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class FederatedRound:
 
         Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
         who drop out earn nothing: γ stays invited / candidates. This needs that dropping out has nothing to
-        do with the data, and is as likely for every invited client; ``docs/accounting.md`` says how far off
-        one is if it is likelier for some. Before the server γ = 1, whoever drops out.
+        do with the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
+        far off one is if it is likelier for some. Before the server γ = 1, whoever drops out.
 
         Args:
             mechanism: the clients' randomizer.

@@ -1,7 +1,7 @@
 """Cohorts of one mechanism compared: which round is at least as dear as which, and many sizes told by few.
 
-Everything rests on a lemma (``docs/accounting.md``, "Federated rounds"): a round of k' of n' clients costs no
-more than one of k of n if k' ≥ k and k'/n' ≤ k/n, or if k' ≤ k and n' ≥ n.
+Everything rests on a lemma (``docs/proofs/accounting.md``, "Federated rounds"): a round of k' of n' clients
+costs no more than one of k of n if k' ≥ k and k'/n' ≤ k/n, or if k' ≤ k and n' ≥ n.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Three facts turn the integral into a short sum that cannot be below the truth:
 - What is left off the ends is bounded by the Gaussian, what is rounded by the terms' sizes; both are added.
 
 The contour passes near the saddle point, so the relative error does not depend on how small the answer is.
-Proofs are in ``docs/accounting-noise.md``.
+Proofs are in ``docs/proofs/noise.md``.
 """
 
 from __future__ import annotations

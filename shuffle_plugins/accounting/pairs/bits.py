@@ -3,7 +3,7 @@ r"""Randomised bits that are only counted: the pair of binary randomized respons
 A round of binary randomized response is a count of ones. Whatever bits the others hold, each of theirs adds
 the same variance to it, while the privacy blanket counts only what they report blindly; so counting exactly
 lowers ε by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at
-every ε, so the pair is an envelope over datasets (``docs/accounting.md``, Claim 3):
+every ε, so the pair is an envelope over datasets (``docs/proofs/accounting.md``, Claim 3):
 
 - Order the other clients at random; the first k − 1 make the noise, and the last report is the differing
   client's with probability γ, otherwise that of one of the rest.

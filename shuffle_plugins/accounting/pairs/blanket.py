@@ -48,7 +48,7 @@ class Blanket:
     The law is that of the worst pair of records: for every other pair, equal records among them, and every
     E ≥ 0, the law of :math:`r_0 - E r_1` must spread, at equal mean, to the one given (convex order). Epochs
     and check-ins, in which records' meanings change from batch to batch, rest on this (Claim 6 of
-    ``docs/accounting.md``, which proves it for all laws of corners that some pair attains).
+    ``docs/proofs/accounting.md``, which proves it for all laws of corners that some pair attains).
 
     Attributes:
         local_epsilon: ε0 of the randomizer, in nats.

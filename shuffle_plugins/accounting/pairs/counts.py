@@ -18,7 +18,7 @@ Reports with many different weights need :class:`~shuffle_plugins.accounting.pai
 bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`.
 
 Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
-every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/accounting.md``.
+every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and a convex function of E. So it is bounded from above at points E_0 < E_1 < â€
 the bounds is the profile of a finite pair that dominates (P, Q): a convex function below the bounds at the
 points is below their hull. The cost does not depend on the number of slots.
 
-Proofs are in ``docs/accounting-noise.md``.
+Proofs are in ``docs/proofs/noise.md``.
 """
 
 from __future__ import annotations

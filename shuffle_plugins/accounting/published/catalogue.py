@@ -54,8 +54,8 @@ class PublishedBound:
 _POINTS = "sampling (Ullman), strong composition (KOV 2015)"
 _RENYI = "sampling by Wang et al. 2019, RDP"
 _CLAIM_2 = (
-    "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of docs/accounting.md "
-    "carry it"
+    "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of "
+    "docs/proofs/accounting.md carry it"
 )
 _DISCRETE = "stated for randomizers with discrete outputs"
 

@@ -214,7 +214,7 @@ def numerical(*, local_epsilon: float, num_reports: int, delta: float) -> tuple[
     The upper value is a bound for every ε0-LDP randomizer. The lower value bounds the pair's ε, not any
     mechanism's: the two together are the error of the numerics, a relative 3e-5 at most. The pair's ε lies
     12 to 46 % above the binary blanket pair's, which covers adaptive choices too (Claim 6 of
-    ``docs/accounting.md``).
+    ``docs/proofs/accounting.md``).
 
     Args:
         local_epsilon: ε0 in (0, 300], nats.

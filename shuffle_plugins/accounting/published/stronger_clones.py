@@ -3,11 +3,11 @@ r"""Feldman, McMillan, Talwar 2022, "Stronger Privacy Amplification by Shuffling
 **Erratum.** The paper's own errata withdraws Theorems 3.1, 3.2, 5.2 and Corollary 4.3 for general (adaptive)
 randomizers: the proof of Lemma 3.5 is wrong, and the bounds are claimed for a restricted class only.
 
-**What carries them here.** Claim 2 of ``docs/accounting.md`` proves that the pair of the paper's numerical
-bound, clones with probability 2/(e^ε0 + 1), dominates one shuffle of *any* ε0-LDP randomizer that is the same
-for all clients of the round: the setting of this package. The closed form holds there because it lies above
-that pair, which the tests check on a grid of settings. Claim 6 proves the same for randomizers that follow
-from earlier reports of the round, by an argument of its own: the paper's lemma stays wrong.
+**What carries them here.** Claim 2 of ``docs/proofs/accounting.md`` proves that the pair of the paper's
+numerical bound, clones with probability 2/(e^ε0 + 1), dominates one shuffle of *any* ε0-LDP randomizer that
+is the same for all clients of the round: the setting of this package. The closed form holds there because it
+lies above that pair, which the tests check on a grid of settings. Claim 6 proves the same for randomizers
+that follow from earlier reports of the round, by an argument of its own: the paper's lemma stays wrong.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ every ε.
 
 Sources: Kairouz, Bonawitz, Ramage 2016 (k-RR); Acharya, Sun, Zhang 2019 (Hadamard response); Ye, Barg 2018
 and Wang et al. 2016 (subset selection); Erlingsson, Pihur, Korolova 2014 (RAPPOR, one round); Wang, Blocki,
-Li, Jha 2017 (optimal unary encoding, local hashing). Masses are derived in ``docs/accounting.md``.
+Li, Jha 2017 (optimal unary encoding, local hashing). Masses are derived in ``docs/proofs/accounting.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Blankets of scalar records released with additive noise: Laplace, discrete Laplace, Gaussian.
 
 A record x lies in an interval and is released as x + noise. For these three noises the two ends of the
-interval are the worst pair of records at every ε (``docs/accounting-noise.md``, Theorem 2), and of the two
+interval are the worst pair of records at every ε (``docs/proofs/noise.md``, Theorem 2), and of the two
 weights of a report at least one is 1: the law lies on the two edges (r, 1) and (1, r).
 
 Continuous weights are spread over a few levels at equal mean, which is an upper bound.

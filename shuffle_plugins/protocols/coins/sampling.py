@@ -43,7 +43,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     Up to 256 coins every coin is a random bit and the law is exact. More are drawn from a table of the law by
     Walker's alias method: one word chooses a column and, as a fraction of 64 bits less those, one of the two
     outcomes in it; a second word is drawn where the fraction ties with the column's threshold. The law is
-    within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/accounting-sums.md``).
+    within 2**-100 of the binomial in total variation, for each 2**32 coins (``docs/proofs/sums.md``).
     A table is made once for each number of coins and kept.
 
     Args:

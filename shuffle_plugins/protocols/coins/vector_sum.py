@@ -20,7 +20,7 @@ class VectorSum(CoinSum):
     """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
 
     Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. See
-    :class:`CoinSum` for what a client sends. ``docs/accounting-sums.md`` says what it costs.
+    :class:`CoinSum` for what a client sends. ``docs/proofs/sums.md`` says what it costs.
 
     Attributes:
         dim: d, length of a client's vector.
