@@ -21,14 +21,13 @@ from shuffle_plugins.accounting import (
     Tag,
     TaggedRound,
 )
-from shuffle_plugins.accounting.additive_noise import (
-    discrete_laplace_blanket,
-    gaussian_blanket,
-    laplace_blanket,
-)
-from shuffle_plugins.accounting.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.federated import Against, FederatedAccountant, FederatedRound
-from shuffle_plugins.accounting.frequency_oracles import (
+from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
+from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
+from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.accounting.rounds.laws import from_state
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
     hadamard_response,
     k_ary_response,
     local_hashing,
@@ -36,11 +35,12 @@ from shuffle_plugins.accounting.frequency_oracles import (
     rappor,
     subset_selection,
 )
-from shuffle_plugins.accounting.gaussian_cover import gaussian_cover, log_ratio
-from shuffle_plugins.accounting.laplace_rounds import LaplaceRound
-from shuffle_plugins.accounting.laws import from_state
-from shuffle_plugins.accounting.share_mixing import mixing_distance
-from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.mechanisms.noise.additive_law import (
+    discrete_laplace_blanket,
+    gaussian_blanket,
+    laplace_blanket,
+)
+from shuffle_plugins.protocols.shares.mixing import mixing_distance
 
 DELTA = 1e-6
 VECTOR_MECHANISMS = (

@@ -12,7 +12,6 @@ from reports_mechanisms import rows
 
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, hadamard_transform
 from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.compressors.packing import pack_bits, pack_each, pack_records, unpack_bits
 from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
 from shuffle_plugins.compressors.quantization import (
     dithered_round,
@@ -23,8 +22,9 @@ from shuffle_plugins.compressors.quantization import (
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.compressors.sampling import stratified_indices
 from shuffle_plugins.compressors.sparsification import random_k, top_k, with_error_feedback
-from shuffle_plugins.keystream import Keystream
+from shuffle_plugins.core.packing import pack_bits, pack_each, pack_records, unpack_bits
 from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.randomness.chacha import Keystream
 
 KEY = bytes(range(32))
 COUNT = 2000
