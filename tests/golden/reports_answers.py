@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 DATA = Path(__file__).parent / "data"
+FILES = DATA / "files"
 MOST_VALUES = 8
 RELATIVE = {"float64": 1e-12, "float32": 1e-6}
 

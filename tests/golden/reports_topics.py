@@ -6,20 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import reports_mechanisms
+import reports_opacus
 import reports_sums
 import reports_words
 from reports_answers import Questions
 
 TOPICS: dict[str, Questions] = {
     "mechanisms": reports_mechanisms.questions(),
+    "opacus": reports_opacus.questions(),
     "sums": reports_sums.questions(),
     "words": reports_words.questions(),
 }
+
+FILES: dict[str, Callable[[], None]] = {"opacus": reports_opacus.write_files}
+"""What writes the files that a topic's questions read."""
 
 
 def ask(question: Callable[[], Any]) -> Any:
     """The answer; a refusal is an answer too."""
     try:
         return question()
-    except ValueError as error:
-        return {"refused": type(error).__name__}
+    except ValueError:
+        return {"refused": True}

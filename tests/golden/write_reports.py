@@ -27,6 +27,8 @@ def main() -> int:
         print(f"written already: {', '.join(there)}; pass --overwrite to replace them", file=sys.stderr)
         return 1
     for topic in topics:
+        if topic in reports_topics.FILES:
+            reports_topics.FILES[topic]()
         questions = reports_topics.TOPICS[topic]
         answers = {name: reports_topics.ask(question) for name, question in questions.items()}
         reports_answers.write(topic, answers)
