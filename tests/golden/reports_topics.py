@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import reports_mechanisms
+import reports_messages
 import reports_opacus
 import reports_sums
 import reports_words
@@ -13,12 +14,16 @@ from reports_answers import Questions
 
 TOPICS: dict[str, Questions] = {
     "mechanisms": reports_mechanisms.questions(),
+    "messages": reports_messages.questions(),
     "opacus": reports_opacus.questions(),
     "sums": reports_sums.questions(),
     "words": reports_words.questions(),
 }
 
-FILES: dict[str, Callable[[], None]] = {"opacus": reports_opacus.write_files}
+FILES: dict[str, Callable[[], None]] = {
+    "messages": reports_messages.write_files,
+    "opacus": reports_opacus.write_files,
+}
 """What writes the files that a topic's questions read."""
 
 
