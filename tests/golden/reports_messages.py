@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr_shuffle import PrivateEvaluation
-from flwr_shuffle.checkpoints import ModelState
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import Instruction, context_of, plain_payload, read_plain_payload
-from flwr_shuffle.mix_messages import (
+from flwr_shuffle.server.checkpoints import ModelState
+from flwr_shuffle.stages.mix_messages import (
     MixerRole,
     MixRequest,
     batch_content,
