@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import reports_files
 import reports_mechanisms
 import reports_messages
 import reports_opacus
@@ -13,6 +14,7 @@ import reports_words
 from reports_answers import Questions
 
 TOPICS: dict[str, Questions] = {
+    "files": reports_files.questions(),
     "mechanisms": reports_mechanisms.questions(),
     "messages": reports_messages.questions(),
     "opacus": reports_opacus.questions(),
@@ -21,6 +23,7 @@ TOPICS: dict[str, Questions] = {
 }
 
 FILES: dict[str, Callable[[], None]] = {
+    "files": reports_files.write_files,
     "messages": reports_messages.write_files,
     "opacus": reports_opacus.write_files,
 }
