@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import reports_answers
 import reports_topics
+import torch
 
 ANSWERS = {topic: reports_answers.read(topic) for topic in reports_topics.TOPICS}
 CASES = [(topic, name) for topic, asked in reports_topics.TOPICS.items() for name in asked]
@@ -19,3 +25,37 @@ def test_the_answer_has_not_moved(topic: str, name: str) -> None:
 @pytest.mark.parametrize("topic", reports_topics.TOPICS)
 def test_every_answer_is_asked_for(topic: str) -> None:
     assert set(ANSWERS[topic]) == set(reports_topics.TOPICS[topic])
+
+
+def test_what_has_moved_is_noticed() -> None:
+    def sums(*values: float) -> dict[str, Any]:
+        return reports_answers.vector(torch.tensor(values, dtype=torch.float64))
+
+    expected = sums(1.0, -3.0, float("-inf"))
+    answer = {"bytes": 3, "sha256": "ab", "error": 2.0, "list": [1, "x", None], "sum": expected}
+    reports_answers.compare(answer, answer)
+    for changed in (
+        {"bytes": 4},
+        {"sha256": "ac"},
+        {"error": 2.0 + 1e-11},
+        {"list": [1, "y", None]},
+        {"list": [1, "x"]},
+        {
+            "sum": reports_answers.vector(
+                torch.tensor([1.0, -3.0 - 1e-10, float("-inf")], dtype=torch.float64)
+            )
+        },
+        {"sum": sums(1.0, -3.0, 0.0)},
+        {"sum": sums(1.0, -3.0, float("nan"))},
+        {"sum": sums(1.0, -3.0)},
+        {"other": 1},
+    ):
+        with pytest.raises(AssertionError):
+            reports_answers.compare(answer | changed, answer)
+
+
+def test_answers_are_not_written_over(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("write_reports.py")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "--overwrite" in done.stderr
