@@ -9,6 +9,7 @@ import reports_files
 import reports_mechanisms
 import reports_messages
 import reports_opacus
+import reports_strategy
 import reports_sums
 import reports_words
 from reports_answers import Questions
@@ -18,6 +19,7 @@ TOPICS: dict[str, Questions] = {
     "mechanisms": reports_mechanisms.questions(),
     "messages": reports_messages.questions(),
     "opacus": reports_opacus.questions(),
+    "strategy": reports_strategy.questions(),
     "sums": reports_sums.questions(),
     "words": reports_words.questions(),
 }
@@ -26,6 +28,7 @@ FILES: dict[str, Callable[[], None]] = {
     "files": reports_files.write_files,
     "messages": reports_messages.write_files,
     "opacus": reports_opacus.write_files,
+    "strategy": reports_strategy.write_files,
 }
 """What writes the files that a topic's questions read."""
 
