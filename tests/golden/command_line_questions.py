@@ -1,0 +1,127 @@
+"""What the command line answers in JSON, by subcommand."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accountant_questions import DELTA, drawn, shuffled
+from answers import Questions
+
+from shuffle_plugins import cli
+from shuffle_plugins.accounting import Adversary, Sampling
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
+from shuffle_plugins.ledger.client import written
+
+QUESTIONS = Questions()
+
+_PROSE = ("source", "summary", "reason")
+"""Words for people: free to change."""
+
+
+def said(*arguments: str) -> dict[str, Any]:
+    """Exit status, and the JSON that was printed; nothing for a refusal."""
+    printed, aside = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(aside):
+        status = cli.main([*arguments, "--json"])
+    text = printed.getvalue()
+    return {"status": status, "answer": _without_prose(json.loads(text)) if text.strip() else None}
+
+
+def _without_prose(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_prose(item) for key, item in value.items() if key not in _PROSE}
+    return [_without_prose(item) for item in value] if isinstance(value, list) else value
+
+
+_QUESTION = "-n 2000 -k 200 -e 1 -t 20 -d 1e-5"
+_LINES = {
+    "epsilon": f"epsilon {_QUESTION}",
+    "epsilon, all": f"epsilon {_QUESTION} --all",
+    "epsilon, Rényi": f"epsilon {_QUESTION} --method rdp",
+    "epsilon, server": f"epsilon {_QUESTION} --adversary server",
+    "epsilon, privunit": f"epsilon {_QUESTION} --mechanism privunit --dim 50",
+    "epsilon, binary": f"epsilon {_QUESTION} --mechanism linf-coordinate",
+    "epsilon, no dim": f"epsilon {_QUESTION} --mechanism k-rr",
+    "epsilon, local delta": f"epsilon {_QUESTION} --local-delta 1e-10",
+    "epsilon, full": "epsilon -n 2000 -k 200 -e 1 -t 20 -d 1e-5 --sampling full",
+    "epsilon, everybody": "epsilon -n 2_000 -e 1 -t 1 -d 1e-5 --sampling full",
+    "epsilon, no cohort": "epsilon -n 2000 -e 1 -t 20 -d 1e-5",
+    "epsilon, bad delta": "epsilon -n 2000 -k 200 -e 1 -t 20 -d 2",
+    "compare": "compare -n 500 -k 500 -e 0.3,0.4 -t 3 -d 1e-5 --sampling full",
+    "calibrate": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -t 20",
+    "calibrate, rounds": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 --solve rounds",
+    "calibrate, cohort": "calibrate --target-epsilon 0.7 -d 1e-5 -n 500 -e 0.5 -t 5 --solve cohort",
+    "calibrate, server": (
+        "calibrate --target-epsilon 1.5 -d 1e-5 -n 2000 -k 200 -t 20 --adversary server --method rdp"
+    ),
+    "calibrate, given": "calibrate --target-epsilon 0.7 -d 1e-5 -n 2000 -k 200 -e 1 -t 20",
+    "plan": "plan -n 400 --target-epsilon 0.5 -d 1e-5 --dim 20 --mechanism l2-block -t 2,5 -k 40,400",
+    "plan, best": "plan -n 400 --target-epsilon 1 -d 1e-5 --dim 8 -t 3 -k 200 --norm linf --radius 2",
+    "mechanisms": "mechanisms",
+    "mechanisms, costs": "mechanisms --dim 30 -e 2",
+    "mechanisms, l2": "mechanisms --dim 30 -e 2 --norm l2 --radius 3",
+    "mechanisms, categories": "mechanisms --dim 30 -e 2 --norm categories",
+    "mechanisms, half": "mechanisms --dim 30",
+    "audit, cohort alone": "audit --mechanism k-rr -e 1 --dim 4 -k 5",
+    "budget, no file": "budget /nowhere/at/all",
+}
+for _scheme in Sampling:
+    if _scheme is not Sampling.FULL:
+        _LINES[f"epsilon, {_scheme}"] = f"epsilon {_QUESTION} --sampling {_scheme}"
+for _name, _line in _LINES.items():
+    QUESTIONS.add(_name, partial(said, *_line.split()))
+
+
+def server_budget(*options: str) -> dict[str, Any]:
+    """A server's ledger of two runs with a round in every state."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "budget"
+        with BudgetLedger(path, model="digits") as ledger:
+            for index in range(6):
+                token = bytes([index]) * 16
+                ledger.begin(token=token, run=f"run-{index // 3}", server_round=index, worst=drawn(50))
+                people = [f"client-{i}" for i in range(95)]
+                if index < 3:
+                    ledger.receive(token, actual=drawn(90 - index), participants=people)
+                    ledger.complete(token, checkpoint=None)
+                elif index == 3:
+                    ledger.refuse(token, actual=drawn(10), participants=people[:12])
+                elif index == 4:
+                    ledger.receive(token, actual=drawn(70), participants=people[:80])
+        return said("budget", str(path), *options)
+
+
+def client_budget(*options: str) -> dict[str, Any]:
+    """A client's ledger: promised rounds, and reports without a promise."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "client"
+        promised = written(shuffled(adversary=Adversary.SERVER))
+        with ClientLedger(path) as ledger:
+            for index, (level, delta, shuffle) in enumerate(
+                [(1.0, 0.0, promised), (1.0, 0.0, promised), (0.5, 0.0, None), (0.3, 1e-9, None)]
+            ):
+                ledger.charge(
+                    run=f"run-{index // 2}",
+                    token=bytes([index]) * 16,
+                    server_round=index,
+                    mechanism="privunit",
+                    local_epsilon=level,
+                    local_delta=delta,
+                    limits=ClientLimits(),
+                    shuffled=shuffle,
+                )
+        return said("budget", str(path), *options)
+
+
+_BUDGETS: dict[str, Callable[..., dict[str, Any]]] = {"server": server_budget, "client": client_budget}
+for _name, _budget in _BUDGETS.items():
+    QUESTIONS.add(f"budget, {_name}", _budget)
+    QUESTIONS.add(f"budget, {_name}, smaller delta", partial(_budget, "--delta", str(DELTA)))
+    QUESTIONS.add(f"budget, {_name}, model", partial(_budget, "--model", "digits"))

@@ -1,0 +1,267 @@
+"""Plans of rounds, choices of mechanisms, and the numbers of private optimisation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from accountant_questions import DELTA, MECHANISMS
+from answers import Questions
+
+from shuffle_plugins import optim
+from shuffle_plugins.accounting import Adversary, Sampling
+from shuffle_plugins.choosing import choices
+from shuffle_plugins.mechanisms import registry
+from shuffle_plugins.optim import bounds
+from shuffle_plugins.planning import expected_noise, plan
+from shuffle_plugins.planning.baselines import gaussian_mse
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.errors import enclosing_radius, report_error, sampling_error
+
+QUESTIONS = Questions()
+
+# -- plans --------------------------------------------------------------------------------------------------
+
+
+def _row(row: Any) -> list[Any]:
+    return [
+        row.mechanism,
+        row.cohort,
+        row.num_steps,
+        row.local_epsilon,
+        row.epsilon.lower,
+        row.epsilon.upper,
+        row.noise_mse,
+        row.sampling_mse,
+        row.average_mse,
+        row.bits_per_report,
+        row.num_reports,
+        row.bits_per_client,
+        row.round_mse,
+        row.total_bits,
+    ]
+
+
+def planned(**fields: Any) -> dict[str, Any]:
+    found = plan(
+        **{
+            "target_epsilon": 0.5,
+            "delta": 1e-5,
+            "population": 400,
+            "dim": 20,
+            "mechanism": "linf-coordinate",
+            "num_steps": (1, 10),
+            "cohorts": (40, 400),
+            **fields,
+        }
+    )
+    return {
+        "best": _row(found.best),
+        "thrifty": _row(found.thrifty),
+        "edges": [found.cohort_edge, found.steps_edge],
+        "rows": [_row(row) for row in found.rows],
+        "baselines": [
+            [b.name, b.average_mse, b.cohort, b.num_steps, b.local_epsilon] for b in found.baselines
+        ],
+        "dismissed": [each.mechanism for each in found.dismissed],
+        "infeasible": found.infeasible,
+        "spread": found.spread,
+        "norm": found.norm,
+        "remarks": len(found.remarks()),
+    }
+
+
+for _sampling in Sampling:
+    _cohorts = (400,) if _sampling is Sampling.FULL else (40, 400)
+    QUESTIONS.add(f"plan: {_sampling}", partial(planned, sampling=_sampling, cohorts=_cohorts, num_steps=2))
+QUESTIONS.add("plan: several steps", planned)
+QUESTIONS.add("plan: privunit", partial(planned, mechanism="privunit", cohorts=(100,), num_steps=2))
+QUESTIONS.add("plan: server", partial(planned, adversary=Adversary.SERVER))
+QUESTIONS.add("plan: Rényi", partial(planned, method="rdp", num_steps=10))
+QUESTIONS.add("plan: searched cohorts", partial(planned, cohorts=None, num_steps=5))
+QUESTIONS.add("plan: searched", partial(planned, mechanism="l2-block", cohorts=None, num_steps=None))
+QUESTIONS.add("plan: best of all", partial(planned, mechanism="best", num_steps=2, cohorts=(100,)))
+QUESTIONS.add(
+    "plan: best of two", partial(planned, mechanism=("sqkr", "linf-block"), norm="linf", radius=2.0)
+)
+QUESTIONS.add("plan: spread", partial(planned, spread=0.01, tolerance=0.5))
+QUESTIONS.add("plan: out of reach", partial(planned, target_epsilon=1e-6, delta=1e-12, num_steps=1_000))
+for _name in ("binary-rr", "gaussian", "k-rr"):
+    QUESTIONS.add(f"plan: {_name}", partial(planned, mechanism=_name, dim=1, num_steps=2))
+for _epsilon in (0.1, 1.0, 8.0):
+    QUESTIONS.add(
+        f"gaussian error: {_epsilon}",
+        partial(gaussian_mse, target_epsilon=_epsilon, delta=DELTA, sensitivity=0.3, dim=7),
+    )
+for _sampling in Sampling:
+    QUESTIONS.add(
+        f"sampling error: {_sampling}",
+        lambda sampling=_sampling: [
+            sampling_error(population=1_000, cohort=k, sampling=sampling, spread=0.7)
+            for k in (10, 500, 1_000)
+        ],
+    )
+QUESTIONS.add(
+    "enclosing radii",
+    lambda: [
+        enclosing_radius(radius=1.5, norm=inner, within=outer, dim=7)
+        for inner in ("l1", "l2", "linf")
+        for outer in ("l1", "l2", "linf")
+    ],
+)
+
+# -- mechanisms ---------------------------------------------------------------------------------------------
+
+QUESTIONS.add("closed forms", lambda: [sorted(CLOSED_FORMS), sorted(OF_CATEGORIES)])
+for _name in MECHANISMS:
+    for _level in (0.5, 2.0, 6.0):
+        if _name not in OF_CATEGORIES:
+            QUESTIONS.add(
+                f"report's error: {_name}, {_level}",
+                lambda name=_name, e=_level: [
+                    [found.variance, found.bits]
+                    for dim in ((1,) if name == "binary-rr" else (4, 33))
+                    for found in [report_error(name, local_epsilon=e, dim=dim, radius=2.0, norm="l2")]
+                ],
+            )
+            QUESTIONS.add(
+                f"closed form: {_name}, {_level}",
+                lambda name=_name, e=_level: [
+                    CLOSED_FORMS[name].norm,
+                    CLOSED_FORMS[name].local_delta,
+                    [CLOSED_FORMS[name].cost(e, dim) for dim in ((1,) if name == "binary-rr" else (5, 64))],
+                ],
+            )
+    QUESTIONS.add(
+        f"mechanism: {_name}",
+        lambda name=_name: [
+            [built.domain, built.local_delta, built.worst_variance, built.bits_per_report]
+            for level in (1.0, 5.0)
+            for built in [registry.get(name, local_epsilon=level, dim=1 if name == "binary-rr" else 24)]
+        ],
+    )
+    if _name not in OF_CATEGORIES:
+        QUESTIONS.add(
+            f"noise: {_name}",
+            lambda name=_name: [
+                [found.noise, found.largest_signal, found.signal_to_noise_ratio_over(30)]
+                for found in [
+                    expected_noise(
+                        registry.get(
+                            name, local_epsilon=2.0, dim=1 if name == "binary-rr" else 24, radius=0.5
+                        ),
+                        cohort=300,
+                    )
+                ]
+            ],
+        )
+
+
+def chosen(**fields: Any) -> dict[str, Any]:
+    found, refused = choices(**{"local_epsilon": 2.0, "dim": 30, **fields})
+    return {
+        "found": [[c.name, c.domain, c.local_delta, c.radius, c.variance, c.bits] for c in found],
+        "refused": [each.name for each in refused],
+    }
+
+
+for _norm in (None, "l1", "l2", "linf", "categories"):
+    QUESTIONS.add(f"choices: {_norm}", partial(chosen, norm=_norm))
+QUESTIONS.add("choices: one number", partial(chosen, dim=1, radius=3.0))
+
+# -- private optimisation -----------------------------------------------------------------------------------
+
+_PROBLEMS = {
+    "logistic": optim.logistic_regression(features=4, radius=4.0),
+    "regularised": optim.logistic_regression(features=4, radius=4.0, regularisation=0.1),
+    "hinge": optim.support_vector_machine(features=4, radius=4.0),
+    "regularised hinge": optim.support_vector_machine(features=4, radius=4.0, regularisation=0.1),
+}
+_MODELS = {
+    "sums": optim.VectorSums(),
+    "pan-private": optim.PanPrivate(),
+    "reports": optim.Reports(mechanism="privunit"),
+    "local": optim.Local(mechanism="privunit"),
+    "unprotected": optim.Unprotected(),
+}
+
+
+def steps(problem: str, method: optim.Method, *, model: str = "sums", clients: int = 600) -> dict[str, Any]:
+    """Every number of an optimiser's plan."""
+    found = method.plan(_PROBLEMS[problem], clients=clients, epsilon=1.0, delta=1e-5, model=_MODELS[model])
+    return {
+        "bound": found.bound,
+        "private": found.private,
+        "stages": [
+            {
+                "scheme": stage.participation.scheme,
+                "clients": stage.participation.clients,
+                "cohort": stage.participation.cohort,
+                "steps": stage.participation.num_steps,
+                "releases": stage.participation.releases,
+                "rule": stage.rule,
+                "reach": stage.reach,
+                "bound": stage.bound,
+                "smoothness": stage.problem.smoothness,
+                "noise": stage.oracle.noise,
+                "round": None if stage.oracle.round is None else stage.oracle.round.state(),
+            }
+            for stage in found.stages
+        ],
+    }
+
+
+_METHODS: dict[str, tuple[str, optim.Method, str]] = {
+    "SGD": ("logistic", optim.SGD(), "sums"),
+    "SGD, batches of 30": ("logistic", optim.SGD(batch=30), "sums"),
+    "AGD": ("logistic", optim.AGD(), "sums"),
+    "AGD, pan-private": ("logistic", optim.AGD(), "pan-private"),
+    "AGD, reports": ("logistic", optim.AGD(batch=60), "reports"),
+    "GD": ("logistic", optim.GD(num_steps=5), "sums"),
+    "GD, local": ("logistic", optim.GD(num_steps=5), "local"),
+    "GD, unprotected": ("logistic", optim.GD(num_steps=5), "unprotected"),
+    "smoothed GD": ("hinge", optim.Smoothed(inner=optim.GD(num_steps=5)), "sums"),
+    "smoothed AGD": ("hinge", optim.Smoothed(inner=optim.AGD()), "sums"),
+    "phases": ("regularised", optim.Phased(inner=optim.AGD(), phases=2), "sums"),
+    "phases, smoothed": (
+        "regularised hinge",
+        optim.Phased(inner=optim.Smoothed(inner=optim.AGD()), phases=2),
+        "sums",
+    ),
+    "cohorts": ("hinge", optim.CohortSGD(cohort=60, num_steps=4), "sums"),
+    "cohorts, reports": ("hinge", optim.CohortSGD(cohort=60, num_steps=4), "reports"),
+    "self-sampled": ("hinge", optim.SelfSampledSGD(expected=60, num_steps=4), "reports"),
+    "self-sampled, sums": ("hinge", optim.SelfSampledSGD(expected=60, num_steps=4), "sums"),
+    "permutation": ("hinge", optim.PermutationSGD(), "reports"),
+    "permutation, batches": ("hinge", optim.PermutationSGD(batch=20), "reports"),
+}
+for _name, (_problem, _method, _model) in _METHODS.items():
+    QUESTIONS.add(f"optimiser: {_name}", partial(steps, _problem, _method, model=_model))
+QUESTIONS.add(
+    "optimisers recommended",
+    lambda: {
+        name: [str(optim.recommended(problem, interactive=each)) for each in (True, False)]
+        for name, problem in _PROBLEMS.items()
+    },
+)
+for _steps in (1, 30, 1_000):
+    QUESTIONS.add(
+        f"promised losses: {_steps}",
+        lambda t=_steps: {
+            "averaged": bounds.averaged_loss(reach=2.0, second_moment=3.0, steps=t),
+            "averaged step": bounds.averaged_step(reach=2.0, second_moment=3.0, steps=t),
+            "accelerated": bounds.accelerated_loss(reach=2.0, smoothness=0.5, variance=3.0, steps=t),
+            "accelerated step": bounds.accelerated_curvature(
+                reach=2.0, smoothness=0.5, variance=3.0, steps=t
+            ),
+            "repeated": [
+                bounds.repeated_loss(reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, clients=500)
+                for b in (0.5, float("inf"))
+            ],
+            "repeated step": [
+                bounds.repeated_step(reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, clients=500)
+                for b in (0.5, float("inf"))
+            ],
+            "last": bounds.last_iterate_loss(reach=2.0, second_moment=3.0, steps=t),
+        },
+    )
