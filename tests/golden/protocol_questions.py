@@ -21,9 +21,9 @@ from shuffle_plugins.protocols import (
     ScalarSum,
     SplitSum,
     VectorSum,
-    published,
-    published_frequencies,
 )
+from shuffle_plugins.protocols.published import frequencies as published_frequencies
+from shuffle_plugins.protocols.published import sums as published
 
 QUESTIONS = Questions()
 DELTA = 1e-6

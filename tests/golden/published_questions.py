@@ -17,6 +17,7 @@ from shuffle_plugins.accounting import (
     calibrate_local_epsilon,
     calibrate_num_steps,
 )
+from shuffle_plugins.accounting.comparison import ALL_PUBLISHED, FEW_PUBLISHED, compare
 from shuffle_plugins.accounting.published import (
     bbg19,
     check_ins,
@@ -31,7 +32,6 @@ from shuffle_plugins.accounting.published import (
 )
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 from shuffle_plugins.auditing import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
-from shuffle_plugins.comparison import ALL_PUBLISHED, FEW_PUBLISHED, compare
 from shuffle_plugins.mechanisms import registry
 
 QUESTIONS = Questions()
