@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness.devices import runs_kernels
 
@@ -35,7 +35,7 @@ def padded_dim(dim: int) -> int:
     Raises:
         ValueError: unless ``dim`` is a whole number in [1, 2**53].
     """
-    return 1 << (check_dim(dim) - 1).bit_length()
+    return 1 << (checks.dim(dim) - 1).bit_length()
 
 
 def hadamard_signs(rows: Tensor, columns: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness
 
 
@@ -41,6 +41,6 @@ def block_length(dim: int, count: int) -> int:
     Raises:
         ValueError: unless ``count`` is a whole number in [1, dim].
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= check_dim(dim):
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= checks.dim(dim):
         raise ValueError(f"between 1 and {dim} coordinates can be drawn, got {count!r}")
     return -(-dim // count)

@@ -191,8 +191,8 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
         ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
     from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_delta
-    from shuffle_plugins.accounting.pairs.blanket import MAX_LOCAL_EPSILON
     from shuffle_plugins.accounting.rounds.shuffle import Sampling, ShuffleRound
+    from shuffle_plugins.core.checks import MAX_LOCAL_EPSILON
 
     check_delta(delta)
     accountant = ShuffleAccountant()

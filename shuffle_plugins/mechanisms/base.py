@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import Randomness, secure
@@ -47,8 +47,8 @@ class Mechanism(ABC):
     name: ClassVar[str]
 
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
-        self._local_epsilon = check_local_epsilon(local_epsilon)
-        self._dim = check_dim(dim)
+        self._local_epsilon = checks.local_epsilon(local_epsilon)
+        self._dim = checks.dim(dim)
 
     @property
     def local_epsilon(self) -> float:
@@ -186,7 +186,7 @@ class LocalRandomizer(Mechanism):
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim)
-        self._radius = check_radius(radius)
+        self._radius = checks.radius(radius)
 
     @property
     def radius(self) -> float:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 
 if TYPE_CHECKING:
@@ -53,9 +52,9 @@ class MechanismSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"a mechanism's name is a string, got {self.name!r}")
-        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
+        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         try:
-            object.__setattr__(self, "radius", check_radius(self.radius))
+            object.__setattr__(self, "radius", checks.radius(self.radius))
         except OverflowError as error:
             raise ValueError("radius does not fit in a float") from error
         object.__setattr__(self, "options", _checked(self.options))
@@ -67,7 +66,7 @@ class MechanismSpec:
             ValueError: if there is no such mechanism, it takes categories, it refuses an option or the
                 dimension, its reports cannot be shuffled, or its ε0 is not the spec's.
         """
-        return _built(self.to_json(), check_dim(dim))
+        return _built(self.to_json(), checks.dim(dim))
 
     def to_json(self) -> str:
         """The spec as canonical JSON: equal text means the same spec, to the last digit."""
@@ -110,7 +109,7 @@ class MechanismSpec:
         """
         from shuffle_plugins.core.reports import WIRE_VERSION
 
-        text = f"shuffle_plugins mechanism\n{WIRE_VERSION}\n{check_dim(dim)}\n{self.to_json()}"
+        text = f"shuffle_plugins mechanism\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()
 
     def report_bytes(self, *, dim: int) -> int:
@@ -119,7 +118,7 @@ class MechanismSpec:
         Raises:
             ValueError: as :meth:`build`.
         """
-        return _report_bytes(self.to_json(), check_dim(dim))
+        return _report_bytes(self.to_json(), checks.dim(dim))
 
 
 @lru_cache(maxsize=_BUILT)

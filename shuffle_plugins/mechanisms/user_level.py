@@ -42,10 +42,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.core.checks import check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
@@ -108,9 +107,9 @@ class UserLevelMean:
     ranged: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_local_epsilon(self.local_epsilon)
-        check_radius(self.radius)
-        check_radius(self.sigma)
+        checks.local_epsilon(self.local_epsilon)
+        checks.radius(self.radius)
+        checks.radius(self.sigma)
         for name in ("clients", "samples"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

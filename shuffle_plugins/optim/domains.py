@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_radius
+from shuffle_plugins.core import checks
 
 
 class Domain(Protocol):
@@ -43,7 +43,7 @@ class Ball:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", check_radius(self.radius))
+        object.__setattr__(self, "radius", checks.radius(self.radius))
 
     @property
     def diameter(self) -> float:
@@ -81,7 +81,7 @@ class Box:
     dim: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", check_radius(self.bound))
+        object.__setattr__(self, "bound", checks.radius(self.bound))
         if type(self.dim) is not int or self.dim < 1:
             raise ValueError(f"dim must be a whole number, at least 1, got {self.dim!r}")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from shuffle_plugins.core.checks import check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.optim.domains import Ball, Domain
 from shuffle_plugins.optim.problems import Examples, Problem
 
@@ -28,7 +28,7 @@ def logistic_regression(
     Raises:
         ValueError: if an argument is out of range.
     """
-    bound = check_radius(feature_bound)
+    bound = checks.radius(feature_bound)
 
     def losses(parameters: Tensor, examples: Examples) -> Tensor:
         return nn.functional.softplus(-_margins(parameters, examples))
@@ -52,7 +52,7 @@ def support_vector_machine(
     *, features: int, radius: float = 1.0, feature_bound: float = 1.0, regularisation: float = 0.0
 ) -> Problem:
     """max(0, 1 − y⟨θ, x⟩), which is not smooth; arguments as of :func:`logistic_regression`."""
-    bound = check_radius(feature_bound)
+    bound = checks.radius(feature_bound)
 
     def losses(parameters: Tensor, examples: Examples) -> Tensor:
         return (1 - _margins(parameters, examples)).clamp(min=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.optim.domains import Domain
 
 Examples = tuple[Tensor, ...]
@@ -57,8 +57,8 @@ class Problem:
     accepts: Callable[[Examples], None] | None = None
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        object.__setattr__(self, "lipschitz", check_radius(self.lipschitz))
+        checks.dim(self.dim)
+        object.__setattr__(self, "lipschitz", checks.radius(self.lipschitz))
         if not self.smoothness > 0:
             raise ValueError(f"smoothness must be positive, got {self.smoothness!r}")
         if not 0 <= self.strong_convexity < math.inf:

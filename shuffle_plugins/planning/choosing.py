@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
@@ -88,9 +87,9 @@ def choices(
     """
     if norm is not None and norm not in get_args(Domain):
         raise ValueError(f"norm must be one of {', '.join(get_args(Domain))}, got {norm!r}")
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
-    check_radius(radius)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
+    checks.radius(radius)
     found: list[Choice] = []
     refused: list[Unavailable] = []
     for name in registry.available():

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.accountant import check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON, normal_guess
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.counts import upper_mixture
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
@@ -111,8 +111,8 @@ def plan(
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance must be at least 0, got {tolerance!r}")
     ShuffleRound(local_epsilon=1.0, population=population, cohort=population)
-    check_dim(dim)
-    check_radius(radius)
+    checks.dim(dim)
+    checks.radius(radius)
     names = _names(mechanism)
     if norm is None:
         norm = mechanism_norm(names[0], dim=dim) if len(names) == 1 else "l2"

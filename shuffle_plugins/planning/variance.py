@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.closed_forms import NormName as NormName
@@ -97,8 +97,8 @@ def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: in
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_radius(radius)
-    check_dim(dim)
+    checks.radius(radius)
+    checks.dim(dim)
     p, q = _ORDERS[check_norm(norm)], _ORDERS[check_norm(within)]
     return radius * math.pow(dim, max(0.0, 1 / q - 1 / p))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.rounding import BallRounding
 from shuffle_plugins.randomness import Randomness
@@ -114,8 +114,8 @@ class FixedPoint(Lattice):
     levels: int
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        object.__setattr__(self, "radius", check_radius(self.radius))
+        checks.dim(self.dim)
+        object.__setattr__(self, "radius", checks.radius(self.radius))
         _check_levels(self.levels)
 
     @property
@@ -198,7 +198,7 @@ class Interval(Lattice):
     levels: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "upper", check_radius(self.upper))
+        object.__setattr__(self, "upper", checks.radius(self.upper))
         _check_levels(self.levels)
 
     @property

@@ -9,14 +9,7 @@ from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from typing import Any, Self
 
-MIN_LOCAL_EPSILON = 1e-9
-"""Below, what rounding probabilities takes from a report is no longer small beside what it says.
-
-A sign's gain, tanh(ε0/2), is off by less than 2**-59, which is 4e-9 of it here and all of it at 1e-17.
-"""
-
-MAX_LOCAL_EPSILON = 500.0
-"""Beyond, doubles lose the odds."""
+from shuffle_plugins.core import checks
 
 _MASS_TOLERANCE = 1e-11
 
@@ -79,7 +72,7 @@ class Blanket:
     form: Form = Form.CORNERS
 
     def __post_init__(self) -> None:
-        check_local_epsilon(self.local_epsilon)
+        checks.local_epsilon(self.local_epsilon)
         object.__setattr__(self, "form", Form(self.form))
         object.__setattr__(self, "edges", tuple((float(r), float(mass)) for r, mass in self.edges))
         masses = (self.differing, self.low, self.high, self.outside, self.tail, *(m for _, m in self.edges))
@@ -131,7 +124,7 @@ class Blanket:
         Raises:
             ValueError: if ε0 is out of range.
         """
-        check_local_epsilon(local_epsilon)
+        checks.local_epsilon(local_epsilon)
         return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0), exact=exact)
 
     @classmethod
@@ -144,7 +137,7 @@ class Blanket:
         Raises:
             ValueError: if ε0 is out of range.
         """
-        check_local_epsilon(local_epsilon)
+        checks.local_epsilon(local_epsilon)
         return cls(
             local_epsilon=local_epsilon,
             differing=math.exp(-local_epsilon) / 2,
@@ -163,7 +156,7 @@ class Blanket:
         Raises:
             ValueError: if ε0 is out of range.
         """
-        check_local_epsilon(local_epsilon)
+        checks.local_epsilon(local_epsilon)
         return cls(
             local_epsilon=local_epsilon,
             differing=1.0 / (math.exp(local_epsilon) + 1.0),
@@ -186,7 +179,7 @@ class Blanket:
         Raises:
             ValueError: if a weight is outside [1, e^ε0], or the masses do not belong to one randomizer.
         """
-        check_local_epsilon(local_epsilon)
+        checks.local_epsilon(local_epsilon)
         e = math.exp(local_epsilon)
         differing = mirrored = low = high = 0.0
         corners_only = True
@@ -247,18 +240,3 @@ def _corner_coordinate(weight: float, largest: float) -> float:
     if abs(above) <= 1e-9 and fraction < 1e-9:
         return 0.0
     return 1.0 if fraction > 1 - 1e-9 else max(fraction, 0.0)
-
-
-def check_local_epsilon(local_epsilon: float) -> float:
-    """Return ε0 as a float.
-
-    Raises:
-        ValueError: unless it is a number in [1e-9, 500].
-    """
-    if isinstance(local_epsilon, bool) or not isinstance(local_epsilon, (int, float)):
-        raise ValueError(f"local_epsilon must be a number, got {local_epsilon!r}")
-    if not MIN_LOCAL_EPSILON <= local_epsilon <= MAX_LOCAL_EPSILON:
-        raise ValueError(
-            f"local_epsilon must be in [{MIN_LOCAL_EPSILON:g}, {MAX_LOCAL_EPSILON:g}], got {local_epsilon!r}"
-        )
-    return float(local_epsilon)

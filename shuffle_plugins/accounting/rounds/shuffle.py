@@ -8,7 +8,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Self
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, Form, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
+from shuffle_plugins.core import checks
 
 NEIGHBOURING_RELATION = "replace-one"
 MAX_POPULATION = 10**15
@@ -91,7 +92,7 @@ class ShuffleRound:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling", Sampling(self.sampling))
         object.__setattr__(self, "adversary", Adversary(self.adversary))
-        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
+        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         if type(self.population) is not int or not 1 <= self.population <= MAX_POPULATION:
             raise ValueError(f"population must be an int in [1, {MAX_POPULATION:g}], got {self.population!r}")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
 from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.core import checks
 
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
 
@@ -31,7 +32,7 @@ class Tag:
     places: bool
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
+        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         if type(self.count) is not int or self.count < 1:
             raise ValueError(f"count must be a whole number, at least 1, got {self.count!r}")
         if type(self.places) is not bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 
 
 def k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
@@ -25,7 +26,7 @@ def k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
     _check(categories, at_least=2)
     if categories == 2:
         return Blanket.bit(local_epsilon)
-    size = math.exp(check_local_epsilon(local_epsilon)) + categories - 1
+    size = math.exp(checks.local_epsilon(local_epsilon)) + categories - 1
     return Blanket(
         local_epsilon=local_epsilon, differing=1 / size, low=(categories - 2) / size, outside=1 / size
     )
@@ -37,7 +38,7 @@ def hadamard_response(*, local_epsilon: float) -> Blanket:
     Raises:
         ValueError: if ε0 is out of range.
     """
-    share = 1 / (2 * (math.exp(check_local_epsilon(local_epsilon)) + 1))
+    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
     return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share)
 
 
@@ -52,7 +53,7 @@ def subset_selection(*, local_epsilon: float, categories: int, size: int | None 
     Raises:
         ValueError: if an argument is out of range.
     """
-    e = math.exp(check_local_epsilon(local_epsilon))
+    e = math.exp(checks.local_epsilon(local_epsilon))
     _check(categories, at_least=3)
     if size is None:
         size = min(max(round(categories / (e + 1)), 1), categories - 1)
@@ -76,7 +77,7 @@ def rappor(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    flipped = 1 / (math.exp(check_local_epsilon(local_epsilon) / 2) + 1)
+    flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
     return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
 
 
@@ -86,7 +87,7 @@ def optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    likely = 1 / (math.exp(check_local_epsilon(local_epsilon)) + 1)
+    likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
     return _unary(local_epsilon, categories, likely=likely, missed=0.5)
 
 
@@ -101,7 +102,7 @@ def local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanke
     Raises:
         ValueError: if an argument is out of range.
     """
-    e = math.exp(check_local_epsilon(local_epsilon))
+    e = math.exp(checks.local_epsilon(local_epsilon))
     g = max(round(min(e, 1e9)) + 1, 2) if buckets is None else buckets
     _check(g, at_least=2)
     size = e + g - 1

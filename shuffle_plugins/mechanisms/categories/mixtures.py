@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS
 
 WHOLE = 1 << PROBABILITY_BITS
@@ -57,7 +57,7 @@ class Mixture:
         Raises:
             ValueError: if ε0 is out of range, or so small that a γ of 2**-62 exceeds it.
         """
-        weight = (odds_below(check_local_epsilon(local_epsilon)) - 1) * share
+        weight = (odds_below(checks.local_epsilon(local_epsilon)) - 1) * share
         kept = math.floor(WHOLE * weight / (1 + weight))
         if kept < 1:
             raise ValueError(

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.categories import frequency_oracles_law as laws
 from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, Mixture, follows, odds_below
 
@@ -76,7 +76,7 @@ def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blan
     """
     one, zero = no / WHOLE / 4, (WHOLE - yes) / WHOLE / 4
     excess = (yes - no) / (WHOLE - yes)
-    spread = excess / math.expm1(check_local_epsilon(local_epsilon))
+    spread = excess / math.expm1(checks.local_epsilon(local_epsilon))
     if spread > _NO_EDGE:
         return Blanket.generic(local_epsilon, exact=False)
     return Blanket(
@@ -95,7 +95,7 @@ def subset_blanket(*, local_epsilon: float, categories: int, size: int | None = 
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     size = size or subset_size(local_epsilon=local_epsilon, categories=_check(categories))
     mixture = Mixture.of(local_epsilon, share=Fraction(size, categories))
     if categories == 2:
@@ -110,7 +110,7 @@ def rappor_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     flipped = flip_threshold(Fraction(local_epsilon) / 2)
     law = laws.rappor(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped) ** 2)
@@ -122,7 +122,7 @@ def oue_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    flipped = flip_threshold(check_local_epsilon(local_epsilon))
+    flipped = flip_threshold(checks.local_epsilon(local_epsilon))
     law = laws.optimal_unary_encoding(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped))
 
@@ -133,7 +133,7 @@ def local_hashing_blanket(*, local_epsilon: float, categories: int, buckets: int
     Raises:
         ValueError: if an argument is out of range.
     """
-    buckets = buckets or hash_range(check_local_epsilon(local_epsilon))
+    buckets = buckets or hash_range(checks.local_epsilon(local_epsilon))
     mixture = Mixture.of(local_epsilon, share=Fraction(1, buckets))
     law = laws.local_hashing(local_epsilon=local_epsilon, buckets=buckets)
     return _rounded(_of_two(law, _check(categories)), mixture.odds)
@@ -149,6 +149,6 @@ def _rounded(law: Blanket, odds: Fraction) -> Blanket:
 
 
 def _check(categories: int) -> int:
-    if check_dim(categories) < 2:
+    if checks.dim(categories) < 2:
         raise ValueError(f"categories are at least two, got dim={categories}")
     return categories

@@ -13,8 +13,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixtures import Mixture
@@ -44,8 +43,8 @@ class KeyLaw:
     heavy: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
-        if check_dim(self.size) < 2:
+        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
+        if checks.dim(self.size) < 2:
             raise ValueError(f"a key has at least two values, got {self.size}")
         if type(self.heavy) is not int or not 1 <= self.heavy < self.size:
             raise ValueError(f"heavy must be a whole number in [1, {self.size - 1}], got {self.heavy!r}")
@@ -61,8 +60,8 @@ class KeyLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        check_local_epsilon(local_epsilon)
-        if check_dim(categories) < 2:
+        checks.local_epsilon(local_epsilon)
+        if checks.dim(categories) < 2:
             raise ValueError(f"categories are at least two, got {categories}")
         best = categories * _best_share(local_epsilon)
         around = {min(max(s, 1), categories - 1) for s in (math.floor(best), math.ceil(best))}
@@ -80,8 +79,8 @@ class KeyLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        check_local_epsilon(local_epsilon)
-        if check_dim(categories) < 2:
+        checks.local_epsilon(local_epsilon)
+        if checks.dim(categories) < 2:
             raise ValueError(f"categories are at least two, got {categories}")
         blocks = 1 << (math.ceil(min(local_epsilon / math.log(2), math.log2(2 * categories))) - 1)
         columns = 1 << (-(-categories // blocks)).bit_length()

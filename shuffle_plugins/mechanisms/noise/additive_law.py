@@ -17,7 +17,8 @@ import numpy as np
 from scipy import special
 
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 
 _CELLS = 1 << 13
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96
@@ -39,7 +40,7 @@ def laplace_blanket(local_epsilon: float) -> Blanket:
     Raises:
         ValueError: if ε0 is out of range.
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     if local_epsilon > _LARGEST_LOG_WEIGHT:
         raise ValueError(
             f"Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
@@ -64,7 +65,7 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     if type(steps) is not int or steps < 1:
         raise ValueError(f"steps must be an int of at least 1, got {steps!r}")
     if local_epsilon > _LARGEST_LOG_WEIGHT:

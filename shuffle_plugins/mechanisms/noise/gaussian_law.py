@@ -13,7 +13,7 @@ from functools import lru_cache
 from scipy import special
 
 from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
+from shuffle_plugins.core import checks
 
 _MARGIN = 1e-9
 
@@ -46,7 +46,7 @@ def noise_ratio(*, local_epsilon: float, local_delta: float) -> float:
     Raises:
         ValueError: if ε0 or δ0 is out of range.
     """
-    epsilon, delta = check_local_epsilon(local_epsilon), check_local_delta(local_delta)
+    epsilon, delta = checks.local_epsilon(local_epsilon), check_local_delta(local_delta)
 
     def excess(log_ratio: float) -> float:
         found = gaussian_delta(math.exp(log_ratio), epsilon=epsilon)

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket
 
 FINE_BITS = 20
@@ -73,8 +73,8 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
     Raises:
         ValueError: if ε0 or the dimension is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     limit = (1 << (bits - 1)) - 1
     wanted = limit / (_TAIL + local_epsilon / 2)
     whole = int(local_epsilon * wanted / 2) if dim == 1 else 0

@@ -19,8 +19,8 @@ from functools import lru_cache
 
 from scipy import special
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 
 PROBABILITY_BITS = 62
 _ROUNDING = 1e-12
@@ -62,8 +62,8 @@ class PrivUnitGParameters:
         Raises:
             ValueError: if a parameter is out of range.
         """
-        check_local_epsilon(local_epsilon)
-        check_dim(dim)
+        checks.local_epsilon(local_epsilon)
+        checks.dim(dim)
         if not 0 <= threshold <= _LARGEST_THRESHOLD:
             raise ValueError(f"the threshold must be in [0, {_LARGEST_THRESHOLD:g}], got {threshold!r}")
         tail = float(special.ndtr(-threshold))
@@ -98,8 +98,8 @@ def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitGParameters
     """
     from scipy import optimize  # slow to import, and needed by no other mechanism
 
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
 
     shrink, gap = math.exp(-local_epsilon), -math.expm1(-local_epsilon)
 

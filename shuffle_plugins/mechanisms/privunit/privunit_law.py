@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure, cap_moment, caps_overlap
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
 
@@ -66,8 +66,8 @@ class PrivUnitParameters:
         Raises:
             ValueError: if a parameter is out of range, or the cap is so small that its measure is zero.
         """
-        check_local_epsilon(local_epsilon)
-        check_dim(dim)
+        checks.local_epsilon(local_epsilon)
+        checks.dim(dim)
         if not 0 <= threshold < 1:
             raise ValueError(f"the cap's threshold must be in [0, 1), got {threshold!r}")
         measure = cap_measure(threshold, dim=dim)
@@ -100,8 +100,8 @@ def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     if dim == 1:
         return PrivUnitParameters.at(0.0, local_epsilon=local_epsilon, dim=dim)
     inverse_odds = math.exp(-local_epsilon) / -math.expm1(-local_epsilon)

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from scipy import special
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters, privunit_blanket
 
 DEFAULT_PROJECTED_DIM = 4096
@@ -22,7 +22,7 @@ def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
     Raises:
         ValueError: unless it is a whole number in [2, dim], or 1 at dim 1.
     """
-    check_dim(dim)
+    checks.dim(dim)
     if projected_dim is None:
         return min(dim, DEFAULT_PROJECTED_DIM)
     least = min(dim, 2)
@@ -69,7 +69,7 @@ def projunit_blanket(*, local_epsilon: float, dim: int, projected_dim: int | Non
     Raises:
         ValueError: if a parameter is out of range.
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     size = check_projected_dim(projected_dim, dim=dim)
     own = privunit_blanket(local_epsilon=local_epsilon, dim=size)
     return own if size == dim else replace(own, exact=False, outside=0.0)

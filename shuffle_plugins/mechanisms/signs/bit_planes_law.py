@@ -22,8 +22,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import randomized_response_blanket
 from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
 
@@ -111,8 +111,8 @@ def best_plan(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     if levels is not None and (type(levels) is not int or not 1 <= levels <= MAX_LEVELS):
         raise ValueError(f"levels must be a whole number in [1, {MAX_LEVELS}], got {levels!r}")
     if samples is not None and (type(samples) is not int or not 1 <= samples <= dim):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 
 _HALVINGS = 80
 
@@ -89,6 +89,6 @@ def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     return Blanket.generic(local_epsilon, exact=False)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import Randomness
 
@@ -33,7 +33,7 @@ class CoordinateBlocks:
     count: int
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        checks.dim(self.dim)
         if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count <= self.dim:
             raise ValueError(f"samples must be a whole number in [1, dim={self.dim}], got {self.count!r}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
 
 DEFAULT_BITS = 15
@@ -32,8 +32,8 @@ def best_block(*, local_epsilon: float, dim: int, max_bits: int | None = None) -
     Raises:
         ValueError: if an argument is out of range, or no report has so few bits.
     """
-    check_local_epsilon(local_epsilon)
-    one = report_bits(dim=check_dim(dim), signs=1)
+    checks.local_epsilon(local_epsilon)
+    one = report_bits(dim=checks.dim(dim), signs=1)
     limit = max(DEFAULT_BITS, one) if max_bits is None else max_bits
     if type(limit) is not int:
         raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")

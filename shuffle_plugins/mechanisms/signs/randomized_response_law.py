@@ -5,8 +5,8 @@ from __future__ import annotations
 import decimal
 from dataclasses import dataclass
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 
 PROBABILITY_BITS = 62
 
@@ -43,7 +43,7 @@ class SignThresholds:
         Raises:
             ValueError: if ε0 is out of range.
         """
-        check_local_epsilon(local_epsilon)
+        checks.local_epsilon(local_epsilon)
         with decimal.localcontext(decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)):
             odds = decimal.Decimal(local_epsilon).exp() * (1 - decimal.Decimal(10) ** -60)
             low = (decimal.Decimal(1 << PROBABILITY_BITS) / (odds + 1)).to_integral_value(decimal.ROUND_FLOOR)
@@ -60,8 +60,8 @@ def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     return Blanket.generic(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
 
 
@@ -71,6 +71,6 @@ def bit_blanket(*, local_epsilon: float, dim: int = 1) -> Blanket:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    check_dim(dim)
+    checks.local_epsilon(local_epsilon)
+    checks.dim(dim)
     return Blanket.bit(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from enum import StrEnum
 
-from shuffle_plugins.accounting.pairs.blanket import MIN_LOCAL_EPSILON, check_local_epsilon
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.checks import MIN_LOCAL_EPSILON
 from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS, SignThresholds
 
 _CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
@@ -51,7 +52,7 @@ def split_budget(
     Raises:
         ValueError: if ε0 is out of range, or a sign's budget below 1e-9.
     """
-    exact_epsilon = Decimal(check_local_epsilon(local_epsilon))
+    exact_epsilon = Decimal(checks.local_epsilon(local_epsilon))
     with decimal.localcontext(_CONTEXT):
         total = sum((Decimal(share) for share in shares), Decimal(0)) * repeats
         budgets = [exact_epsilon * Decimal(share) / total * _BELOW for share in shares]

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS, SignThresholds
 
 MAX_SIGNS = 20
@@ -62,7 +63,7 @@ def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
     Raises:
         ValueError: if ε0 is out of range, or signs not a whole number in [1, 20].
     """
-    check_local_epsilon(local_epsilon)
+    checks.local_epsilon(local_epsilon)
     if type(signs) is not int or not 1 <= signs <= MAX_SIGNS:
         raise ValueError(f"a pattern has between 1 and {MAX_SIGNS} signs, got {signs!r}")
     return _best_cap(local_epsilon, signs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket, check_local_epsilon
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
 
 
@@ -20,8 +20,8 @@ def best_signs(*, local_epsilon: float, dim: int, among: tuple[int, ...] | None 
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_local_epsilon(local_epsilon)
-    return _best_signs(local_epsilon, among or tuple(range(1, min(check_dim(dim), MAX_SIGNS) + 1)))
+    checks.local_epsilon(local_epsilon)
+    return _best_signs(local_epsilon, among or tuple(range(1, min(checks.dim(dim), MAX_SIGNS) + 1)))
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import calibrate, coarsest
 from shuffle_plugins.protocols.lattices import FixedPoint
@@ -110,7 +110,7 @@ class VectorSum(CoinSum):
         Raises:
             ValueError: if a number is out of range, or more coins are needed than can be accounted for.
         """
-        check_dim(dim)
+        checks.dim(dim)
         number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, calibrate_local_epsilon
-from shuffle_plugins.accounting.pairs.blanket import check_local_epsilon
 from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.confidence import (
     check_confidence,
     clopper_pearson_lower,
@@ -75,7 +75,7 @@ class FrequencyEstimation:
 
     def __post_init__(self) -> None:
         _check(self.categories, self.clients, self.honest_fraction)
-        object.__setattr__(self, "local_epsilon", check_local_epsilon(self.local_epsilon))
+        object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         if self.oracle == BEST:
             found = _best(dict.fromkeys(frequency_oracles(), self.local_epsilon), categories=self.categories)
             object.__setattr__(self, "oracle", found)

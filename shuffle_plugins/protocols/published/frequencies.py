@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 
 SOURCE = "Feldman, McMillan, Talwar 2021, Theorems 3.1 and 5.2"
@@ -43,7 +43,7 @@ def one_message(*, categories: int, clients: int, epsilon: float, delta: float) 
     Raises:
         ValueError: if an argument is out of range, or Theorem 3.1 reaches ε at no ε0.
     """
-    check_dim(categories)
+    checks.dim(categories)
     local_epsilon = largest_local_epsilon(clients=clients, epsilon=epsilon, delta=delta)
     odds = math.exp(local_epsilon)
     return PublishedFrequencies(
@@ -82,7 +82,7 @@ def central_gaussian(*, categories: int, clients: int, epsilon: float, delta: fl
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_dim(categories)
+    checks.dim(categories)
     ratio = noise_ratio(local_epsilon=epsilon, local_delta=delta)
     return categories * 2 * ratio**2 / clients**2
 
@@ -96,7 +96,7 @@ def central_laplace(*, categories: int, clients: int, epsilon: float) -> float:
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_dim(categories)
+    checks.dim(categories)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
     return categories / (2 * math.sinh(epsilon / 4) ** 2) / clients**2

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
 from shuffle_plugins.mechanisms.signs.spreading import (
@@ -50,8 +50,8 @@ class BallSum(TaggedSum):
     spread: RotationSpreading | KashinSpreading = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        object.__setattr__(self, "radius", check_radius(self.radius))
+        checks.dim(self.dim)
+        object.__setattr__(self, "radius", checks.radius(self.radius))
         object.__setattr__(self, "frame", Frame(self.frame))
         check_expected(clients=self.clients, failure=self.failure)
         object.__setattr__(self, "spread", spreading(self.frame, dim=self.dim, seed=self.seed))
@@ -121,7 +121,7 @@ class BallSum(TaggedSum):
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_dim(dim)
+        checks.dim(dim)
         return calibrate(
             size=spreading(Frame(frame), dim=dim, seed=seed).size,
             clients=clients,
@@ -177,7 +177,7 @@ class BallSum(TaggedSum):
         Raises:
             ValueError: if a number is out of range, or no messages are as loud or as quiet.
         """
-        check_dim(dim)
+        checks.dim(dim)
         number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
@@ -25,7 +25,7 @@ class BinarySum(TaggedSum):
     name: ClassVar[str] = "multi-message-binary"
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        checks.dim(self.dim)
         if self.levels != 1:
             raise ValueError(f"a bit has one plane, got levels={self.levels!r}")
         TaggedSum.__post_init__(self)
@@ -59,7 +59,7 @@ class BinarySum(TaggedSum):
 
         Arguments and errors as of :meth:`BallSum.calibrated`.
         """
-        check_dim(dim)
+        checks.dim(dim)
         return calibrate(
             size=dim,
             clients=clients,

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from shuffle_plugins.core.checks import check_dim, check_radius
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
@@ -29,8 +29,8 @@ class CubeSum(TaggedSum):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        object.__setattr__(self, "radius", check_radius(self.radius))
+        checks.dim(self.dim)
+        object.__setattr__(self, "radius", checks.radius(self.radius))
         TaggedSum.__post_init__(self)
 
     @property
@@ -63,7 +63,7 @@ class CubeSum(TaggedSum):
 
         Arguments and errors as of :meth:`BallSum.calibrated`.
         """
-        check_dim(dim)
+        checks.dim(dim)
         return calibrate(
             size=dim,
             clients=clients,
