@@ -65,8 +65,9 @@ def number(
     Raises:
         ValueError: unless ``value`` is a finite number in this range.
     """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
-        found = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+        found = float(value) if is_number else math.nan  # type: ignore[arg-type]
     except OverflowError:
         found = math.inf
     good = (
@@ -79,7 +80,8 @@ def number(
     if not good:
         left = f"[{at_least:g}" if at_least is not None else "(-inf" if above is None else f"({above:g}"
         right = f"{at_most:g}]" if at_most is not None else "inf)" if below is None else f"{below:g})"
-        raise ValueError(f"{name} must be a number in {left}, {right}, got {value!r}")
+        what = "" if is_number else "a number "
+        raise ValueError(f"{name} must be {what}in {left}, {right}, got {value!r}")
     return found
 
 
