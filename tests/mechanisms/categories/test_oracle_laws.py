@@ -87,7 +87,7 @@ def test_blanket_is_that_of_the_law(case, epsilon):
     own = mechanism.blanket()
     chances = law(mechanism)[1].exp()
     if own.edges:
-        pytest.skip("see test_refinement_limited.py")
+        pytest.skip("see test_limited_hadamard.py")
     if mechanism.name in ("hadamard-response", "local-hashing", "limited-hadamard"):
         least = chances.min().expand(chances.shape[1])  # as if there were more categories
     else:

@@ -13,7 +13,7 @@ import pytest
 import typer
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "figures"))
 
 import make  # noqa: E402

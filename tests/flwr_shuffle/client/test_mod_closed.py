@@ -195,7 +195,7 @@ def test_permissions_are_of_known_types() -> None:
 
 def test_every_refusal_is_documented_where_it_sends_people() -> None:
     """The keys that refusals name are in the guide."""
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "flower.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "flower.md").read_text()
     for code in ClientRefusal:
         for word in code.replace("=", " ").replace(",", " ").replace(";", " ").split():
             if word.startswith("shuffle-"):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.mechanisms import registry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
