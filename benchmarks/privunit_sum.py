@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from shuffle_plugins.mechanisms import PrivUnit, Rows
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import PrivUnit
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum
 from shuffle_plugins.randomness import SecureRandomness

@@ -5,42 +5,12 @@ with Opacus, and makes its ``BatchMemoryManager`` split our loaders in our way. 
 neighbours at fixed population.
 """
 
-from opacus_shuffle.accountants import (
-    SubsampledShuffleAccountant,
-    SubsampledShufflePLDAccountant,
-    SubsampledShuffleRDPAccountant,
-    register_accountants,
-)
-from opacus_shuffle.deliveries import Delivery
-from opacus_shuffle.engine import PrivacyEngine
-from opacus_shuffle.errors import CohortMismatch, PrivacyBudgetExceeded, ShufflePrivacyError
-from opacus_shuffle.loaders import CohortLoader, announce_physical_batches
-from opacus_shuffle.optimizer import AccountingHook, DistributedShuffleDPOptimizer, ShuffleDPOptimizer
-from opacus_shuffle.samplers import CohortSampler, EpochSampler, FixedSizeSampler, PoissonSampler
-from opacus_shuffle.summation import AdaptiveClipping
-from opacus_shuffle.training_plan import TrainingPlan
+import lazy_loader
+
+from opacus_shuffle.accountants import register_accountants
+from opacus_shuffle.loaders import announce_physical_batches
 
 register_accountants()
 announce_physical_batches()
 
-__all__ = [
-    "AccountingHook",
-    "AdaptiveClipping",
-    "CohortLoader",
-    "CohortMismatch",
-    "CohortSampler",
-    "Delivery",
-    "DistributedShuffleDPOptimizer",
-    "EpochSampler",
-    "FixedSizeSampler",
-    "PoissonSampler",
-    "PrivacyBudgetExceeded",
-    "PrivacyEngine",
-    "ShuffleDPOptimizer",
-    "ShufflePrivacyError",
-    "SubsampledShuffleAccountant",
-    "SubsampledShufflePLDAccountant",
-    "SubsampledShuffleRDPAccountant",
-    "TrainingPlan",
-    "register_accountants",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -39,7 +39,8 @@ from opacus_shuffle.summation import (
 )
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.rounds.laws import Round
-from shuffle_plugins.mechanisms import LocalRandomizer, Rows
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, secure
 

@@ -19,7 +19,8 @@ from opacus_shuffle.suggestions import check_name, chosen, refuse_other_forms
 from shuffle_plugins.accounting import Sampling, ShuffleRound, SumRound
 from shuffle_plugins.accounting.losses.distribution import COARSE
 from shuffle_plugins.accounting.rounds.laws import Round, upper_law
-from shuffle_plugins.mechanisms import LocalRandomizer, Rows, registry
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
 from shuffle_plugins.mechanisms.signs.spreading import Frame

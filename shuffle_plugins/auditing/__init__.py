@@ -6,47 +6,6 @@ rounds and checks what the accountant certifies;
 ``docs/guides/audit.md``.
 """
 
-from shuffle_plugins.auditing.attacks import (
-    DEFAULT_ATTACKS,
-    Aggregate,
-    Attack,
-    Frequencies,
-    LikelihoodRatio,
-    Projection,
-    ReportLaw,
-    Score,
-    Target,
-)
-from shuffle_plugins.auditing.audit import AuditResult, audit_local, audit_round
-from shuffle_plugins.auditing.neighbours import Neighbours, extreme_neighbours
-from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, ReleasedRounds
-from shuffle_plugins.auditing.sums import audit_sum
-from shuffle_plugins.core.confidence import (
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-    epsilon_lower_bound,
-)
+import lazy_loader
 
-__all__ = [
-    "DEFAULT_ATTACKS",
-    "Aggregate",
-    "Attack",
-    "AuditResult",
-    "Dataset",
-    "Frequencies",
-    "LabelledReports",
-    "LikelihoodRatio",
-    "Neighbours",
-    "Projection",
-    "ReleasedRounds",
-    "ReportLaw",
-    "Score",
-    "Target",
-    "audit_local",
-    "audit_round",
-    "audit_sum",
-    "clopper_pearson_lower",
-    "clopper_pearson_upper",
-    "epsilon_lower_bound",
-    "extreme_neighbours",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

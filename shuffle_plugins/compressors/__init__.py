@@ -2,3 +2,7 @@
 
 Nothing here protects anybody: a mechanism randomises what these functions return, or what they are given.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,21 +5,6 @@
 :func:`expected_noise` tells how much noise a round of a given mechanism has beside its largest signal.
 """
 
-from shuffle_plugins.planning.noise import ExpectedNoise, expected_noise
-from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
-from shuffle_plugins.planning.search import BEST, MOST_SEARCHED_STEPS, plan
-from shuffle_plugins.planning.variance import NormName
+import lazy_loader
 
-__all__ = [
-    "BEST",
-    "MOST_SEARCHED_STEPS",
-    "Baseline",
-    "Dismissed",
-    "Edge",
-    "ExpectedNoise",
-    "NormName",
-    "Plan",
-    "PlanRow",
-    "expected_noise",
-    "plan",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,7 +31,7 @@ from shuffle_plugins.accounting.published import (
     subsampling,
 )
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.auditing import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
+from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 
 QUESTIONS = Questions()

@@ -10,14 +10,8 @@ import torch
 from reports_answers import Questions, digest, tensor, vector
 from torch import Tensor
 
-from shuffle_plugins.mechanisms import (
-    FrequencyOracle,
-    MechanismSpec,
-    Reports,
-    UserLevelMean,
-    estimate_mean,
-    get,
-)
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import FrequencyOracle, MechanismSpec, UserLevelMean, estimate_mean, get
 from shuffle_plugins.randomness import SeededRandomness
 
 DIMS = (1, 7, 40)

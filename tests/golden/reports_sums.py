@@ -10,7 +10,7 @@ import torch
 from reports_answers import Questions, digest, tensor, vector, whole
 from reports_mechanisms import ORACLES, categories, of_reports, rows
 
-from shuffle_plugins.mechanisms import Reports
+from shuffle_plugins.core import Reports
 from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.mechanisms import LocalRandomizer, Reports, Rows, available, blanket, get
+from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.mechanisms import LocalRandomizer, available, blanket, get
 from shuffle_plugins.randomness import SeededRandomness
 
 CASES = [

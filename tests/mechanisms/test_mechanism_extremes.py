@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.mechanisms import Reports, available, blanket, get
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import available, blanket, get
 from shuffle_plugins.mechanisms.privunit import privunit_reports
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure

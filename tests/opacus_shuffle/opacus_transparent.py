@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.mechanisms import LocalRandomizer, Norm, Reports, Rows
+from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.mechanisms import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import Sampling, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.mechanisms import Rows
+from shuffle_plugins.core import Rows
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 

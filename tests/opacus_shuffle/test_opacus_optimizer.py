@@ -28,7 +28,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.mechanisms import LInfCoordinate, Rows, registry
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import LInfCoordinate, registry
 from shuffle_plugins.randomness import SeededRandomness
 
 

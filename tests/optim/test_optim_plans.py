@@ -19,7 +19,6 @@ from shuffle_plugins.optim import (
     BudgetExceeded,
     CohortSGD,
     Local,
-    OutOfReach,
     PanPrivate,
     PermutationSGD,
     Phased,
@@ -37,6 +36,7 @@ from shuffle_plugins.optim import (
     recommended,
     support_vector_machine,
 )
+from shuffle_plugins.protocols import OutOfReach
 from shuffle_plugins.randomness import SeededRandomness
 
 F64 = torch.float64

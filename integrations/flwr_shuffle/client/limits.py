@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from flwr.app import UserConfigValue
 
-from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.ledger import ClientLimits as ClientLimits
 from shuffle_plugins.shuffler.errors import ShuffleError
 from shuffle_plugins.shuffler.keys import parse_mixer_sealing_key
 

@@ -11,8 +11,8 @@ from flwr_shuffle.server.sampling import ClientSampling, FixedSize
 from flwr_shuffle.stages.base import InMemoryStage, ShuffleStage
 from flwr_shuffle.stages.summing import SummingStage
 from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.protocols.sum_reports import Sum
 from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler.base import Shuffler

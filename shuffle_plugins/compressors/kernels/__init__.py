@@ -4,7 +4,6 @@ Both paths return the same bits from the same keystream. The paths themselves ar
 ``*_torch`` and ``*_triton``; importing this package does not import Triton.
 """
 
-from shuffle_plugins.compressors.kernels.bits import decode_signs, pack_signs, unpack_signs
-from shuffle_plugins.compressors.kernels.signs import encode_signs, gather_signs
+import lazy_loader
 
-__all__ = ["decode_signs", "encode_signs", "gather_signs", "pack_signs", "unpack_signs"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

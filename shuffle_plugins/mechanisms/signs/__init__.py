@@ -8,3 +8,7 @@ patterns of signs sent as one (``hypercube_cap``, ``sign_patterns``, ``sign_bloc
 (``coordinate_blocks``, ``public_indices``), bit planes (``bit_planes``), representations of an l2 ball
 (``spreading``, ``spread_randomizer``, ``coefficient_levels``). ``…_parameters`` need no torch.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from shuffle_plugins.core import Reports
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Reports, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.categories.subsets import (
     elements_through,
     flags_through,

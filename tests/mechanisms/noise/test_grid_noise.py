@@ -8,8 +8,9 @@ import torch
 from scipy import integrate, special, stats
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
+from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_grid import rounded_distance
 from shuffle_plugins.mechanisms.noise.gaussian_law import gaussian_delta, noise_ratio

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import special, stats
 
+from shuffle_plugins.core import Rows
 from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms import Rows, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum
 from shuffle_plugins.randomness import SeededRandomness

@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy import special, stats
 
+from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,
     optimal_parameters,

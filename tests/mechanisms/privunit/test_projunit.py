@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting.pairs.blanket import Form
+from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Reports, Rows, blanket, get
+from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit.folding import Folding
 from shuffle_plugins.mechanisms.privunit.projunit_law import along_square
 from shuffle_plugins.randomness import SeededRandomness

@@ -7,8 +7,9 @@ import sys
 import pytest
 import torch
 
+from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms import Reports, Rows, get
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.signs.public_indices import public_indices

@@ -1,0 +1,30 @@
+from . import accounting as accounting
+from . import auditing as auditing
+from . import cli as cli
+from . import compressors as compressors
+from . import core as core
+from . import ledger as ledger
+from . import mechanisms as mechanisms
+from . import optim as optim
+from . import planning as planning
+from . import protocols as protocols
+from . import randomness as randomness
+from . import shuffler as shuffler
+from . import testing as testing
+from .accounting import Adversary as Adversary
+from .accounting import EpsilonInterval as EpsilonInterval
+from .accounting import FederatedAccountant as FederatedAccountant
+from .accounting import FederatedRound as FederatedRound
+from .accounting import Sampling as Sampling
+from .accounting import ShuffleAccountant as ShuffleAccountant
+from .accounting import ShuffleRound as ShuffleRound
+from .accounting import calibrate_cohort as calibrate_cohort
+from .accounting import calibrate_local_epsilon as calibrate_local_epsilon
+from .accounting import calibrate_num_steps as calibrate_num_steps
+from .mechanisms import FrequencyOracle as FrequencyOracle
+from .mechanisms import LocalRandomizer as LocalRandomizer
+from .mechanisms import available as available
+from .mechanisms import get as get
+from .mechanisms import register as register
+
+__version__: str

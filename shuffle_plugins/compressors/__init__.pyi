@@ -1,0 +1,14 @@
+from . import kernels as kernels
+from .cpu_kernels import in_parts as in_parts
+from .hadamard import butterflies_ as butterflies_
+from .hadamard import hadamard_coefficients as hadamard_coefficients
+from .hadamard import hadamard_scatter as hadamard_scatter
+from .hadamard import hadamard_signs as hadamard_signs
+from .hadamard import hadamard_transform as hadamard_transform
+from .hadamard import padded_dim as padded_dim
+from .kashin import KashinFrame as KashinFrame
+from .norms import l1_norms as l1_norms
+from .public_bits import public_bytes as public_bytes
+from .public_bits import public_signs as public_signs
+from .quantization import stochastic_round as stochastic_round
+from .rotation import Rotation as Rotation

@@ -1,0 +1,13 @@
+from . import checks as checks
+from .confidence import check_confidence as check_confidence
+from .confidence import check_delta as check_delta
+from .confidence import clopper_pearson_lower as clopper_pearson_lower
+from .confidence import clopper_pearson_upper as clopper_pearson_upper
+from .confidence import epsilon_lower_bound as epsilon_lower_bound
+from .packing import pack_bits as pack_bits
+from .reports import WIRE_VERSION as WIRE_VERSION
+from .reports import Field as Field
+from .reports import Reports as Reports
+from .reports import compact_dtype as compact_dtype
+from .rounding import rounded as rounded
+from .rows import Rows as Rows

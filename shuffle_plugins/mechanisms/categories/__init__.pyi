@@ -1,0 +1,1 @@
+from . import frequency_oracles_law as frequency_oracles_law

@@ -1,0 +1,5 @@
+from . import privunit_g_law as privunit_g_law
+from . import privunit_law as privunit_law
+from . import privunit_reports as privunit_reports
+from . import privunit_sum as privunit_sum
+from . import projunit_law as projunit_law

@@ -1,0 +1,10 @@
+from . import bit_planes as bit_planes
+from . import bit_planes_law as bit_planes_law
+from . import coefficients_law as coefficients_law
+from . import coordinate_blocks as coordinate_blocks
+from . import linf_block_law as linf_block_law
+from . import randomized_response_law as randomized_response_law
+from . import sign_budgets as sign_budgets
+from . import sign_patterns_law as sign_patterns_law
+from . import spreading as spreading
+from . import sqkr_law as sqkr_law

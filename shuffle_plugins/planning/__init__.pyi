@@ -1,0 +1,16 @@
+from .choosing import Choice as Choice
+from .choosing import Domain as Domain
+from .choosing import choices as choices
+from .noise import ExpectedNoise as ExpectedNoise
+from .noise import expected_noise as expected_noise
+from .plans import Baseline as Baseline
+from .plans import Dismissed as Dismissed
+from .plans import Edge as Edge
+from .plans import Plan as Plan
+from .plans import PlanRow as PlanRow
+from .search import BEST as BEST
+from .search import MOST_SEARCHED_STEPS as MOST_SEARCHED_STEPS
+from .search import plan as plan
+from .variance import NormName as NormName
+from .variance import check_norm as check_norm
+from .variance import report_error as report_error

@@ -1,0 +1,2 @@
+from . import frequencies as frequencies
+from . import sums as sums
