@@ -160,7 +160,14 @@ class Mechanism(ABC):
             local_delta=self.local_delta,
         )
 
-    def _own(self, reports: Reports, *, fields: int) -> None:
+    def check_reports(self, reports: Reports, *, fields: int) -> None:
+        """Refuse reports of another mechanism or dimension, or with another number of fields.
+
+        ``sum`` calls it first; what the fields hold is for the mechanism itself to check.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's.
+        """
         if reports.mechanism != self.name or reports.dim != self.dim or len(reports.fields) != fields:
             raise ValueError(
                 f"these are reports of {reports.mechanism!r} in dimension {reports.dim}, "
@@ -214,8 +221,16 @@ class LocalRandomizer(Mechanism):
         """E‖R(x) - x‖² of each row's report, (clients,), for rows in the ball."""
 
     @abstractmethod
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """Randomise each row as :meth:`clip` leaves it, without making that copy; norms are finite."""
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """One report for each row, brought into the ball as :meth:`clip` does; every mechanism implements it.
+
+        No clipped copy of the batch is needed: multiply by :meth:`clip_factors` where entries are used.
+
+        Args:
+            x: the batch, of this mechanism's dimension, with finite entries.
+            norms: norm of each row, (clients,), as :meth:`row_norms` measures it.
+            randomness: source of all random bits.
+        """
 
     def clip(self, x: Tensor | Rows) -> Tensor:
         """The rows brought into the ball, as a copy (clients, dim): what ``clip=True`` works with.
@@ -225,11 +240,10 @@ class LocalRandomizer(Mechanism):
         Raises:
             ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
         """
-        rows = self._rows(x)
-        return self._clip(rows, self._norms(rows))
-
-    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
-        return rows.dense() * self._factors(norms).unsqueeze(1).to(rows.dtype)
+        rows = self.check_rows(x)
+        norms = self.row_norms(rows)
+        self.check_norms(norms, dtype=rows.dtype, clip=True)
+        return self.clip_rows(rows, norms)
 
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = False
@@ -245,11 +259,10 @@ class LocalRandomizer(Mechanism):
             ValueError: if x is not a floating (clients, dim) batch, has NaN or infinite entries, or, without
                 ``clip``, a row outside the ball by more than rounding.
         """
-        rows = self._rows(x)
-        norms = self._norms(rows)
-        if not clip:
-            self._check_ball(norms, rows.dtype)
-        return self._randomize(rows, norms, secure(randomness))
+        rows = self.check_rows(x)
+        norms = self.row_norms(rows)
+        self.check_norms(norms, dtype=rows.dtype, clip=clip)
+        return self.randomize_rows(rows, norms, secure(randomness))
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
@@ -262,34 +275,57 @@ class LocalRandomizer(Mechanism):
         Raises:
             ValueError: as :meth:`randomize`.
         """
-        rows = self._rows(x)
-        return self.sum(self.randomize(rows, randomness=randomness, clip=clip)).to(rows.compute_dtype)
+        rows = self.check_rows(x)
+        norms = self.row_norms(rows)
+        self.check_norms(norms, dtype=rows.dtype, clip=clip)
+        return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
 
-    def _rows(self, x: Tensor | Rows) -> Rows:
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        """The sum of the rows' reports, (dim,); a mechanism that can draw it faster overrides this."""
+        return self.sum(self.randomize_rows(x, norms, randomness))
+
+    def check_rows(self, x: Tensor | Rows) -> Rows:
+        """Return the batch as :class:`~shuffle_plugins.core.rows.Rows`.
+
+        Raises:
+            ValueError: if x is not a floating (clients, dim) batch of this mechanism's dimension.
+        """
         rows = Rows.of(x)
         if rows.dim != self.dim:
             raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
         return rows
 
-    def _norms(self, rows: Rows) -> Tensor:
-        norms = _NORMS[self.norm](rows)
-        self._check_finite(norms)
-        return norms
+    def row_norms(self, rows: Rows) -> Tensor:
+        """Norm of each row in which the ball is meant, (clients,); NaN and infinite ones are passed on."""
+        return _NORMS[self.norm](rows)
 
-    def _check_finite(self, norms: Tensor) -> None:
+    def check_norms(self, norms: Tensor, *, dtype: torch.dtype, clip: bool) -> None:
+        """Refuse a batch with NaN or infinite norms or, without ``clip``, with a row outside the ball.
+
+        Args:
+            norms: of the rows, (clients,).
+            dtype: of the rows, which says how much rounding is let pass.
+            clip: whether rows outside the ball will be clipped.
+
+        Raises:
+            ValueError: if the batch must not be randomised.
+        """
         if not bool(norms.isfinite().all()):
             raise ValueError(
                 "the batch has NaN or infinite entries; nothing was released. Find their source (learning "
                 "rate, loss scaling, data) and drop the whole step, not the clients concerned"
             )
-
-    def _factors(self, norms: Tensor) -> Tensor:
-        return self.radius / norms.clamp(min=self.radius)
-
-    def _check_ball(self, norms: Tensor, dtype: torch.dtype) -> None:
         limit = self.radius * (1 + _BALL_TOLERANCE[dtype])
-        if norms.numel() and float(norms.max()) > limit:
+        if not clip and norms.numel() and float(norms.max()) > limit:
             raise ValueError(
                 f"a row has {self.domain} norm {float(norms.max()):g}, outside the ball of radius "
                 f"{self.radius:g}; clip it first, or pass clip=True"
             )
+
+    def clip_factors(self, norms: Tensor) -> Tensor:
+        """Factor that brings each row into the ball, (clients,): radius/norm outside it, else 1."""
+        return self.radius / norms.clamp(min=self.radius)
+
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """The rows in the ball, for :meth:`clip`; a mechanism that clips in another way overrides this."""
+        return rows.dense() * self.clip_factors(norms).unsqueeze(1).to(rows.dtype)

@@ -46,8 +46,8 @@ class FrequencyOracle(Mechanism):
         """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,)."""
 
     @abstractmethod
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
-        """Report each category, int64 in [0, dim)."""
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """One report for each category, (clients,) int64 in [0, dim); every oracle implements it."""
 
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
         """Report each client's category once, at a cost of ε0 per client.
@@ -60,7 +60,7 @@ class FrequencyOracle(Mechanism):
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of integers, or names a category that does not exist.
         """
-        return self._randomize(self._categories(x), secure(randomness))
+        return self.randomize_categories(self.check_categories(x), secure(randomness))
 
     def randomize_sum(self, x: Tensor, *, randomness: Randomness | None = None) -> Tensor:
         """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
@@ -70,7 +70,13 @@ class FrequencyOracle(Mechanism):
         """
         return self.sum(self.randomize(x, randomness=randomness))
 
-    def _categories(self, x: Tensor) -> Tensor:
+    def check_categories(self, x: Tensor) -> Tensor:
+        """Return the categories as int64, (clients,).
+
+        Raises:
+            TypeError: if x is not a tensor.
+            ValueError: if x is not a vector of integers, or names a category that does not exist.
+        """
         if not isinstance(x, Tensor):
             raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
         if x.dim() != 1 or x.dtype not in _INTEGERS:

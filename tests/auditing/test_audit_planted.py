@@ -24,8 +24,8 @@ class SometimesForgetsToFlip(BinaryRandomizedResponse):
 
     share = 0.02
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         forgets = randomness.bernoulli(torch.full((x.num_rows,), int(self.share * 2**62)))
         truth = (x.dense().squeeze(1) > 0).to(torch.uint8)
         signs = torch.where(forgets, truth, sound.fields[0].values)
@@ -35,8 +35,8 @@ class SometimesForgetsToFlip(BinaryRandomizedResponse):
 class SometimesInTheClear(PrivUnit):
     """Sends the direction itself, one report in a hundred: a leak that only a δ of 0.01 would cover."""
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         forgets = randomness.bernoulli(torch.full((x.num_rows,), 2**62 // 100))
         clear = (x.dense() / norms.clamp(min=1e-30).unsqueeze(1)).float()
         vectors = torch.where(forgets.unsqueeze(1), clear, sound.fields[0].values)
@@ -46,8 +46,8 @@ class SometimesInTheClear(PrivUnit):
 class NamesTheClient(BinaryRandomizedResponse):
     """Adds a field with the client's place in the batch."""
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         place = Field(torch.arange(x.num_rows), 30)
         return Reports(mechanism=self.name, dim=1, fields=(*sound.fields, place))
 
@@ -55,8 +55,8 @@ class NamesTheClient(BinaryRandomizedResponse):
 class FingerprintsTheRecord(PrivUnit):
     """Adds a field with a checksum of the record."""
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         checksum = (x.dense().double().sum(dim=1) * 1000).round().long().remainder(1 << 16)
         return Reports(mechanism=self.name, dim=self.dim, fields=(*sound.fields, Field(checksum, 16)))
 
@@ -74,15 +74,15 @@ class LowWords(Randomness):
 class BiasedGenerator(BinaryRandomizedResponse):
     """Draws its signs from biased words."""
 
-    def _randomize(self, x, norms, randomness):
-        return super()._randomize(x, norms, LowWords(randomness))
+    def randomize_rows(self, x, norms, randomness):
+        return super().randomize_rows(x, norms, LowWords(randomness))
 
 
 class RepeatsItsBits(BinaryRandomizedResponse):
     """Starts every batch from the same seed."""
 
-    def _randomize(self, x, norms, randomness):
-        return super()._randomize(x, norms, SeededRandomness(7))
+    def randomize_rows(self, x, norms, randomness):
+        return super().randomize_rows(x, norms, SeededRandomness(7))
 
 
 CONFIDENCE = 0.999

@@ -32,7 +32,7 @@ class InTheClear(BinaryRandomizedResponse):
 
     norm = Norm.LINF
 
-    def _randomize(self, x, norms, randomness):
+    def randomize_rows(self, x, norms, randomness):
         return Reports(mechanism=self.name, dim=1, fields=(Field(x.dense().squeeze(1).long(), 4),))
 
 

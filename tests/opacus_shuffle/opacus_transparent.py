@@ -31,12 +31,14 @@ class Transparent(LocalRandomizer):
     def sum(self, reports: Reports) -> Tensor:
         raise AssertionError("the optimizer asks for the sum directly")
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         raise AssertionError("the optimizer asks for the sum directly")
 
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Tensor:
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         type(self).batches.append((rows.num_rows, rows.dim))
-        return rows.weighted_sum(self._factors(self._norms(rows)))
+        norms = self.row_norms(rows)
+        self.check_norms(norms, dtype=rows.dtype, clip=True)
+        return rows.weighted_sum(self.clip_factors(norms))

@@ -168,8 +168,8 @@ class UnderstatesItsBits(LInfCoordinate):
 class NamesTheClient(BinaryRandomizedResponse):
     """Adds a field that nobody declared."""
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         return Reports(
             mechanism=self.name, dim=1, fields=(*sound.fields, Field(torch.arange(x.num_rows), 30))
         )
@@ -181,14 +181,14 @@ def test_bits_that_are_understated(broken, dim):
 
 
 class IgnoresTheSeed(LInfCoordinate):
-    def _randomize(self, x, norms, randomness):
-        return super()._randomize(x, norms, SecureRandomness())
+    def randomize_rows(self, x, norms, randomness):
+        return super().randomize_rows(x, norms, SecureRandomness())
 
 
 class TorchIsItsRandomness(LInfCoordinate):
     """Draws from torch's own generator."""
 
-    def _randomize(self, x, norms, randomness):
+    def randomize_rows(self, x, norms, randomness):
         indices = torch.randint(self.dim, (x.num_rows,))
         share = (1 + x.gather(indices) / self.radius * math.tanh(self.local_epsilon / 2)) / 2
         return self._reports(indices, (torch.rand(x.num_rows) < share).to(torch.uint8))
@@ -238,7 +238,7 @@ def test_probabilities_that_do_not_sum_to_one(broken):
 class IgnoresClip(LInfCoordinate):
     """Says that it scales long rows, and clamps them."""
 
-    _clip = LocalRandomizer._clip
+    clip_rows = LocalRandomizer.clip_rows
 
 
 class ScalesTheBatch(PrivUnit):
@@ -252,13 +252,13 @@ class ScalesTheBatch(PrivUnit):
 
 
 class ClipsToTheWrongRadius(PrivUnit):
-    def _factors(self, norms):
+    def clip_factors(self, norms):
         return 2 * self.radius / norms.clamp(min=2 * self.radius)
 
 
 class RefusesNothing(PrivUnit):
-    def _check_ball(self, norms, dtype):
-        pass
+    def check_norms(self, norms, *, dtype, clip):
+        super().check_norms(norms, dtype=dtype, clip=True)
 
 
 def test_clipping_that_is_ignored():
@@ -272,12 +272,12 @@ class TrustsReports(PrivUnit):
     """Does not look at the vectors that it adds up."""
 
     def sum(self, reports):
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         return reports.fields[0].values.sum(dim=0).mul_(self.report_norm)
 
 
 class TakesAnybodysReports(LInfCoordinate):
-    def _own(self, reports, *, fields):
+    def check_reports(self, reports, *, fields):
         pass
 
 
@@ -287,8 +287,8 @@ def test_forged_reports_that_are_believed():
 
 
 class ChangesItsInput(PrivUnit):
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         x.blocks[0].zero_()
         return sound
 
@@ -301,8 +301,8 @@ class Raises(PrivUnit):
 class NotAlwaysLoud(LInfCoordinate):
     """Sends one sign in twenty as it is."""
 
-    def _randomize(self, x, norms, randomness):
-        sound = super()._randomize(x, norms, randomness)
+    def randomize_rows(self, x, norms, randomness):
+        sound = super().randomize_rows(x, norms, randomness)
         indices = sound.fields[0].values.long()
         clear = randomness.bernoulli(torch.full((x.num_rows,), 2**62 // 20))
         signs = torch.where(clear, (x.gather(indices) > 0).to(torch.uint8), sound.fields[1].values)
@@ -441,13 +441,13 @@ class BiasedCounts(KRR):
 
 
 class NeverReportsTheLast(KRR):
-    def _randomize(self, x, randomness):
-        return super()._randomize(x.clamp(max=self.dim - 2), randomness)
+    def randomize_categories(self, x, randomness):
+        return super().randomize_categories(x.clamp(max=self.dim - 2), randomness)
 
 
 class TakesMissingCategories(KRR):
-    def _categories(self, x):
-        return super()._categories(x.remainder(self.dim))
+    def check_categories(self, x):
+        return super().check_categories(x.remainder(self.dim))
 
 
 @pytest.mark.parametrize(
@@ -553,17 +553,17 @@ class HalfTheBall(LocalRandomizer):
         return 2 * values - self.radius
 
     def variance(self, x):
-        return self._whole.variance(self._shift(self._rows(x))) / 4
+        return self._whole.variance(self._shift(self.check_rows(x))) / 4
 
     def blanket(self):
         return self._whole.blanket()
 
-    def _randomize(self, x, norms, randomness):
+    def randomize_rows(self, x, norms, randomness):
         inner = self._whole.randomize(self._shift(x), randomness=randomness)
         return Reports(mechanism=self.name, dim=1, fields=inner.fields)
 
     def sum(self, reports):
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         inner = Reports(mechanism=self._whole.name, dim=1, fields=reports.fields)
         return (self._whole.sum(inner) + len(reports) * self.radius) / 2
 

@@ -79,10 +79,11 @@ class HadamardResponse(MixtureOracle):
         return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
 
     def _columns(self, reports: Reports) -> Tensor:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         return whole_numbers(reports.fields[0], below=self._size)
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """The number of a column of the Hadamard matrix for each category."""
         rows = x + 1
         columns = randomness.integers(self._size, len(x), device=x.device)
         wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)

@@ -76,10 +76,11 @@ class KRandomizedResponse(MixtureOracle):
         return self._named(reports) == category
 
     def _named(self, reports: Reports) -> Tensor:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         return whole_numbers(reports.fields[0], below=self.dim)
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """A category for each client: its own, or one drawn uniformly."""
         truthful = self._truthful(x, randomness)
         return self._reports(torch.where(truthful, x, randomness.integers(self.dim, len(x), device=x.device)))
 

@@ -115,7 +115,7 @@ class LimitedHadamard(FrequencyOracle):
 
     def variance(self, x: Tensor) -> Tensor:
         """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self._categories(x)),), self.worst_variance, dtype=torch.float64)
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     def blanket(self) -> Blanket:
         """That of Hadamard response; with limited randomness the one of its own two answers."""
@@ -147,7 +147,7 @@ class LimitedHadamard(FrequencyOracle):
         Raises:
             ValueError: if the reports are not this mechanism's, or x is no category.
         """
-        category = self._categories(x.reshape(1)).to(reports.fields[0].values.device)
+        category = self.check_categories(x.reshape(1)).to(reports.fields[0].values.device)
         groups, answers = self._parts(reports)
         ones = self._one_thresholds(category + 1, groups)
         drawn = torch.where(answers > 0, ones, WHOLE - ones)
@@ -157,11 +157,12 @@ class LimitedHadamard(FrequencyOracle):
         return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
 
     def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=2)
+        self.check_reports(reports, fields=2)
         groups = whole_numbers(reports.fields[0], below=self._size)
         return groups, whole_numbers(reports.fields[1], below=2)
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """A group and a bit for each category."""
         groups = randomness.integers(self._size, len(x), device=x.device)
         return self._reports(groups, randomness.bernoulli(self._one_thresholds(x + 1, groups)))
 

@@ -142,11 +142,12 @@ class LocalHashing(MixtureOracle):
         return found.remainder(self._buckets)
 
     def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         numbers = whole_numbers(reports.fields[0], below=self._buckets, width=self._digits + 1)
         return numbers[:, :-1], numbers[:, -1]
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """A hash function for each client, and a value that is likelier to be the hash of its category."""
         coefficients = randomness.integers(self._buckets, (len(x), self._digits), device=x.device)
         uniform = randomness.integers(self._buckets, len(x), device=x.device)
         truthful = self._truthful(x, randomness)

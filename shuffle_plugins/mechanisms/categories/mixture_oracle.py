@@ -49,13 +49,13 @@ class MixtureOracle(FrequencyOracle):
         Raises:
             ValueError: if the reports are not this mechanism's, or x is no category.
         """
-        likely = self._likely(reports, int(self._categories(x.reshape(1))[0]))
+        likely = self._likely(reports, int(self.check_categories(x.reshape(1))[0]))
         uniform, more = math.log(self._mixture.noise), math.log1p(float(self._mixture.odds - 1))
         return likely.double().mul_(more).add_(uniform - self._log_reports)
 
     def variance(self, x: Tensor) -> Tensor:
         """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self._categories(x)),), self.worst_variance, dtype=torch.float64)
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     def _truthful(self, x: Tensor, randomness: Randomness) -> Tensor:
         return randomness.bernoulli(torch.tensor(self._mixture.kept, device=x.device).expand(len(x)))

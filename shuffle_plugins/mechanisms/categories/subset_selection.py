@@ -129,7 +129,7 @@ class SubsetSelection(MixtureOracle):
         return (self._elements(reports) == category).any(dim=1)
 
     def _elements(self, reports: Reports) -> Tensor:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         field = reports.fields[0]
         if self._rank_bits is not None:
             ranks = whole_numbers(field, below=math.comb(self.dim, self._size))
@@ -140,7 +140,7 @@ class SubsetSelection(MixtureOracle):
         return elements
 
     def _flags(self, reports: Reports) -> Tensor:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         flags = flags_of(reports.fields[0], width=self.dim)
         if bool((row_counts(flags) != self._size).any()):
             raise ValueError(
@@ -148,7 +148,8 @@ class SubsetSelection(MixtureOracle):
             )
         return flags
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """A set of categories for each client, likelier where it holds its own."""
         anywhere = randomness.integers(self.dim, len(x), device=x.device)
         anchors = torch.where(self._truthful(x, randomness), x, anywhere)
         if self._flagged:

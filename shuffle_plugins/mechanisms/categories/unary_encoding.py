@@ -56,7 +56,7 @@ class UnaryEncoding(FrequencyOracle):
 
     def variance(self, x: Tensor) -> Tensor:
         """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self._categories(x)),), self.worst_variance, dtype=torch.float64)
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     def sum(self, reports: Reports) -> Tensor:
         """Unbiased estimate of how many clients hold each category, (dim,) float64.
@@ -80,17 +80,18 @@ class UnaryEncoding(FrequencyOracle):
         Raises:
             ValueError: if the reports are not this mechanism's, or x is no category.
         """
-        category = int(self._categories(x.reshape(1))[0])
+        category = int(self.check_categories(x.reshape(1))[0])
         flags = self._flags(reports)
         ones, own = row_counts(flags).double(), flags[:, category].double()
         others = _log_probability(ones - own, self.dim - 1, threshold=self._other_threshold)
         return others + _log_probability(own, 1, threshold=self._own_threshold)
 
     def _flags(self, reports: Reports) -> Tensor:
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         return flags_of(reports.fields[0], width=self.dim)
 
-    def _randomize(self, x: Tensor, randomness: Randomness) -> Reports:
+    def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
+        """A bit for each category of each client."""
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
         rows = max(1, _CHUNK // self.dim)
         for start in range(0, len(x), rows):

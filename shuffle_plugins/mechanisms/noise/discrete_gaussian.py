@@ -87,7 +87,7 @@ class DiscreteGaussian(ApproximateNoise):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
-        rounding = self._rounding_variance(self._rows(x))
+        rounding = self._rounding_variance(self.check_rows(x))
         return rounding.mul_(self.step**2).add_(self.dim * self.sigma**2)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:

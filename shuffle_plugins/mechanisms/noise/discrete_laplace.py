@@ -81,7 +81,7 @@ class DiscreteLaplace(GridNoise):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64: noise, and h²·f(1 - f) where x/h has fraction f."""
-        rounding = self._rounding_variance(self._rows(x))
+        rounding = self._rounding_variance(self.check_rows(x))
         return rounding.add_(self.dim * self._grid.noise_variance).mul_(self.step**2)
 
     def blanket(self) -> Blanket:

@@ -82,7 +82,7 @@ class Gaussian(ApproximateNoise):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = dim·(σ² + h²/12) of every row, (clients,) float64."""
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         return torch.full((rows.num_rows,), self.worst_variance, dtype=torch.float64, device=rows.device)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 18
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}
@@ -61,23 +61,12 @@ class GridNoise(LocalRandomizer):
             total += codes[start:stop].sum(dim=0, dtype=torch.int64)
         return self._value(total.sub_(len(codes) * self.limit))
 
-    def randomize_sum(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Tensor:
-        """``sum(randomize(x))``, (dim,), from the same random bits, without holding the reports.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
-        rows = self._rows(x)
-        norms = self._norms(rows)
-        if not clip:
-            self._check_ball(norms, rows.dtype)
-        randomness = secure(randomness)
-        total = torch.zeros(self.dim, dtype=torch.int64, device=rows.device)
-        for start, stop in self._chunks(rows.num_rows):
-            total += self._cut(rows.narrow(start, stop), randomness).sum(dim=0)
-        return self._value(total).to(rows.compute_dtype)
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
+        """``sum(randomize(x))``, (dim,), from the same random bits, without holding the reports."""
+        total = torch.zeros(self.dim, dtype=torch.int64, device=x.device)
+        for start, stop in self._chunks(x.num_rows):
+            total += self._cut(x.narrow(start, stop), randomness).sum(dim=0)
+        return self._value(total)
 
     def _value(self, multiple: Tensor) -> Tensor:
         return multiple.double().mul_(self.step).to(torch.float32)
@@ -88,7 +77,7 @@ class GridNoise(LocalRandomizer):
 
     def _codes(self, reports: Reports) -> Tensor:
         """The codes of reports, (reports, dim), as compact as they came, checked."""
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         field = reports.fields[0]
         if field.values.is_floating_point() or field.bits != self.bits:
             raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
@@ -99,7 +88,8 @@ class GridNoise(LocalRandomizer):
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
         return codes
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """The code of a noisy multiple of the step for each coordinate of each row."""
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
         for start, stop in self._chunks(x.num_rows):
             codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)

@@ -78,7 +78,7 @@ class PrivUnit(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = (radius/m)² - ‖x‖² of each row, (clients,), float64."""
-        return self.report_norm**2 - self._rows(x).l2_norm().double().square()
+        return self.report_norm**2 - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """Two disjoint caps; see :func:`~.privunit_blanket`."""
@@ -90,7 +90,7 @@ class PrivUnit(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or are not unit vectors.
         """
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         vectors = reports.fields[0].values
         if vectors.dtype != torch.float32 or vectors.shape != (len(reports), self.dim):
             raise ValueError(f"a report of {self.name} is {self.dim} float32 values")
@@ -139,20 +139,19 @@ class PrivUnit(LocalRandomizer):
         Raises:
             ValueError: as :meth:`randomize`.
         """
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         chunk = chunk_size(rows)
         if chunk is None:
             return super().randomize_sum(rows, randomness=randomness, clip=clip)
         randomness = secure(randomness)
         chunked = ChunkedSum(rows, chunk=chunk)
         norms = chunked.norms()
-        self._check_finite(norms)
-        if not clip:
-            self._check_ball(norms, rows.dtype)
+        self.check_norms(norms, dtype=rows.dtype, clip=clip)
         total = chunked.sample(norms, draws=self._draw(norms, randomness), randomness=randomness)
         return total.mul_(self.report_norm).to(torch.float32).to(rows.compute_dtype)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A unit vector for each row."""
         vectors = dense_reports(x, norms, draws=self._draw(norms, randomness), randomness=randomness)
         return Reports(mechanism=self.name, dim=self.dim, fields=(Field(vectors, 32),))
 

@@ -21,7 +21,7 @@ from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     privunit_g_blanket,
 )
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 19
 _LONGEST_BEYOND = 64.0
@@ -89,7 +89,7 @@ class PrivUnitG(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64."""
-        lengths = self._rows(x).l2_norm().double()
+        lengths = self.check_rows(x).l2_norm().double()
         spread = torch.full_like(lengths, self._parameters.mean_square).masked_fill_(lengths == 0, self.dim)
         return spread.mul_(self.scale**2).sub_(lengths.square())
 
@@ -103,7 +103,7 @@ class PrivUnitG(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or are longer than any that it makes.
         """
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         vectors = reports.fields[0].values
         if vectors.dtype != torch.float32 or vectors.shape != (len(reports), self.dim):
             raise ValueError(f"a report of {self.name} is {self.dim} float32 values")
@@ -133,9 +133,7 @@ class PrivUnitG(LocalRandomizer):
         density: Tensor = inside.mul_((1 - p.plain_probability) / p.tail).add_(p.plain_probability)
         return density.log_()
 
-    def randomize_sum(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Tensor:
+    def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
         r"""A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
 
         A chunk of b clients with unit directions U (b, d) and inner products α contributes
@@ -145,22 +143,14 @@ class PrivUnitG(LocalRandomizer):
         product of the rows with it; the batch is summed once. The sum is a post-processing of the shuffled
         reports, so any sampler of the same law has the reports' guarantee. Values are float32 numbers, also
         where the dtype is wider.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
         """
-        rows = self._rows(x)
-        norms = self._norms(rows)
-        if not clip:
-            self._check_ball(norms, rows.dtype)
-        randomness = secure(randomness)
         draws = self._draw(norms, randomness)
-        total = torch.zeros(self.dim, dtype=torch.float64, device=rows.device)
-        weights = torch.zeros(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
-        size = CPU_CHUNK if rows.device.type == "cpu" else ACCELERATOR_CHUNK
-        for start in range(0, rows.num_rows, size):
-            stop = min(start + size, rows.num_rows)
-            part, lengths = rows.narrow(start, stop), norms[start:stop].double()
+        total = torch.zeros(self.dim, dtype=torch.float64, device=x.device)
+        weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
+        size = CPU_CHUNK if x.device.type == "cpu" else ACCELERATOR_CHUNK
+        for start in range(0, x.num_rows, size):
+            stop = min(start + size, x.num_rows)
+            part, lengths = x.narrow(start, stop), norms[start:stop].double()
             careful = bool(((lengths > 0) & ~((lengths > 1 / _EXTREME) & (lengths < _EXTREME))).any())
             if careful:
                 part, lengths = _unit_rows(part, lengths), (lengths > 0).double()
@@ -170,10 +160,11 @@ class PrivUnitG(LocalRandomizer):
                 total += part.weighted_sum(on_rows)
             else:
                 weights[start:stop] = on_rows
-        total += rows.weighted_sum(weights)
-        return total.mul_(self.scale).to(torch.float32).to(rows.compute_dtype)
+        total += x.weighted_sum(weights)
+        return total.mul_(self.scale).to(torch.float32)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A vector of float32 values for each row."""
         draws = self._draw(norms, randomness)
         vectors = torch.empty(x.num_rows, self.dim, dtype=torch.float32, device=x.device)
         step = max(1, _CHUNK_VALUES // self.dim)

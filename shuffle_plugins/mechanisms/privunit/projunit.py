@@ -100,18 +100,20 @@ class ProjUnit(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""
-        return self._mean_square - self._rows(x).l2_norm().double().square()
+        return self._mean_square - self.check_rows(x).l2_norm().double().square()
 
     def expectation(self, x: Tensor | Rows) -> Tensor:
         """E[R(x)] of each row, (clients, dim) float64: x, but for what is lost where ‖W_b x‖ > ρ.
 
         Goes through all patterns.
         """
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         wide = Rows([block.double() for block in rows.blocks])
         folding = self._folding
         means = torch.zeros(rows.num_rows, self.dim, dtype=torch.float64, device=rows.device)
-        factors = self._factors(self._norms(wide))
+        norms = self.row_norms(wide)
+        self.check_norms(norms, dtype=rows.dtype, clip=True)
+        factors = self.clip_factors(norms)
         for pattern in range(folding.patterns):
             chosen = torch.full((rows.num_rows,), pattern, device=rows.device)
             folded = self._inner.clip(folding.project(wide, chosen, factors=factors))
@@ -147,7 +149,7 @@ class ProjUnit(LocalRandomizer):
         """Log-density of V with respect to the uniform law, given the pattern, (reports,) float64."""
         patterns, inner = self._split(reports)
         row = Rows(x.detach().double().reshape(1, -1))
-        factors = self._factors(self._norms(row))
+        factors = self.clip_factors(self.row_norms(row))
         found = torch.empty(len(reports), dtype=torch.float64)
         for pattern in torch.unique(patterns):
             here = (patterns == pattern).nonzero().squeeze(1)
@@ -157,9 +159,10 @@ class ProjUnit(LocalRandomizer):
             found[here] = self._inner.log_likelihood(part, y)
         return found
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A pattern for each row, and the unit vector for its projection."""
         patterns = randomness.integers(self._folding.patterns, x.num_rows, device=x.device)
-        folded = self._folding.project(x, patterns, factors=self._factors(norms))
+        folded = self._folding.project(x, patterns, factors=self.clip_factors(norms))
         return self._join(patterns, self._inner.randomize(folded, randomness=randomness, clip=True))
 
     def _join(self, patterns: Tensor, inner: Reports) -> Reports:
@@ -168,7 +171,7 @@ class ProjUnit(LocalRandomizer):
 
     def _split(self, reports: Reports) -> tuple[Tensor, Reports]:
         """Patterns, checked, and the reports of PrivUnit."""
-        self._own(reports, fields=2)
+        self.check_reports(reports, fields=2)
         chosen, vectors = reports.fields
         if chosen.values.is_floating_point() or chosen.values.dim() != 1:
             raise ValueError(f"a report of {self.name} names one pattern by a whole number")

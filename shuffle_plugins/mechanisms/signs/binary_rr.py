@@ -53,7 +53,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """Variance of each report, report_value² - x², (clients,)."""
-        values = self._rows(x).dense().squeeze(1)
+        values = self.check_rows(x).dense().squeeze(1)
         return self.report_value**2 - values.double().square()
 
     def blanket(self) -> Blanket:
@@ -66,7 +66,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's.
         """
-        self._own(reports, fields=1)
+        self.check_reports(reports, fields=1)
         total = sign_values(reports.fields[0]).sum(dtype=torch.int64)
         return (total.double() * self.report_value).to(torch.float32).reshape(1)
 
@@ -79,8 +79,9 @@ class BinaryRandomizedResponse(LocalRandomizer):
         value = x.detach().reshape(1).clamp(-self.radius, self.radius) / self.radius
         return sign_log_likelihood(sign_values(reports.fields[0]), value, thresholds=self._thresholds)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        values = x.dense().squeeze(1).to(norms.dtype) * self._factors(norms) / self.radius
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A sign for each row."""
+        values = x.dense().squeeze(1).to(norms.dtype) * self.clip_factors(norms) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
         return self._reports(plus)
 

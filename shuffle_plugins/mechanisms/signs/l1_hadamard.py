@@ -113,7 +113,7 @@ class L1Hadamard(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.dim * self.report_value**2 - self._rows(x).l2_norm().double().square()
+        return self.dim * self.report_value**2 - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: r1 times the first unit vector and its opposite attain it."""
@@ -147,26 +147,26 @@ class L1Hadamard(LocalRandomizer):
         law = sign_log_likelihood(signs, values, thresholds=self._thresholds)
         return law - math.log(self._size) if self.shufflable else law
 
-    def _norms(self, rows: Rows) -> Tensor:
+    def row_norms(self, rows: Rows) -> Tensor:
+        """ℓp norm of each row, (clients,)."""
         if self._p == 1:
-            norms = l1_norms(rows)
-        else:
-            norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
-            step = max(1, _CHUNK_ENTRIES // self.dim)
-            for start in range(0, rows.num_rows, step):
-                part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
-                norms[start : start + step] = _p_norm(part, self._p)
-        self._check_finite(norms)
+            return l1_norms(rows)
+        norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
+        step = max(1, _CHUNK_ENTRIES // self.dim)
+        for start in range(0, rows.num_rows, step):
+            part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
+            norms[start : start + step] = _p_norm(part, self._p)
         return norms
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A Hadamard coefficient of each row, and its sign."""
         indices = (
             randomness.integers(self._size, x.num_rows, device=x.device)
             if self.shufflable
             else self._public_indices(x.num_rows, x.device)
         )
         coefficients = hadamard_coefficients(x, indices.unsqueeze(1)).squeeze(1).double()
-        values = coefficients * self._factors(norms.double()) / self._l1_radius
+        values = coefficients * self.clip_factors(norms.double()) / self._l1_radius
         return self._reports(
             indices, random_signs(values, thresholds=self._thresholds, randomness=randomness)
         )
@@ -190,7 +190,7 @@ class L1Hadamard(LocalRandomizer):
         return Reports(mechanism=self.name, dim=self.dim, fields=(named, sign))
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=2 if self.shufflable else 1)
+        self.check_reports(reports, fields=2 if self.shufflable else 1)
         signs = sign_values(reports.fields[-1])
         if not self.shufflable:
             return self._public_indices(len(reports), signs.device), signs

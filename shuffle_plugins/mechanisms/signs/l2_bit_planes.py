@@ -121,7 +121,7 @@ class L2BitPlanes(SpreadRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a place that does not exist.
         """
-        self._own(reports, fields=self._planes.fields)
+        self.check_reports(reports, fields=self._planes.fields)
         total = self._spreading.reconstruct(self._planes.sum(reports))
         return (total * self.coefficient_radius).to(torch.float32)
 
@@ -132,10 +132,11 @@ class L2BitPlanes(SpreadRandomizer):
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self._own(reports, fields=self._planes.fields)
+        self.check_reports(reports, fields=self._planes.fields)
         return self._planes.log_likelihood(reports, self._coefficients_of(x))
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """Sampled bits of coefficients for each row."""
         places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
         values = self._sampled_values(x, norms, self._planes.columns(places))
         bits = self._planes.flip(values, randomness=randomness)

@@ -144,7 +144,8 @@ class L2Block(SpreadRandomizer):
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
         return self._blocks.log_likelihood(*self._parse(reports), self._coefficients_of(x))
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A block of coefficients of each row, and the pattern of their signs."""
         if self.shufflable:
             blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
         else:
@@ -226,7 +227,7 @@ class L2Block(SpreadRandomizer):
         ).squeeze(1)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=self._blocks.fields)
+        self.check_reports(reports, fields=self._blocks.fields)
         blocks, patterns = self._blocks.parse(reports)
         if blocks is None:
             blocks = self._public_blocks(len(reports), patterns.device)

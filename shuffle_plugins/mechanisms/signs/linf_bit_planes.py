@@ -92,7 +92,7 @@ class LInfBitPlanes(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         step = max(1, _CHUNK_ENTRIES // self.dim)
         parts = [
             self._planes.variance(rows.narrow(start, start + step).dense().double() / self.radius)
@@ -113,7 +113,7 @@ class LInfBitPlanes(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a place that does not exist.
         """
-        self._own(reports, fields=self._planes.fields)
+        self.check_reports(reports, fields=self._planes.fields)
         return (self._planes.sum(reports) * self.radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
@@ -123,13 +123,15 @@ class LInfBitPlanes(LocalRandomizer):
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self._own(reports, fields=self._planes.fields)
+        self.check_reports(reports, fields=self._planes.fields)
         return self._planes.log_likelihood(reports, x.detach().double() / self.radius)
 
-    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """Each coordinate brought into [-radius, radius] by itself."""
         return rows.dense().clamp(-self.radius, self.radius)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """Sampled bits of coordinates for each row."""
         places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
         values = entries(x, self._planes.columns(places)).double() / self.radius
         bits = self._planes.flip(values, randomness=randomness)

@@ -101,7 +101,7 @@ class LInfBlock(LocalRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = d·B·r²/g² - ‖x‖₂² of each row, (clients,), float64."""
         second_moment = self.dim * self.radius**2 * self._blocks.coordinate_second_moment
-        return second_moment - self._rows(x).l2_norm().double().square()
+        return second_moment - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The cap's blanket: rows of opposite sign in every coordinate attain it where s divides d.
@@ -129,10 +129,12 @@ class LInfBlock(LocalRandomizer):
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
         return self._blocks.log_likelihood(*self._parse(reports), x.detach().double() / self.radius)
 
-    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """Each coordinate brought into [-radius, radius] by itself."""
         return rows.dense().clamp(-self.radius, self.radius)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A block of coordinates of each row, and the pattern of their signs."""
         blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
         columns = self._blocks.columns(blocks)
         values = entries(x, columns.clamp(max=self.dim - 1)).double() / self.radius
@@ -141,7 +143,7 @@ class LInfBlock(LocalRandomizer):
         return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self._own(reports, fields=self._blocks.fields)
+        self.check_reports(reports, fields=self._blocks.fields)
         blocks, patterns = self._blocks.parse(reports)
         assert blocks is not None
         return blocks, patterns

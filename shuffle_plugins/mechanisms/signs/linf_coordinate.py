@@ -63,7 +63,7 @@ class LInfCoordinate(LocalRandomizer):
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² = report_value² - ‖x‖₂² of each row, (clients,), float64."""
-        return self.report_value**2 - self._rows(x).l2_norm().double().square()
+        return self.report_value**2 - self.check_rows(x).l2_norm().double().square()
 
     def blanket(self) -> Blanket:
         """The generic blanket: rows of opposite sign in every coordinate attain it."""
@@ -75,7 +75,7 @@ class LInfCoordinate(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a coordinate that does not exist.
         """
-        self._own(reports, fields=2)
+        self.check_reports(reports, fields=2)
         named = reports.fields[0].values
         if named.dim() != 1 or named.is_floating_point():
             raise ValueError(f"a report of {self.name} names one coordinate by a whole number")
@@ -101,10 +101,12 @@ class LInfCoordinate(LocalRandomizer):
         signs = sign_values(reports.fields[1])
         return sign_log_likelihood(signs, values, thresholds=self._thresholds) - math.log(self.dim)
 
-    def _clip(self, rows: Rows, norms: Tensor) -> Tensor:
+    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
+        """Each coordinate brought into [-radius, radius] by itself."""
         return rows.dense().clamp(-self.radius, self.radius)
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A coordinate of each row, and its sign."""
         indices = randomness.integers(self.dim, x.num_rows, device=x.device)
         values = x.gather(indices).to(norms.dtype).clamp(-self.radius, self.radius) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)

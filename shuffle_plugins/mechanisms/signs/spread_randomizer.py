@@ -74,7 +74,7 @@ class SpreadRandomizer(LocalRandomizer):
 
     def clipping_bias(self, x: Tensor | Rows) -> Tensor:
         """E[R(x)] - x of each row, (clients, dim) float64: rounding alone where no coefficient is clipped."""
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         biases = [torch.zeros(0, self.dim, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
             clipped = self._clipped(self._spreading.represent(part))
@@ -87,7 +87,7 @@ class SpreadRandomizer(LocalRandomizer):
         It takes as many transforms of the batch as a report has signs, where coefficients are not an
         isometry.
         """
-        rows = self._rows(x)
+        rows = self.check_rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
             clipped = self._clipped(self._spreading.represent(part))
@@ -134,7 +134,7 @@ class SpreadRandomizer(LocalRandomizer):
 
     def _sampled_values(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
         """Coefficients over r_inf of rows as ``clip`` leaves them, of the shape (clients, ...) of columns."""
-        scale = self._factors(norms.double()) / self.coefficient_radius
+        scale = self.clip_factors(norms.double()) / self.coefficient_radius
         values = self._spreading.entries(x, columns.flatten(1)) * scale.unsqueeze(1)
         return values.clamp_(-1, 1).view(columns.shape)
 

@@ -170,7 +170,8 @@ class SQKR(SpreadRandomizer):
         law = pattern_likelihood(patterns, self._coefficients_of(x)[columns], cap=self._cap).log()
         return law - float(self._blocks.lengths().double().log().sum()) if self.shufflable else law
 
-    def _randomize(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """Places of coefficients for each row, and the pattern of their signs."""
         if self.shufflable:
             drawn = self._blocks.draw(x.num_rows, repeats=1, randomness=randomness, device=x.device)
             places = drawn.squeeze(1)
@@ -222,7 +223,7 @@ class SQKR(SpreadRandomizer):
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
         """Columns (reports, k) and patterns (reports,), int64."""
         named = self.shufflable and self._blocks.index_bits > 0
-        self._own(reports, fields=2 if named else 1)
+        self.check_reports(reports, fields=2 if named else 1)
         pattern = reports.fields[-1]
         if pattern.values.is_floating_point() or pattern.values.dim() != 1 or pattern.bits != self.signs:
             raise ValueError(f"a report of {self.name} has one pattern of {self.signs} signs")

@@ -276,7 +276,7 @@ def test_whatever_breaks_in_the_mod_is_a_constant(monkeypatch: pytest.MonkeyPatc
 def test_dummies_and_reports_are_made_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """As often as asked, equally long, after the same training and the same randomising."""
     made = {"trained": 0, "randomized": 0}
-    genuine = LInfBlock._randomize
+    genuine = LInfBlock.randomize_rows
 
     def counted(self: LInfBlock, *arguments: object) -> Reports:
         made["randomized"] += 1
@@ -287,7 +287,7 @@ def test_dummies_and_reports_are_made_alike(monkeypatch: pytest.MonkeyPatch) -> 
         return _chatty(message, context)
 
     SPEC.report_bytes(dim=7)  # asks the mechanism for an empty batch, once per process
-    monkeypatch.setattr(LInfBlock, "_randomize", counted)
+    monkeypatch.setattr(LInfBlock, "randomize_rows", counted)
     rounds, rate = 300, 0.3
     grid = grid_of(train, num_nodes=rounds)
     asked = instruction(SPEC, participation=rate)
