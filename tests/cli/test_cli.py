@@ -21,7 +21,7 @@ from shuffle_plugins.accounting import (
     comparison,
 )
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
-from shuffle_plugins.cli.app import app as cli
+from shuffle_plugins import cli
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 

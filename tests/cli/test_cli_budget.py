@@ -13,7 +13,7 @@ import pytest
 from ledger_rounds import drawn, people
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.cli.app import app as cli
+from shuffle_plugins import cli
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.mechanisms.spec import MechanismSpec

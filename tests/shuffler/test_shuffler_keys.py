@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shuffle_plugins.cli.app import app as cli
+from shuffle_plugins import cli
 from shuffle_plugins.shuffler import ShuffleError, SpentTokens, keys
 
 KEY = "ab" * 32
