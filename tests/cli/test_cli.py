@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from shuffle_plugins import __version__
+from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
     Adversary,
     Method,
@@ -21,7 +21,6 @@ from shuffle_plugins.accounting import (
     comparison,
 )
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
-from shuffle_plugins import cli
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ledger_rounds import drawn, people
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins import cli
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.mechanisms.spec import MechanismSpec
