@@ -25,8 +25,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, ShuffleAccountant
 from shuffle_plugins.protocols import FrequencyEstimation, Histogram, HistogramSum, Intervals
 from shuffle_plugins.protocols.published.frequencies import central_gaussian
 

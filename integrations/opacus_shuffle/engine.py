@@ -52,10 +52,10 @@ from opacus_shuffle.summation import (
 )
 from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.accountant import check_delta, check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
@@ -627,8 +627,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     def _least_noise(self, factory: SumFactory, run: _Run) -> float:
         """Least noise multiplier of a sum, to a part in a thousand, that fits beside the present history."""
-        check_target(run.target_epsilon)
-        check_delta(run.target_delta)
+        checks.target_epsilon(run.target_epsilon)
+        checks.delta(run.target_delta)
         accountant = self._require_accountant()
         # Its round is the same whatever the noise of the bits; make_private checks that one.
         adaptive = None if run.adaptive is None else replace(run.adaptive, unclipped_num_std=None)

@@ -1,11 +1,8 @@
 from . import published as published
 from .accountant import DeltaInterval as DeltaInterval
 from .accountant import EpsilonInterval as EpsilonInterval
-from .accountant import Method as Method
 from .accountant import NamedBound as NamedBound
 from .accountant import ShuffleAccountant as ShuffleAccountant
-from .accountant import check_delta as check_delta
-from .accountant import check_target as check_target
 from .calibrate import MAX_LOCAL_EPSILON as MAX_LOCAL_EPSILON
 from .calibrate import MAX_NUM_STEPS as MAX_NUM_STEPS
 from .calibrate import MIN_LOCAL_EPSILON as MIN_LOCAL_EPSILON
@@ -45,9 +42,12 @@ from .rounds.laplace import LaplaceRound as LaplaceRound
 from .rounds.laws import Round as Round
 from .rounds.laws import from_state as from_state
 from .rounds.laws import upper_law as upper_law
-from .rounds.shuffle import NEIGHBOURING_RELATION as NEIGHBOURING_RELATION
-from .rounds.shuffle import Adversary as Adversary
-from .rounds.shuffle import Sampling as Sampling
 from .rounds.shuffle import ShuffleRound as ShuffleRound
 from .rounds.tags import Tag as Tag
 from .rounds.tags import TaggedRound as TaggedRound
+from .target import PrivacyTarget as PrivacyTarget
+from .terms import MAX_POPULATION as MAX_POPULATION
+from .terms import NEIGHBOURING_RELATION as NEIGHBOURING_RELATION
+from .terms import Adversary as Adversary
+from .terms import Method as Method
+from .terms import Sampling as Sampling

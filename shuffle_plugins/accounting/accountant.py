@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -28,10 +28,10 @@ from shuffle_plugins.accounting.rounds.laws import (
     upper_law,
     upper_pair_from_below,
 )
-from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Sampling
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rounding import rounded
-
-Method = Literal["pld", "rdp"]
 
 _STATE_VERSION = 2
 _MOST_FINE_ROUNDS = 32
@@ -155,7 +155,7 @@ class ShuffleAccountant:
             ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
                 adversary than the history.
         """
-        _check_num_steps(num_steps)
+        checks.num_steps(num_steps)
         rounds = self._rounds
         if rounds and (rounds[-1] is shuffle_round or rounds[-1] == shuffle_round):
             self._steps[-1] += num_steps
@@ -203,7 +203,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
         """
-        check_delta(delta)
+        checks.delta(delta)
         found = self._epsilons.get(delta)
         if found is None:
             lower, lower_name = self._lower_epsilon(delta)
@@ -231,8 +231,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``epsilon`` is negative or not finite.
         """
-        if not (_is_number(epsilon) and 0 <= epsilon < math.inf):
-            raise ValueError(f"epsilon must be a finite number, at least 0, got {epsilon!r}")
+        epsilon = checks.number("epsilon", epsilon, at_least=0)
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
@@ -262,9 +261,9 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`step` and :meth:`epsilon`.
         """
-        check_target(target_epsilon)
-        check_delta(delta)
-        _check_num_steps(num_steps)
+        checks.target_epsilon(target_epsilon)
+        checks.delta(delta)
+        checks.num_steps(num_steps)
         self._check_joins(shuffle_round)
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
         before = len(self._rounds) - goes_on
@@ -312,7 +311,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        check_delta(delta)
+        checks.delta(delta)
         if not (isinstance(shuffle_round, ShuffleRound) and shuffle_round.local_delta):
             return math.inf, math.inf
         rounds = [(r, steps) for r, steps in self.history if isinstance(r, ShuffleRound)]
@@ -327,7 +326,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        check_delta(delta)
+        checks.delta(delta)
         return self._certified(delta)[0]
 
     def upper_epsilon(self, delta: float) -> float:
@@ -336,7 +335,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`epsilon`.
         """
-        check_delta(delta)
+        checks.delta(delta)
         return self._upper_epsilon(delta)[0]
 
     def numerical_interval(self, delta: float) -> tuple[float, float]:
@@ -348,7 +347,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: as :meth:`epsilon`.
         """
-        check_delta(delta)
+        checks.delta(delta)
         if not self._rounds:
             return 0.0, 0.0
         upper = self._upper_epsilon(delta)[0]
@@ -365,7 +364,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        check_delta(delta)
+        checks.delta(delta)
         if not self._rounds:
             return ()
         found = []
@@ -780,26 +779,5 @@ def _reversed_instance(recorded: Round) -> LossLaw:
     return reversed_lower_law(recorded, COARSE, lower_families(recorded)[0])
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_num_steps(num_steps: int) -> None:
-    if type(num_steps) is not int or not 1 <= num_steps <= _MOST_STEPS:
-        raise ValueError(f"num_steps must be a positive int, at most {_MOST_STEPS:g}, got {num_steps!r}")
-
-
-def check_target(target_epsilon: float) -> None:
-    """Raise ValueError unless ``target_epsilon`` is a positive finite number."""
-    if not (_is_number(target_epsilon) and 0 < target_epsilon < math.inf):
-        raise ValueError(f"target_epsilon must be a positive finite number, got {target_epsilon!r}")
-
-
 def _above(delta: float) -> float:
     return min(delta * (1 + _ROUNDOFF), (1 + delta) / 2)
-
-
-def check_delta(delta: float) -> None:
-    """Raise ValueError unless ``delta`` is a number in (0, 1)."""
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")

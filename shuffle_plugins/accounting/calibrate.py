@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from shuffle_plugins.accounting.accountant import Method, ShuffleAccountant, check_target
+from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
+from shuffle_plugins.core import checks
 
 MIN_LOCAL_EPSILON = 1e-4
 MAX_LOCAL_EPSILON = 20.0
@@ -64,7 +66,7 @@ def calibrate_local_epsilon(
     Raises:
         ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
     """
-    check_target(target_epsilon)
+    checks.target_epsilon(target_epsilon)
 
     def spent(local_epsilon: float) -> float:
         shuffle_round = ShuffleRound(
@@ -140,7 +142,7 @@ def calibrate_num_steps(
     Raises:
         ValueError: if an argument is out of range, or a single round costs more than the target.
     """
-    check_target(target_epsilon)
+    checks.target_epsilon(target_epsilon)
 
     def fits(num_steps: int) -> bool:
         return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
@@ -173,7 +175,7 @@ def calibrate_cohort(
         ValueError: if an argument is out of range, or no cohort within the population fits; full
             participation has no cohort to choose.
     """
-    check_target(target_epsilon)
+    checks.target_epsilon(target_epsilon)
     scheme = Sampling(sampling)
     if scheme is Sampling.FULL:
         raise ValueError("under full participation the cohort is the population; nothing is left to choose")

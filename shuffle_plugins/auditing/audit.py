@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Sampling, ShuffleRound
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
-from shuffle_plugins.core.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.confidence import epsilon_lower_bound
 from shuffle_plugins.randomness import Randomness, secure
 
 
@@ -125,8 +126,8 @@ def audit_round(
         ValueError: if an argument is out of range, the round's ε0 is not the mechanism's, no attack applies,
             or the mechanism refuses the neighbours' records.
     """
-    check_delta(delta)
-    check_confidence(confidence)
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.confidence(confidence)
     _check_count("num_steps", num_steps, least=1)
     _check_count("num_trials", num_trials, least=LEAST_TRIALS)
     if mechanism.local_epsilon != shuffle_round.local_epsilon:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import Randomness

@@ -7,11 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary
 from shuffle_plugins.auditing.audit import AuditResult
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event
 from shuffle_plugins.auditing.simulation import Dataset
-from shuffle_plugins.core.confidence import check_confidence, check_delta, epsilon_lower_bound
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.confidence import epsilon_lower_bound
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint, Interval
 from shuffle_plugins.protocols.shares.split_sum import SplitSum
@@ -48,8 +49,8 @@ def audit_sum(
     Raises:
         ValueError: if an argument is out of range, or records are missing for data of another kind.
     """
-    check_delta(delta)
-    check_confidence(confidence)
+    checks.number("delta", delta, at_least=0, below=1)
+    checks.confidence(confidence)
     if type(num_trials) is not int or num_trials < LEAST_TRIALS:
         raise ValueError(f"num_trials must be a whole number, at least {LEAST_TRIALS}, got {num_trials!r}")
     original, replacement = records or _extreme_records(protocol)

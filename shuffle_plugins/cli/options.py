@@ -59,7 +59,7 @@ def _sampling(text: str) -> str:
 def _adversary(text: str) -> str:
     from shuffle_plugins.accounting import Adversary
 
-    return _chosen(text, Adversary)
+    return _chosen(text, (Adversary.MODEL_OBSERVER, Adversary.SERVER))
 
 
 def _method(text: str) -> str:

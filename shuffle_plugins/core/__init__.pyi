@@ -1,6 +1,4 @@
 from . import checks as checks
-from .confidence import check_confidence as check_confidence
-from .confidence import check_delta as check_delta
 from .confidence import clopper_pearson_lower as clopper_pearson_lower
 from .confidence import clopper_pearson_upper as clopper_pearson_upper
 from .confidence import epsilon_lower_bound as epsilon_lower_bound

@@ -21,6 +21,7 @@ gain, tanh(ε0/2), is off by up to 2**-59. Above it, a float cannot hold e^ε0 w
 
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 1e30
 _LARGEST_DIM = 1 << 53
+_MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's sixteen
 
 
 def whole(name: str, value: object, *, at_least: int = 1, at_most: float = math.inf) -> int:
@@ -105,6 +106,33 @@ def delta(value: object, *, name: str = "delta") -> float:
         ValueError: if it is anything else.
     """
     return number(name, value, above=0, below=1)
+
+
+def target_epsilon(value: object, *, name: str = "target_epsilon") -> float:
+    """Return the ε that a calibration or a budget must not exceed, positive and finite, in nats.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return number(name, value, above=0)
+
+
+def num_steps(value: object, *, name: str = "num_steps") -> int:
+    """Return a number of rounds, a whole number in [1, 10**12].
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return whole(name, value, at_most=_MOST_STEPS)
+
+
+def confidence(value: object) -> float:
+    """Return a confidence level, a number in (0, 1), such as 0.95.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return number("confidence", value, above=0, below=1)
 
 
 def fraction(name: str, value: object) -> float:

@@ -1,20 +1,21 @@
-"""What two counts say about ε: exact binomial confidence limits and the lower bound they give. Torch-free."""
+"""Exact confidence limits on a probability from counts, and the lower bound on ε that two of them give."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-_ROUNDING = 1e-9
+from shuffle_plugins.core import checks
+
+_ROUNDING = 1e-9  # relative; scipy's inverse beta functions are good to about 1e-13
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
-    """A probability that the true one undercuts with probability at most ``error``, whatever it is.
+    """A one-sided lower confidence limit on the success probability of independent trials, rounded down.
 
-    The one-sided limit of Clopper and Pearson 1934, rounded down.
+    Whatever the true probability is, the limit lies above it with probability at most ``error`` (Clopper and
+    Pearson 1934).
 
     Args:
         successes: counts in [0, trials], any shape.
@@ -31,7 +32,9 @@ def clopper_pearson_lower(successes: ArrayLike, trials: int, *, error: float) ->
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
-    """A probability that the true one exceeds with probability at most ``error``, rounded up.
+    """A one-sided upper confidence limit on the success probability of independent trials, rounded up.
+
+    Whatever the true probability is, the limit lies below it with probability at most ``error``.
 
     Arguments and errors as for :func:`clopper_pearson_lower`.
     """
@@ -61,8 +64,8 @@ def epsilon_lower_bound(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_delta(delta)
-    error = (1 - check_confidence(confidence)) / 2
+    checks.number("delta", delta, at_least=0, below=1)
+    error = (1 - checks.confidence(confidence)) / 2
     hit = clopper_pearson_lower(true_positives, trials, error=error) - delta
     miss = clopper_pearson_upper(false_positives, trials, error=error)
     ratio = np.maximum(hit, 0.0) / miss
@@ -70,30 +73,8 @@ def epsilon_lower_bound(
     return bounds
 
 
-def check_delta(delta: float) -> float:
-    """Return δ as a float.
-
-    Raises:
-        ValueError: unless it is a number in [0, 1).
-    """
-    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 <= delta < 1:
-        raise ValueError(f"delta must be a number in [0, 1), got {delta!r}")
-    return float(delta)
-
-
-def check_confidence(confidence: float) -> float:
-    """Return the confidence as a float.
-
-    Raises:
-        ValueError: unless it is a number in (0, 1).
-    """
-    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
-        raise ValueError(f"confidence must be a number in (0, 1), such as 0.95, got {confidence!r}")
-    return float(confidence)
-
-
 def _slack(limits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """More than the error of the inverse beta functions."""
+    """What a limit is moved by, more than the numerical error of the inverse beta functions."""
     slack: NDArray[np.float64] = np.maximum(
         _ROUNDING * np.minimum(limits, 1 - limits), 4 * np.spacing(limits)
     )
@@ -101,10 +82,8 @@ def _slack(limits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _check(successes: ArrayLike, trials: int, error: float) -> NDArray[np.float64]:
-    if type(trials) is not int or trials < 1:
-        raise ValueError(f"trials must be a whole number, at least 1, got {trials!r}")
-    if not (math.isfinite(error) and 0 < error < 1):
-        raise ValueError(f"error must be in (0, 1), got {error!r}")
+    checks.whole("trials", trials)
+    checks.number("error", error, above=0, below=1)
     counts = np.asarray(successes, dtype=np.float64)
     if not bool(np.all((counts >= 0) & (counts <= trials) & (counts == np.floor(counts)))):
         raise ValueError(f"counts must be whole numbers in [0, {trials}]")

@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
@@ -190,11 +191,10 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     Raises:
         ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
-    from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_delta
-    from shuffle_plugins.accounting.rounds.shuffle import Sampling, ShuffleRound
+    from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
     from shuffle_plugins.core.checks import MAX_LOCAL_EPSILON
 
-    check_delta(delta)
+    checks.delta(delta)
     accountant = ShuffleAccountant()
     tails = 0.0
     for (shuffled, local_epsilon, local_delta), count in history.items():

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shuffle_plugins.accounting import Adversary, Blanket, Method, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.accountant import check_target
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON, normal_guess
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.counts import upper_mixture
@@ -107,7 +106,7 @@ def plan(
         ValueError: if an argument is out of range, or no combination stays within the target even at the
             smallest ε0.
     """
-    check_target(target_epsilon)
+    checks.target_epsilon(target_epsilon)
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance must be at least 0, got {tolerance!r}")
     ShuffleRound(local_epsilon=1.0, population=population, cohort=population)

@@ -8,8 +8,8 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.rounds.laws import Round
-from shuffle_plugins.accounting.rounds.shuffle import Sampling
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.coins.vector_sum import VectorSum

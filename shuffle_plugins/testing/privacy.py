@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds.shuffle import Sampling
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.auditing.audit import audit_local
 from shuffle_plugins.auditing.neighbours import Neighbours
 from shuffle_plugins.core.reports import Reports

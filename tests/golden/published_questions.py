@@ -228,7 +228,7 @@ QUESTIONS.add("compared: two of them", partial(compared, shuffled, num_steps=20,
 
 _TARGETS = {"target_epsilon": 0.8, "delta": DELTA}
 for _scheme in Sampling:
-    for _adversary in Adversary:
+    for _adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
         _cohort = 2_000 if _scheme is Sampling.FULL else 200
         QUESTIONS.add(
             f"largest local epsilon: {_scheme}, {_adversary}",

@@ -39,7 +39,7 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.updates import Layout
-from shuffle_plugins.accounting.rounds.shuffle import Sampling
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.ledger import ClientLimits
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.protocols.sum_spec import SumSpec

@@ -18,10 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self, get_args
 
 from shuffle_plugins.accounting.accountant import (
     EpsilonInterval,
-    Method,
     ShuffleAccountant,
-    check_delta,
-    check_target,
 )
 from shuffle_plugins.accounting.federated.cohorts import (
     Cohort,
@@ -33,7 +30,9 @@ from shuffle_plugins.accounting.federated.cohorts import (
 )
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.accounting.rounds.laws import from_state as round_from_state
-from shuffle_plugins.accounting.rounds.shuffle import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Sampling
+from shuffle_plugins.core import checks
 
 FederatedState = tuple[Any, Any, float | None, float]
 RoundKind = tuple[Any, ...]
@@ -488,7 +487,7 @@ class FederatedAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
         """
-        check_delta(delta)
+        checks.delta(delta)
         return FederatedSpending(
             observer=self._interval(Against.OBSERVER, delta),
             server=self._interval(Against.SERVER, delta),
@@ -508,7 +507,7 @@ class FederatedAccountant:
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
-        check_delta(delta)
+        checks.delta(delta)
         against = Against(against)
         if against is Against.LOCAL:
             return self._local(delta)
@@ -539,8 +538,8 @@ class FederatedAccountant:
             ValueError: if ``max_epsilon`` or ``delta`` is out of range.
         """
         _check_round(federated_round)
-        check_target(max_epsilon)
-        check_delta(delta)
+        checks.target_epsilon(max_epsilon, name="max_epsilon")
+        checks.delta(delta)
         against = Against(against)
         if against is Against.LOCAL:
             return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)

@@ -33,7 +33,8 @@ from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.slots import SlotPair
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import Adversary, Sampling
 
 _COHORT_BUCKETS = 24
 _BIT_BUCKETS = ((30_000, 256), (3_000_000, 128))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
 from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
 from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
+from shuffle_plugins.accounting.terms import Adversary, Sampling
 
 _MOST_PARTS = 512
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)

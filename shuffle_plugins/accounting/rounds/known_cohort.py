@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from shuffle_plugins.accounting.rounds.shuffle import MAX_POPULATION, Adversary, Sampling
+from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
+from shuffle_plugins.core import checks
 
 
 class KnownCohort:
@@ -27,8 +28,8 @@ class KnownCohort:
         Raises:
             ValueError: if a field is out of range, or they contradict each other.
         """
-        object.__setattr__(self, "sampling", Sampling(self.sampling))
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
+        object.__setattr__(self, "sampling", checks.choice(Sampling, "sampling", self.sampling))
+        object.__setattr__(self, "adversary", round_adversary(self.adversary))
         if self.sampling is Sampling.EPOCH:
             raise ValueError(
                 "no bound is known on how batches that release sums, each with noise of its own, hide one "

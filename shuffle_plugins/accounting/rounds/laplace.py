@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
+from shuffle_plugins.accounting.terms import Adversary, Sampling
 
 _LARGEST_EPSILON = 500.0
 

@@ -4,51 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Self
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
+from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
 from shuffle_plugins.core import checks
-
-NEIGHBOURING_RELATION = "replace-one"
-MAX_POPULATION = 10**15
 
 RoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
 
 _PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
-
-
-class Sampling(StrEnum):
-    """How the clients of a round are chosen from the population.
-
-    ``WITHOUT_REPLACEMENT``: k of n, uniformly. ``POISSON``: each client with probability γ, on its own; the
-    number of reports is public. This is also client self-sampling. ``FULL``: everybody.
-    ``SINGLE_PASS``: the population is cut into disjoint batches by anybody, and each is a round.
-    ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in which it reports.
-    ``EPOCH``: the population is put into a fresh order, uniformly and in secret, and cut into batches, as
-    ``DataLoader(shuffle=True)`` does; inputs and randomizers of a batch may follow from what earlier batches
-    released.
-    """
-
-    WITHOUT_REPLACEMENT = "without-replacement"
-    POISSON = "poisson"
-    FULL = "full"
-    SINGLE_PASS = "single-pass"
-    CHECK_IN = "check-in"
-    EPOCH = "epoch"
-
-
-class Adversary(StrEnum):
-    """Against whom a round is measured.
-
-    ``MODEL_OBSERVER`` sees what a round releases but not who took part, so sampling amplifies.
-    ``SERVER`` also sees who took part: a round costs a participating client as much as full participation in
-    its cohort, and only rounds in which that client took part may be recorded.
-    """
-
-    MODEL_OBSERVER = "model-observer"
-    SERVER = "server"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +55,8 @@ class ShuffleRound:
     local_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", Sampling(self.sampling))
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
+        object.__setattr__(self, "sampling", checks.choice(Sampling, "sampling", self.sampling))
+        object.__setattr__(self, "adversary", round_adversary(self.adversary))
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         if type(self.population) is not int or not 1 <= self.population <= MAX_POPULATION:
             raise ValueError(f"population must be an int in [1, {MAX_POPULATION:g}], got {self.population!r}")

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Self
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 
 _SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)

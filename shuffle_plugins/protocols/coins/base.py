@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.accounting.rounds.coins import SumRound
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.coins.sampling import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads

@@ -11,9 +11,9 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.accounting.rounds.coins import SumRound
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
-from shuffle_plugins.core.confidence import check_confidence
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import calibrate
@@ -123,7 +123,7 @@ class HistogramSum(CoinSum):
         Raises:
             ValueError: if ``confidence`` is not in (0, 1).
         """
-        error = 1 - check_confidence(confidence)
+        error = 1 - checks.confidence(confidence)
         return self._reach(error / self.categories) / self.clients
 
     def intervals(
@@ -139,7 +139,7 @@ class HistogramSum(CoinSum):
         Raises:
             ValueError: if ``confidence`` is not in (0, 1).
         """
-        error = 1 - check_confidence(confidence)
+        error = 1 - checks.confidence(confidence)
         reach = self._reach(error / (self.categories if simultaneous else 1)) / histogram.clients
         centre = histogram.frequencies
         return Intervals(

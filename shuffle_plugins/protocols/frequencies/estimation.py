@@ -9,11 +9,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, calibrate_local_epsilon
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.confidence import (
-    check_confidence,
     clopper_pearson_lower,
     clopper_pearson_upper,
 )
@@ -220,7 +219,7 @@ class FrequencyEstimation:
         Raises:
             ValueError: if an argument is out of range.
         """
-        error = min(1 - check_confidence(confidence), _CONVEX)
+        error = min(1 - checks.confidence(confidence), _CONVEX)
         if not 1 / self.categories <= largest_frequency <= 1:
             raise ValueError(
                 f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
@@ -266,7 +265,7 @@ class FrequencyEstimation:
         Raises:
             ValueError: if ``confidence`` is not in (0, 1).
         """
-        error = (1 - check_confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
+        error = (1 - checks.confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
         support, trials = self.support, histogram.clients
         seen = support.supporting(histogram.counts, reports=trials).cpu().numpy()
         limits = (

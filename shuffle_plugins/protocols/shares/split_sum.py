@@ -10,9 +10,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.errors import OutOfReach

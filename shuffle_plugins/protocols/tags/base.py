@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.rounds.shuffle import Adversary, Sampling
+from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows

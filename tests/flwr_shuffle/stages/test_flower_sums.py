@@ -33,9 +33,8 @@ from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
-from shuffle_plugins.accounting.rounds.shuffle import Sampling
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
 from shuffle_plugins.protocols.sum_reports import sum_reports

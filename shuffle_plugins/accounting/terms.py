@@ -1,0 +1,67 @@
+"""Words that all of the accounting shares: how clients are chosen, and against whom a guarantee holds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from shuffle_plugins.core import checks
+
+Method = Literal["pld", "rdp"]
+"""How upper bounds of rounds compose: privacy loss distributions, the tightest, or Rényi divergences."""
+
+NEIGHBOURING_RELATION = "replace-one"
+"""Two datasets are neighbours if one client's record is replaced by another; their sizes are equal."""
+
+MAX_POPULATION = 10**15
+"""Above this a population does not fit a float64 exactly, together with the counts that are taken from it."""
+
+
+class Sampling(StrEnum):
+    """How the clients of a round are chosen from the population.
+
+    ``WITHOUT_REPLACEMENT``: k of n, uniformly. ``POISSON``: each client with probability γ, on its own; the
+    number of reports is public. This is also client self-sampling. ``FULL``: everybody.
+    ``SINGLE_PASS``: the population is cut into disjoint batches by anybody, and each is a round.
+    ``CHECK_IN``: each client picks, in secret and uniformly, the one round of a pass in which it reports.
+    ``EPOCH``: the population is put into a fresh order, uniformly and in secret, and cut into batches, as
+    ``DataLoader(shuffle=True)`` does; inputs and randomizers of a batch may follow from what earlier batches
+    released.
+    """
+
+    WITHOUT_REPLACEMENT = "without-replacement"
+    POISSON = "poisson"
+    FULL = "full"
+    SINGLE_PASS = "single-pass"
+    CHECK_IN = "check-in"
+    EPOCH = "epoch"
+
+
+class Adversary(StrEnum):
+    """Against whom a guarantee holds.
+
+    ``MODEL_OBSERVER`` sees what a round releases but not who took part, so sampling amplifies.
+    ``SERVER`` also sees who took part: a round costs a participating client as much as full participation in
+    its cohort, and only rounds in which that client took part may be recorded.
+    ``LOCAL`` sees every report together with its sender's name: nobody is trusted and nothing is amplified,
+    so a report costs its ``local_epsilon``. No round can be measured against it.
+    """
+
+    MODEL_OBSERVER = "model-observer"
+    SERVER = "server"
+    LOCAL = "local"
+
+
+def round_adversary(adversary: Adversary | str) -> Adversary:
+    """Return the adversary that a round is measured against, given itself or its value.
+
+    Raises:
+        ValueError: if it is none, or ``LOCAL``, before whom no round hides anything.
+    """
+    found = checks.choice(Adversary, "adversary", adversary)
+    if found is Adversary.LOCAL:
+        raise ValueError(
+            "the adversary 'local' sees every report with its sender's name, so no shuffling or sampling "
+            "hides it: its ε is the local_epsilon of a client's reports, added up; use that instead"
+        )
+    return found
