@@ -27,22 +27,22 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.optim import (
     AGD,
     GD,
     SGD,
     Ball,
     GradientOracle,
+    GradientTarget,
     Local,
-    Method,
+    OptimizationMethod,
+    OptimizationPlan,
     Participation,
     Phased,
-    Plan,
     Problem,
-    Scheme,
     Smoothed,
     Stage,
-    Target,
     VectorSums,
 )
 
@@ -155,7 +155,7 @@ class _Noise(GradientOracle):
 class Simulated(VectorSums):
     """P_vec by its variance alone: no calibration, no coins."""
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that only tells its noise."""
         return _Noise(self.noise(participation, target))
 
@@ -163,17 +163,19 @@ class Simulated(VectorSums):
 class SimulatedLocal(Local):
     """The local model by its variance alone."""
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that only tells its noise."""
-        alone = Participation(scheme=Scheme.BATCHES, clients=1, cohort=1, num_steps=1)
+        alone = Participation(sampling=Sampling.SINGLE_PASS, population=1, cohort=1, num_steps=1)
         return _Noise(Local().noise(alone, target) / participation.cohort)
 
-    def noise(self, participation: Participation, target: Target) -> float:
+    def noise(self, participation: Participation, target: GradientTarget) -> float:
         """That of one report over the number of clients."""
         return self.open(participation, target).noise
 
 
-def simulate(plan: Plan, instance: Instance, generator: np.random.Generator, *, repeats: int = 1) -> Tensor:
+def simulate(
+    plan: OptimizationPlan, instance: Instance, generator: np.random.Generator, *, repeats: int = 1
+) -> Tensor:
     """Answers of independent runs of a plan, (repeats, dim), their steps drawn from their law."""
     size = repeats, instance.dim
     points = plan.problem.domain.start(instance.dim).repeat(repeats, 1)
@@ -183,7 +185,7 @@ def simulate(plan: Plan, instance: Instance, generator: np.random.Generator, *, 
         deviation = math.sqrt(stage.oracle.noise / instance.dim)
         shares = None
         for step in range(1, part.num_steps + 1):
-            if shares is None or part.scheme is Scheme.BATCHES:
+            if shares is None or part.sampling is Sampling.SINGLE_PASS:
                 counts = generator.multinomial(part.cohort, [0.25, 0.5, 0.25], size=size)
                 shares = torch.from_numpy(counts / part.cohort)
             gradients = _mean_slope(instance, stage, rule.query(state, step), shares)
@@ -206,7 +208,7 @@ class Rate:
 
     title: str
     theorem: str
-    method: Method
+    method: OptimizationMethod
     smooth: bool
     convexity: float
     ratios: tuple[float, float]  # least and greatest n·L/N, N the deviation of one sum
@@ -252,7 +254,7 @@ def measure(
     instance = _instance(rate, dim=dim)
     model = SimulatedLocal() if rate.local else Simulated()
     method = SGD(batch=clients // LOCAL_STEPS) if rate.local else rate.method
-    plan = method.plan(instance.problem(), clients=clients, epsilon=epsilon, delta=DELTA, model=model)
+    plan = method.plan(instance.problem(), population=clients, epsilon=epsilon, delta=DELTA, model=model)
     generator = np.random.default_rng([seed, clients % 2**31, dim])
     found = instance.excess(simulate(plan, instance, generator, repeats=repeats)).numpy()
     return {
@@ -275,11 +277,11 @@ def fitted(points: list[dict[str, float]], axis: str) -> float:
 def unit(rate: Rate, *, dim: int, epsilon: float) -> float:
     """N/L: clients at which the noise of one step is as long as a gradient."""
     problem = _instance(rate, dim=dim).problem()
-    target = Target(dim=dim, radius=problem.lipschitz, epsilon=epsilon, delta=DELTA)
+    target = GradientTarget(dim=dim, radius=problem.lipschitz, epsilon=epsilon, delta=DELTA)
     if rate.local:
-        alone = Participation(scheme=Scheme.BATCHES, clients=1, cohort=1, num_steps=1)
+        alone = Participation(sampling=Sampling.SINGLE_PASS, population=1, cohort=1, num_steps=1)
         return SimulatedLocal().noise(alone, target) / problem.lipschitz**2
-    alone = Participation(scheme=Scheme.EVERYBODY, clients=10**9, cohort=10**9, num_steps=1)
+    alone = Participation(sampling=Sampling.FULL, population=10**9, cohort=10**9, num_steps=1)
     return 1e9 * math.sqrt(Simulated().noise(alone, target)) / problem.lipschitz
 
 
@@ -318,7 +320,7 @@ def rates(*, dim: int, epsilon: float, points: int, repeats: int) -> list[dict[s
 
 def ranking(*, dim: int, epsilon: float, sizes: list[int], repeats: int) -> list[dict[str, object]]:
     """The same problem by every method and in the local model, at an everyday ε."""
-    chosen: list[tuple[str, Method, bool, bool]] = [
+    chosen: list[tuple[str, OptimizationMethod, bool, bool]] = [
         ("local SGD", SGD(), True, True),
         ("P_SGD", SGD(), True, False),
         ("P_AGD", AGD(), True, False),

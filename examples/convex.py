@@ -31,12 +31,12 @@ from shuffle_plugins.optim import (
     CohortSGD,
     GradientModel,
     Local,
-    Method,
+    OneMessage,
+    OptimizationMethod,
     PanPrivate,
     PermutationSGD,
     Phased,
     Problem,
-    Reports,
     SelfSampledSGD,
     Smoothed,
     Unprotected,
@@ -57,7 +57,7 @@ class Run:
     """One line of a plot."""
 
     name: str
-    method: Method
+    method: OptimizationMethod
     model: GradientModel
     convexity: float = 0.0
 
@@ -69,11 +69,11 @@ LOGISTIC = (
     Run("P_GD", GD(), VectorSums()),
     Run("P_GD, phased", Phased(inner=GD()), VectorSums(), REGULARISATION),
     Run("pan-private AC-SA", AGD(), PanPrivate()),
-    Run("CLDP-SGD", CohortSGD(num_steps=128), Reports()),
-    Run("DSS-SGD", SelfSampledSGD(num_steps=128), Reports()),
-    Run("SGD by reports, one epoch", SGD(), Reports()),
-    Run("permuted SGD", PermutationSGD(), Reports()),
-    Run("permuted noisy SGD", PermutationSGD(), Reports(mechanism="gaussian")),
+    Run("CLDP-SGD", CohortSGD(num_steps=128), OneMessage()),
+    Run("DSS-SGD", SelfSampledSGD(num_steps=128), OneMessage()),
+    Run("SGD by reports, one epoch", SGD(), OneMessage()),
+    Run("permuted SGD", PermutationSGD(), OneMessage()),
+    Run("permuted noisy SGD", PermutationSGD(), OneMessage(mechanism="gaussian")),
     Run("local SGD", SGD(), Local()),
 )
 HINGE = (
@@ -81,7 +81,7 @@ HINGE = (
     Run("P_AGD, smoothed", Smoothed(inner=AGD()), VectorSums()),
     Run("P_AGD, smoothed, phased", Phased(inner=Smoothed(inner=AGD())), VectorSums(), REGULARISATION),
     Run("P_GD, smoothed", Smoothed(inner=GD()), VectorSums()),
-    Run("CLDP-SGD", CohortSGD(num_steps=128), Reports()),
+    Run("CLDP-SGD", CohortSGD(num_steps=128), OneMessage()),
     Run("local SGD", SGD(), Local()),
 )
 
@@ -114,7 +114,7 @@ def measured(
 ) -> dict[str, object]:
     """Plan once, run a few times: loss on the training set, accuracy on the test set, certified ε."""
     asked = problem.regularised(run.convexity) if run.convexity else problem
-    plan = run.method.plan(asked, clients=len(train[1]), epsilon=epsilon, delta=DELTA, model=run.model)
+    plan = run.method.plan(asked, population=len(train[1]), epsilon=epsilon, delta=DELTA, model=run.model)
     tqdm.write(plan.summary())
     results = [plan.run(train, randomness=SeededRandomness(seed)) for seed in range(repeats)]
     certified = None

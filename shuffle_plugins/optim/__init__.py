@@ -1,7 +1,9 @@
 """Private stochastic convex optimisation in the shuffle model.
 
-Describe what to minimise by a :class:`Problem`, choose a method, and call :func:`minimize`, or ``plan`` it,
-read the plan and ``run`` it. Cheu, Joseph, Mao, Peng 2022, "Shuffle Private Stochastic Convex Optimization".
+Describe what to minimise by a :class:`Problem`, choose a method, and call :func:`minimize`. Or call the
+method's ``plan``, read the plan, and ``run`` it.
+
+The methods follow Cheu, Joseph, Mao, Peng 2022, "Shuffle Private Stochastic Convex Optimization".
 """
 
 import lazy_loader

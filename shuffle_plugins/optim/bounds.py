@@ -1,7 +1,8 @@
 """What the theorems promise, with their constants: excess loss as a function of steps and noise.
 
-``reach`` is the distance from the start to the optimum (the paper's D, of which it is at most all),
-``lipschitz`` L, ``noise`` the variance E‖ĝ − ∇‖² that privacy adds to one step's mean gradient.
+``reach`` is an upper bound on the distance from the start to the optimum, at most the diameter D of the
+domain. ``lipschitz`` is L. ``noise`` is the variance E‖ĝ − ∇‖² that privacy adds to one step's mean gradient.
+``population`` is n, the number of clients.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def averaged_step(*, reach: float, second_moment: float, steps: int) -> float:
 
 
 def averaged_loss(*, reach: float, second_moment: float, steps: int) -> float:
-    """D²/(2ηT) + ηG²/2 at the best η: E‖ĝ‖² is at most G² (Lemma 4.2)."""
+    """D²/(2ηT) + ηG²/2 at the best η: ``second_moment`` G² bounds E‖ĝ‖² (Lemma 4.2)."""
     return reach * math.sqrt(second_moment / steps)
 
 
@@ -37,16 +38,16 @@ def accelerated_loss(*, reach: float, smoothness: float, variance: float, steps:
 
 
 def repeated_step(
-    *, reach: float, lipschitz: float, smoothness: float, noise: float, steps: int, clients: int
+    *, reach: float, lipschitz: float, smoothness: float, noise: float, steps: int, population: int
 ) -> float:
     """η that minimises :func:`repeated_loss`, at most 1/(2β)."""
-    spread, slope = _repeated(lipschitz, smoothness, noise=noise, steps=steps, clients=clients)
+    spread, slope = _repeated(lipschitz, smoothness, noise=noise, steps=steps, population=population)
     best = reach * math.sqrt(spread / (slope * steps)) if slope else math.inf
     return min(best, 1 / (2 * smoothness)) if smoothness < math.inf else best
 
 
 def repeated_loss(
-    *, reach: float, lipschitz: float, smoothness: float, noise: float, steps: int, clients: int
+    *, reach: float, lipschitz: float, smoothness: float, noise: float, steps: int, population: int
 ) -> float:
     """Excess population loss of gradient descent on the same n clients (Lemmas B.4 and B.5).
 
@@ -59,17 +60,17 @@ def repeated_loss(
         smoothness=smoothness,
         noise=noise,
         steps=steps,
-        clients=clients,
+        population=population,
     )
-    spread, slope = _repeated(lipschitz, smoothness, noise=noise, steps=steps, clients=clients)
+    spread, slope = _repeated(lipschitz, smoothness, noise=noise, steps=steps, population=population)
     return spread * reach**2 / (eta * steps) + slope * eta
 
 
 def _repeated(
-    lipschitz: float, smoothness: float, *, noise: float, steps: int, clients: int
+    lipschitz: float, smoothness: float, *, noise: float, steps: int, population: int
 ) -> tuple[float, float]:
     """Factors of D²/(ηT) and of η."""
-    unstable = lipschitz**2 * steps / clients
+    unstable = lipschitz**2 * steps / population
     if smoothness == math.inf:
         return 0.5, (lipschitz**2 + noise) / 2 + unstable
     return 0.75, noise + unstable

@@ -12,8 +12,8 @@ from torch import Tensor
 from shuffle_plugins.core import checks
 
 
-class Domain(Protocol):
-    """A closed convex set."""
+class ConvexSet(Protocol):
+    """A closed convex set of parameters."""
 
     @property
     def diameter(self) -> float:
@@ -82,8 +82,7 @@ class Box:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bound", checks.radius(self.bound))
-        if type(self.dim) is not int or self.dim < 1:
-            raise ValueError(f"dim must be a whole number, at least 1, got {self.dim!r}")
+        checks.dim(self.dim)
 
     @property
     def diameter(self) -> float:

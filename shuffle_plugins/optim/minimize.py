@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from shuffle_plugins.optim.methods import AGD, GD, Method, Phased, Smoothed
+from shuffle_plugins.optim.methods import AGD, GD, OptimizationMethod, Phased, Smoothed
 from shuffle_plugins.optim.oracles import GradientModel
 from shuffle_plugins.optim.plans import Result
 from shuffle_plugins.optim.problems import Problem, as_examples
 from shuffle_plugins.randomness import Randomness, secure
 
 
-def recommended(problem: Problem, *, interactive: bool = True) -> Method:
+def recommended(problem: Problem, *, interactive: bool = True) -> OptimizationMethod:
     """The method of the paper's Table 1 for a problem.
 
     Args:
-        problem: what is known of it.
+        problem: its smoothness and strong convexity decide.
         interactive: whether a client can be asked in every step, or only once.
     """
     inner = GD() if interactive else AGD()
@@ -31,7 +31,7 @@ def minimize(
     *,
     epsilon: float,
     delta: float,
-    method: Method | None = None,
+    method: OptimizationMethod | None = None,
     model: GradientModel | None = None,
     randomness: Randomness | None = None,
     report: Callable[[str], object] | None = print,
@@ -41,27 +41,27 @@ def minimize(
     Args:
         problem: the loss and its domain.
         data: a tensor, or several, with a row for each client.
-        epsilon: replace-one, against whoever sees everything that is released.
-        delta: δ.
+        epsilon: ε that a client may spend (replace-one), against an observer of all that is released.
+        delta: its δ.
         method: by default the fully interactive one of Table 1.
         model: how gradients leave clients, by default P_vec.
         randomness: a fresh :class:`SecureRandomness` by default.
-        report: receives the plan's text before anything runs; None for silence. Without silence, plans of
-            more than some seconds show their progress.
+        report: called with the plan's text before anything runs. With None nothing is printed; otherwise
+            runs of more than five seconds also show a progress bar.
 
     Raises:
         TypeError: if the problem, the method, the model or the randomness is something else.
-        ValueError: as :meth:`Method.plan` and :meth:`Plan.run`.
+        ValueError: as :meth:`OptimizationMethod.plan` and :meth:`OptimizationPlan.run`.
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
     chosen = recommended(problem) if method is None else method
-    if not isinstance(chosen, Method):
-        raise TypeError(f"method must be a Method, such as GD(), got {method!r}")
+    if not isinstance(chosen, OptimizationMethod):
+        raise TypeError(f"method must be an OptimizationMethod, such as GD(), got {method!r}")
     source = secure(randomness)
     examples = as_examples(data)
     problem.check(examples)
-    plan = chosen.plan(problem, clients=len(examples[0]), epsilon=epsilon, delta=delta, model=model)
+    plan = chosen.plan(problem, population=len(examples[0]), epsilon=epsilon, delta=delta, model=model)
     if report is not None:
         report(plan.summary())
     return plan.run(examples, randomness=source, progress=report is not None)

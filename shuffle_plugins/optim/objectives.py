@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.optim.domains import Ball, Domain
+from shuffle_plugins.optim.domains import Ball, ConvexSet
 from shuffle_plugins.optim.problems import Examples, Problem
 
 
@@ -107,7 +107,7 @@ def from_module(
     *,
     lipschitz: float,
     radius: float | None = None,
-    domain: Domain | None = None,
+    domain: ConvexSet | None = None,
     smoothness: float = math.inf,
     strong_convexity: float = 0.0,
 ) -> Problem:

@@ -1,49 +1,48 @@
 """How clients' gradients become an estimate of their mean, and what that costs: one interface for all models.
 
 A :class:`GradientModel` says in which privacy model gradients leave clients. Opened for a group of clients
-and a target it gives a :class:`GradientOracle`, which an optimiser asks for means and an accountant for its
-round.
+and a target it gives a :class:`GradientOracle`. An optimiser asks the oracle for means, and an accountant
+records its round.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.accounting.accountant import ShuffleAccountant
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
-from shuffle_plugins.optim.participation import Participation, Scheme
+from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.protocols.coins.sampling import MOST_COINS, heads
 from shuffle_plugins.protocols.coins.vector_sum import VectorSum
 from shuffle_plugins.protocols.errors import OutOfReach
 from shuffle_plugins.randomness import Randomness
 
-_LOWEST, _HIGHEST = 1e-4, 20.0
-_PRECISION = 1e-3
+_LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
+_PRECISION = 1e-3  # relative, of the ε0 that is found
 _SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """What is asked of one group of clients.
+class GradientTarget:
+    """What a model must meet for one group of clients.
 
     Attributes:
         dim: length of a gradient.
-        radius: L, to which gradients are clipped.
-        epsilon: for all of a client's participation together, replace-one.
-        delta: δ.
+        radius: L, the ℓ2 norm to which gradients are clipped.
+        epsilon: ε of all that a client takes part in (replace-one).
+        delta: its δ.
     """
 
     dim: int
@@ -57,7 +56,7 @@ class GradientOracle(ABC):
 
     Attributes:
         round: what an accountant records before anything is released; None if nothing is protected.
-        noise: bound on E‖estimate − mean‖², the mean being that of the clipped gradients of a step.
+        noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
     """
 
     round: Round | None
@@ -69,14 +68,14 @@ class GradientOracle(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """What clients send."""
+        """What clients send, in words."""
 
 
 class GradientModel(ABC):
     """In which privacy model gradients leave clients."""
 
     @abstractmethod
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that keeps to the target.
 
         Raises:
@@ -84,13 +83,14 @@ class GradientModel(ABC):
             OutOfReach: if nothing keeps to the target.
         """
 
-    def noise(self, participation: Participation, target: Target) -> float:
-        """About what the ``noise`` of the opened oracle is; plans compare batch sizes by it."""
+    def noise(self, participation: Participation, target: GradientTarget) -> float:
+        """About what the opened oracle's ``noise`` is, infinite if there is none; batch sizes are compared by
+        it."""
         return _opened_noise(self, participation, target)
 
 
 @lru_cache(maxsize=4096)
-def _opened_noise(model: GradientModel, participation: Participation, target: Target) -> float:
+def _opened_noise(model: GradientModel, participation: Participation, target: GradientTarget) -> float:
     try:
         return model.open(participation, target).noise
     except OutOfReach:
@@ -112,8 +112,8 @@ def _clip(gradients: Tensor, radius: float) -> Tensor:
 class Unprotected(GradientModel):
     """Exact means, for comparison: no privacy at all."""
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
-        """An oracle without noise; the target's ε and δ are not looked at."""
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
+        """An oracle without noise; the target's ε and δ are ignored."""
         return _Exact(target.radius)
 
 
@@ -136,7 +136,7 @@ class VectorSums(GradientModel):
     """Sums by P_vec, the multi-message protocol of the paper.
 
     Attributes:
-        honest_fraction: share of clients that are counted on to toss their coins.
+        honest_fraction: share of clients that are trusted to toss their coins.
         overhead: share of variance beyond the Gaussian mechanism's; raised where more coins would be needed
             than can be drawn.
     """
@@ -144,17 +144,17 @@ class VectorSums(GradientModel):
     honest_fraction: float = 1.0
     overhead: float = 0.02
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle around a calibrated :class:`VectorSum`.
 
         Raises:
-            ValueError: under schemes whose steps have no fixed number of clients, or one client alone.
+            ValueError: if steps have no fixed number of clients, or one report for all their clients.
         """
         return _Sums(self._protocol(participation, target), participation)
 
-    def noise(self, participation: Participation, target: Target) -> float:
+    def noise(self, participation: Participation, target: GradientTarget) -> float:
         """The Gaussian mechanism's, plus the overhead."""
-        if participation.scheme not in (Scheme.BATCHES, Scheme.EVERYBODY):
+        if participation.sampling not in (Sampling.SINGLE_PASS, Sampling.FULL):
             return _opened_noise(self, participation, target)
         if participation.cohort * self.honest_fraction < 2:
             return math.inf
@@ -163,14 +163,14 @@ class VectorSums(GradientModel):
         share = (1 + self.overhead) / self.honest_fraction
         return share * participation.releases * target.dim * deviation**2
 
-    def _protocol(self, participation: Participation, target: Target) -> VectorSum:
-        if participation.scheme in (Scheme.SELF_SAMPLED, Scheme.PERMUTATION):
+    def _protocol(self, participation: Participation, target: GradientTarget) -> VectorSum:
+        if participation.sampling in (Sampling.POISSON, Sampling.EPOCH):
             raise ValueError(
-                "the coins of a sum are shared out among a cohort of known size; "
-                f"clients of a step that is {participation.scheme} are not: pass model=Reports()"
+                "a sum's coins are divided among a cohort of known size, and a step that is "
+                f"{participation} has none: pass model=OneMessage()"
             )
         overhead = self.overhead
-        sampled = participation.scheme is Scheme.COHORTS
+        sampled = participation.sampling is Sampling.WITHOUT_REPLACEMENT
         while True:
             found = VectorSum.calibrated(
                 dim=target.dim,
@@ -180,7 +180,7 @@ class VectorSums(GradientModel):
                 delta=target.delta,
                 honest_fraction=self.honest_fraction,
                 num_steps=participation.releases,
-                population=participation.clients if sampled else None,
+                population=participation.population if sampled else None,
                 overhead=min(overhead, 1.0),
             )
             if found.clients * found.coins <= MOST_COINS or overhead >= 1:
@@ -188,20 +188,10 @@ class VectorSums(GradientModel):
             overhead *= 2
 
 
-_SAMPLING = {
-    Scheme.BATCHES: Sampling.SINGLE_PASS,
-    Scheme.EVERYBODY: Sampling.FULL,
-    Scheme.COHORTS: Sampling.WITHOUT_REPLACEMENT,
-    Scheme.SELF_SAMPLED: Sampling.POISSON,
-}
-
-
 class _Sums(GradientOracle):
     def __init__(self, protocol: VectorSum, participation: Participation) -> None:
         self._protocol = protocol
-        self.round = protocol.sum_round(
-            population=participation.clients, sampling=_SAMPLING[participation.scheme]
-        )
+        self.round = protocol.sum_round(population=participation.population, sampling=participation.sampling)
         self.noise = protocol.worst_variance / protocol.clients**2
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
@@ -222,11 +212,12 @@ class _Sums(GradientOracle):
 class PanPrivate(GradientModel):
     """One trusted processor of a stream, safe against one look at its memory (Appendix C, Algorithm 6).
 
-    The running sum of a batch starts from noise and receives as much again before it is used. A client that
-    came before somebody looked in is hidden by the first noise, and all that follows is computed from what
-    was seen; one that comes later is hidden by the second noise, the first being known. So a client costs one
-    sum at one noise, and the error is that of two. The paper's noise is Gaussian; here it is the fair coins
-    of P_vec, tossed by the processor: all arithmetic is of whole numbers, and the accounting that of P_vec.
+    The running sum of a batch starts from noise, and as much noise is added again before it is used. A client
+    that came before somebody looked is hidden by the first noise, and all that follows is computed from what
+    was seen. A client that comes after the look is hidden by the second noise, even though the first is
+    known. So a client costs one sum with one noise, and the error is that of two. The paper's noise is
+    Gaussian. Here it is the fair coins of P_vec, tossed by the processor: all arithmetic is of whole numbers,
+    and the accounting is that of P_vec.
 
     Attributes:
         overhead: as of :class:`VectorSums`.
@@ -234,33 +225,30 @@ class PanPrivate(GradientModel):
 
     overhead: float = 0.02
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that adds up a stream.
 
         Raises:
             ValueError: unless clients come in disjoint batches.
         """
-        _check_stream(participation)
-        protocol = VectorSums(overhead=self.overhead)._protocol(participation, target)
-        return _Streamed(protocol, participation)
+        return _Streamed(self._sums(participation)._protocol(participation, target), participation)
 
-    def noise(self, participation: Participation, target: Target) -> float:
+    def noise(self, participation: Participation, target: GradientTarget) -> float:
         """Twice that of P_vec."""
-        _check_stream(participation)
-        return 2 * VectorSums(overhead=self.overhead).noise(participation, target)
+        return 2 * self._sums(participation).noise(participation, target)
 
-
-def _check_stream(participation: Participation) -> None:
-    if participation.scheme is not Scheme.BATCHES:
-        raise ValueError("a stream passes once: pan-private optimisers work on disjoint batches")
+    def _sums(self, participation: Participation) -> VectorSums:
+        if participation.sampling is not Sampling.SINGLE_PASS:
+            raise ValueError("a stream passes once: pan-private optimisers work on disjoint batches")
+        return VectorSums(overhead=self.overhead)
 
 
 class RunningSum:
     """The memory of a pan-private stream processor during one batch: whole numbers, noisy from the start.
 
     Args:
-        protocol: whose lattice and coins are used.
-        randomness: where they are tossed.
+        protocol: gives the lattice and the number of coins.
+        randomness: where coins are tossed.
     """
 
     def __init__(self, protocol: VectorSum, *, randomness: Randomness) -> None:
@@ -281,7 +269,7 @@ class RunningSum:
         self._count += len(gradients)
 
     def close(self) -> Tensor:
-        """Toss the second coins and tell the sum, float64 (dim,).
+        """Toss the second coins and return the estimated sum, float64 (dim,).
 
         Raises:
             ValueError: unless exactly the protocol's number of clients was received.
@@ -295,10 +283,9 @@ class RunningSum:
         )
 
 
-class _Streamed(GradientOracle):
+class _Streamed(_Sums):
     def __init__(self, protocol: VectorSum, participation: Participation) -> None:
-        self._protocol = protocol
-        self.round = protocol.sum_round(population=participation.clients, sampling=Sampling.SINGLE_PASS)
+        super().__init__(protocol, participation)
         coins = protocol.dim * protocol.noise_variance
         self.noise = (protocol.worst_variance + coins) / protocol.clients**2
 
@@ -315,12 +302,12 @@ class _Streamed(GradientOracle):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reports(GradientModel):
+class OneMessage(GradientModel):
     """One report per client and step, by a local randomizer, amplified by the shuffler.
 
     ε0 is the largest that keeps to the target; of an (ε0, δ0) mechanism δ0 is a tenth of what δ leaves room
     for. Clients that take part once come in a secret uniform order, in batches or one by one: an epoch. A
-    report hides among all reports of the pass, although later steps follow from earlier ones (Claim 6 of
+    report hides among all reports of the pass, although later steps depend on earlier ones (Claim 6 of
     ``docs/proofs/accounting.md``).
 
     Attributes:
@@ -329,9 +316,9 @@ class Reports(GradientModel):
     """
 
     mechanism: str = "privunit-g"
-    options: tuple[tuple[str, Any], ...] = field(default=())
+    options: tuple[tuple[str, Any], ...] = ()
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle around a calibrated mechanism.
 
         Raises:
@@ -339,8 +326,8 @@ class Reports(GradientModel):
             OutOfReach: if no ε0 is small enough.
         """
         options = dict(self.options)
-        probe = self._mechanism(1.0, target, options)
-        probed = _round(probe, participation)
+        probe = _l2_mechanism(self.mechanism, 1.0, target, options)
+        probed = _charged(probe, participation)
         if probe.local_delta:
             charged = probed.replacement_distance / probe.local_delta
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
@@ -349,38 +336,28 @@ class Reports(GradientModel):
         def spent(local_epsilon: float) -> float:
             accountant = ShuffleAccountant()
             mechanism = _within_reach(self.mechanism, local_epsilon, target, options)
-            accountant.step(_round(mechanism, participation), num_steps=participation.releases)
+            accountant.step(_charged(mechanism, participation), num_steps=participation.releases)
             return accountant.spent(target.delta)
 
         found = largest_within(
-            spent,
-            target=target.epsilon,
-            start=max(min(1.0, _HIGHEST), _LOWEST),
-            lowest=_LOWEST,
-            highest=_HIGHEST,
-            precision=_PRECISION,
+            spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION
         )
         if found is None:
             raise OutOfReach(
                 f"no ε0 down to {_LOWEST:g} keeps {participation.releases} rounds within "
                 f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
             )
-        mechanism = self._mechanism(found, target, options)
-        recorded = _round(mechanism, participation)
-        if participation.scheme is Scheme.PERMUTATION:
-            return _ReportedMean(mechanism, recorded, cohort=1)
-        return _Reported(mechanism, recorded, cohort=participation.cohort)
-
-    def noise(self, participation: Participation, target: Target) -> float:
-        """That of an opened oracle for about as many clients."""
-        return _opened_noise(self, participation, target)
-
-    def _mechanism(self, local_epsilon: float, target: Target, options: dict[str, Any]) -> LocalRandomizer:
-        return _l2_mechanism(self.mechanism, local_epsilon, target, options)
+        mechanism = _l2_mechanism(self.mechanism, found, target, options)
+        return _Reported(
+            mechanism,
+            _charged(mechanism, participation),
+            cohort=participation.cohort,
+            together=participation.sampling is Sampling.EPOCH,
+        )
 
 
 def _l2_mechanism(
-    name: str, local_epsilon: float, target: Target, options: dict[str, Any]
+    name: str, local_epsilon: float, target: GradientTarget, options: dict[str, Any]
 ) -> LocalRandomizer:
     found = registry.get(name, local_epsilon=local_epsilon, dim=target.dim, radius=target.radius, **options)
     if not isinstance(found, LocalRandomizer) or found.norm is not Norm.L2:
@@ -389,37 +366,41 @@ def _l2_mechanism(
 
 
 def _within_reach(
-    name: str, local_epsilon: float, target: Target, options: dict[str, Any]
+    name: str, local_epsilon: float, target: GradientTarget, options: dict[str, Any]
 ) -> LocalRandomizer:
-    """A mechanism that is known to exist, at an ε0 and δ0 that it may not take."""
+    """A mechanism that is known to exist, at an ε0 and δ0 that it may refuse."""
     try:
         return _l2_mechanism(name, local_epsilon, target, options)
     except ValueError as error:
         raise OutOfReach(f"{name} does not go as far as the target: {error}") from error
 
 
-def _round(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
-    if participation.scheme is not Scheme.PERMUTATION:
-        # Batches are cut from a secret uniform order, so reports of other batches hide a client too.
-        batches = participation.scheme is Scheme.BATCHES
-        return mechanism.shuffle_round(
-            population=participation.clients,
-            cohort=participation.cohort,
-            sampling=Sampling.EPOCH if batches else _SAMPLING[participation.scheme],
-        )
-    # A step is one report, on the mean of its clients: as many elements as steps are permuted.
-    return mechanism.shuffle_round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
+def _charged(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
+    if participation.sampling is Sampling.EPOCH:
+        # A step is one report, on the mean of its clients: as many elements as steps are permuted.
+        return mechanism.shuffle_round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
+    # Disjoint batches are cut from a secret uniform order, so reports of other batches hide a client too.
+    once = participation.sampling is Sampling.SINGLE_PASS
+    return mechanism.shuffle_round(
+        population=participation.population,
+        cohort=participation.cohort,
+        sampling=Sampling.EPOCH if once else participation.sampling,
+    )
 
 
 class _Reported(GradientOracle):
-    """One report of every row."""
+    """One report of every row; with ``together``, one of the mean of a step's rows."""
 
-    def __init__(self, mechanism: LocalRandomizer, recorded: ShuffleRound, *, cohort: int) -> None:
-        self._mechanism = mechanism
-        self.round = recorded
-        self.noise = mechanism.worst_variance / cohort
+    def __init__(
+        self, mechanism: LocalRandomizer, charged: ShuffleRound, *, cohort: int, together: bool = False
+    ) -> None:
+        self._mechanism, self._together = mechanism, together
+        self.round = charged
+        self.noise = mechanism.worst_variance / (1 if together else cohort)
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        if self._together:
+            gradients = _clip(gradients, self._mechanism.radius).mean(dim=0, keepdim=True)
         total = self._mechanism.randomize_sum(gradients, randomness=randomness, clip=True)
         return total.double() / len(gradients)
 
@@ -431,20 +412,12 @@ class _Reported(GradientOracle):
         )
 
 
-class _ReportedMean(_Reported):
-    """One report of the mean of a step's rows: the element of a permutation."""
-
-    def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        mean = _clip(gradients, self._mechanism.radius).mean(dim=0, keepdim=True)
-        return self._mechanism.randomize_sum(mean, randomness=randomness, clip=True).double()
-
-
 # -- the local model --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(GradientModel):
-    """One report per client and step by an ε0-LDP randomizer, nobody trusted to shuffle: for comparison.
+    """One report per client and step by an ε0-LDP randomizer without a shuffler, for comparison.
 
     A client's reports share its ε: ε0 = ε over the number of steps it takes part in.
 
@@ -454,7 +427,7 @@ class Local(GradientModel):
 
     mechanism: str = "privunit-g"
 
-    def open(self, participation: Participation, target: Target) -> GradientOracle:
+    def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle of reports that cost ε0 each.
 
         Raises:

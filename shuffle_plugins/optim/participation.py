@@ -3,81 +3,75 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
-
-class Scheme(StrEnum):
-    """How clients take part.
-
-    ``BATCHES``: each client in one step, all steps of equal size (sequentially interactive).
-    ``EVERYBODY``: every client in every step (fully interactive).
-    ``COHORTS``: k of n drawn anew for every step.
-    ``SELF_SAMPLED``: every client tosses a coin for every step, in secret.
-    ``PERMUTATION``: one client a step, in a secret uniform order, each once.
-    """
-
-    BATCHES = "disjoint batches"
-    EVERYBODY = "everybody"
-    COHORTS = "k of n"
-    SELF_SAMPLED = "self-sampled"
-    PERMUTATION = "random permutation"
+_IN_WORDS = {
+    Sampling.SINGLE_PASS: "disjoint batches",
+    Sampling.FULL: "everybody",
+    Sampling.WITHOUT_REPLACEMENT: "k of n",
+    Sampling.POISSON: "self-sampled",
+    Sampling.EPOCH: "random permutation",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participation:
-    """Clients and steps of one group of clients.
+    """How one group of clients takes part in so many steps.
 
     Attributes:
-        scheme: how clients take part.
-        clients: n of this group.
-        cohort: clients in a step; the expected number if they sample themselves.
+        sampling: which clients a step has. ``SINGLE_PASS``: each client is in one step, and all steps are of
+            equal size (sequentially interactive). ``FULL``: every client in every step (fully interactive).
+            ``WITHOUT_REPLACEMENT``: k of n drawn anew for every step. ``POISSON``: every client tosses a coin
+            for every step, in secret. ``EPOCH``: each client is in one step, in a secret uniform order, and
+            all clients of a step make one report together.
+        population: n, the number of clients in the group.
+        cohort: clients in a step; under ``POISSON`` the expected number.
         num_steps: T.
 
     Raises:
-        ValueError: if the numbers do not fit the scheme.
+        ValueError: if the numbers do not fit together.
     """
 
-    scheme: Scheme
-    clients: int
+    sampling: Sampling
+    population: int
     cohort: int
     num_steps: int
 
     def __post_init__(self) -> None:
-        for name in ("clients", "cohort", "num_steps"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
-        if self.cohort > self.clients:
-            raise ValueError(f"a step of {self.cohort} clients, out of {self.clients}: ask for fewer")
-        if self.scheme is Scheme.EVERYBODY and self.cohort != self.clients:
-            raise ValueError("everybody takes part: cohort must be clients")
-        if self.once and self.cohort * self.num_steps > self.clients:
+        if self.sampling not in _IN_WORDS:
+            raise ValueError(f"sampling must be one of {[s.value for s in _IN_WORDS]}, got {self.sampling!r}")
+        for name in ("population", "cohort", "num_steps"):
+            checks.whole(name, getattr(self, name))
+        if self.cohort > self.population:
+            raise ValueError(f"a step of {self.cohort} clients, out of {self.population}: ask for fewer")
+        if self.sampling is Sampling.FULL and self.cohort != self.population:
+            raise ValueError("everybody takes part: cohort must be equal to population")
+        if self.once and self.cohort * self.num_steps > self.population:
             raise ValueError(
-                f"{self.num_steps} steps of {self.cohort} need more than {self.clients} clients, each once"
+                f"{self.num_steps} steps of {self.cohort} need more than {self.population} clients, each once"
             )
+
+    def __str__(self) -> str:
+        return _IN_WORDS[self.sampling]
 
     @property
     def once(self) -> bool:
         """Whether a client takes part in one step at most."""
-        return self.scheme in (Scheme.BATCHES, Scheme.PERMUTATION)
+        return self.sampling in (Sampling.SINGLE_PASS, Sampling.EPOCH)
 
     @property
     def releases(self) -> int:
-        """How often the round that an accountant knows is recorded: a pass counts as one."""
+        """How often an accountant records the oracle's round: a whole pass counts as one."""
         return 1 if self.once else self.num_steps
 
-    @property
-    def sampling_rate(self) -> float:
-        """Probability that a client takes part in a step that samples."""
-        return self.cohort / self.clients
-
     def drawn(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
-        """Positions of the clients of a step.
+        """Positions of the clients of a step, int64.
 
         Args:
             step: from 1.
@@ -86,10 +80,10 @@ class Participation:
         """
         if self.once:
             return order[(step - 1) * self.cohort : step * self.cohort]
-        if self.scheme is Scheme.EVERYBODY:
+        if self.sampling is Sampling.FULL:
             return order
-        if self.scheme is Scheme.COHORTS:
-            return randomness.permutation(self.clients)[: self.cohort]
-        threshold = self.cohort * (1 << PROBABILITY_BITS) // self.clients
-        coins = randomness.bernoulli(torch.full((self.clients,), threshold, dtype=torch.int64))
+        if self.sampling is Sampling.WITHOUT_REPLACEMENT:
+            return randomness.permutation(self.population)[: self.cohort]
+        threshold = self.cohort * (1 << PROBABILITY_BITS) // self.population
+        coins = randomness.bernoulli(torch.full((self.population,), threshold, dtype=torch.int64))
         return coins.nonzero().flatten()

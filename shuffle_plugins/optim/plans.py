@@ -1,4 +1,4 @@
-"""A plan: every number an optimiser will use, known and printable before any data are looked at."""
+"""A plan: every number an optimiser will use, known and printed before any data are read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shuffle_plugins.optim.problems import PROXIMAL_STEPS, Problem, as_examples,
 from shuffle_plugins.optim.steps import Rule
 from shuffle_plugins.randomness import Randomness, secure
 
-_SILENT = 5.0  # seconds, before progress shows
+_SILENT = 5.0  # seconds that a run may take without a progress bar
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One run of one rule on one group of clients.
+    """One run of one update rule on one group of clients.
 
     Attributes:
         problem: what is minimised here, perhaps a smoothed form of the original.
@@ -31,7 +31,7 @@ class Stage:
         rule: how the optimiser moves.
         oracle: how gradients leave clients.
         reach: assumed distance from the start to the optimum.
-        bound: excess loss that the theorem promises.
+        bound: upper bound on the excess loss, from the method's theorem.
     """
 
     problem: Problem
@@ -77,33 +77,33 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class OptimizationPlan:
     """What will be done, in stages on disjoint groups of clients.
 
     Attributes:
         title: method and privacy model.
         problem: as given.
-        clients: n.
-        epsilon: budget of a client, replace-one.
-        delta: δ of the budget.
+        population: n, the number of clients.
+        epsilon: ε that a client may spend (replace-one).
+        delta: its δ.
         stages: in order; each starts where the last one ended.
     """
 
     title: str
     problem: Problem
-    clients: int
+    population: int
     epsilon: float
     delta: float
     stages: tuple[Stage, ...]
 
     @property
     def bound(self) -> float:
-        """Excess loss that the theorem promises of the last stage, in expectation."""
+        """Upper bound on the expected excess loss after the last stage, from the method's theorem."""
         return self.stages[-1].bound
 
     @property
     def private(self) -> bool:
-        """Whether anything is protected."""
+        """Whether the gradients of every stage are protected."""
         return all(stage.oracle.round is not None for stage in self.stages)
 
     def summary(self) -> str:
@@ -111,15 +111,15 @@ class Plan:
         p = self.problem
         budget = f"ε = {self.epsilon:g}, δ = {self.delta:g} (replace-one)" if self.private else "NOT private"
         lines = [
-            f"{self.title}: n = {self.clients:,}, d = {p.dim}, {budget}",
+            f"{self.title}: n = {self.population:,}, d = {p.dim}, {budget}",
             f"  L = {p.lipschitz:.4g}, β = {p.smoothness:.4g}, λ = {p.strong_convexity:.4g}, "
             f"D = {p.domain.diameter:.4g}",
         ]
         for number, stage in enumerate(self.stages, start=1):
             part = stage.participation
             lines += [
-                f"  stage {number}: {part.num_steps:,} steps of {part.cohort:,} of {part.clients:,} clients "
-                f"({part.scheme}); β = {stage.problem.smoothness:.4g}, distance {stage.reach:.4g}",
+                f"  stage {number}: {part.num_steps:,} steps of {part.cohort:,} of {part.population:,} "
+                f"clients ({part}); β = {stage.problem.smoothness:.4g}, distance {stage.reach:.4g}",
                 f"    {stage.rule}; excess loss at most {stage.bound:.4g}{self._vacuous(stage)}",
                 f"    {stage.oracle}",
             ]
@@ -155,26 +155,29 @@ class Plan:
         Args:
             data: a tensor, or several, with one row for each of the plan's clients; they are put into a
                 random order first.
-            start: θ_0; by default the domain's own.
+            start: θ_0; by default the middle of the domain.
             randomness: for order, cohorts and noise; a fresh :class:`SecureRandomness` by default.
             before: rounds that every client has taken part in before: their cost counts towards the budget.
-            on_step: called after each step with its number, from 1, and the point it was asked at.
-            progress: whether a bar on stderr counts the steps of a run that takes more than some seconds.
+            on_step: called after each step with its number, from 1, and the point at which gradients were
+                taken.
+            progress: whether a bar on stderr counts the steps of a run that takes more than five seconds.
 
         Raises:
             ValueError: if the data are not of the plan's clients, or a gradient is not finite.
             BudgetExceeded: if the budget does not allow the next round; nothing of that round was released.
         """
         examples = as_examples(data)
-        if examples[0].shape[0] != self.clients:
-            raise ValueError(f"the plan is for {self.clients} clients, the data have {len(examples[0])} rows")
+        if examples[0].shape[0] != self.population:
+            raise ValueError(
+                f"the plan is for {self.population} clients, the data have {len(examples[0])} rows"
+            )
         self.problem.check(examples)
         source = secure(randomness)
         point = self.problem.domain.start(self.problem.dim) if start is None else start.double()
         point = self.problem.domain.project(point)
         spending = Spending(len(self.stages), before=before)
-        order = source.permutation(self.clients)
-        sizes = [stage.participation.clients for stage in self.stages]
+        order = source.permutation(self.population)
+        sizes = [stage.participation.population for stage in self.stages]
         ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
         taken = 0
         steps = sum(stage.participation.num_steps for stage in self.stages)

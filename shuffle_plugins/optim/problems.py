@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.optim.domains import Domain
+from shuffle_plugins.optim.domains import ConvexSet
 
 Examples = tuple[Tensor, ...]
 """One or more tensors with a row for each client."""
@@ -47,7 +47,7 @@ class Problem:
     """
 
     dim: int
-    domain: Domain
+    domain: ConvexSet
     gradients: PerExample
     lipschitz: float
     losses: PerExample | None = None

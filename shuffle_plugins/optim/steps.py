@@ -8,16 +8,16 @@ from typing import Protocol
 
 from torch import Tensor
 
-from shuffle_plugins.optim.domains import Domain
+from shuffle_plugins.optim.domains import ConvexSet
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where an optimiser is.
+    """The state of an optimiser between two steps.
 
     Attributes:
         point: θ_t.
-        aggregate: what the answer is made from: θ^ag, or the sum of points so far.
+        aggregate: what the result is computed from: θ^ag, or the sum of the points so far.
     """
 
     point: Tensor
@@ -31,13 +31,13 @@ class Rule(Protocol):
         """The state before the first step."""
 
     def query(self, state: State, step: int) -> Tensor:
-        """Where the gradient is asked for."""
+        """The point at which gradients are taken."""
 
-    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+    def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """The state after a step."""
 
     def answer(self, state: State, steps: int) -> Tensor:
-        """What is released after ``steps`` of them."""
+        """The result after ``steps`` steps."""
 
     def __str__(self) -> str:
         """The rule with its numbers, for a plan."""
@@ -47,25 +47,25 @@ class Rule(Protocol):
 class Averaged:
     """θ_t = π(θ_{t−1} − η·g); the answer is the mean of θ_0 … θ_{T−1} (Algorithms 3 and 5).
 
-    The paper prints θ + η·g.
+    The paper prints θ + η·g; a minus is meant.
     """
 
     step_size: float
 
     def begin(self, point: Tensor) -> State:
-        """Nothing averaged yet."""
+        """The start, with nothing averaged yet."""
         return State(point, point.new_zeros(point.shape))
 
     def query(self, state: State, step: int) -> Tensor:
-        """At the point itself."""
+        """The present point."""
         return state.point
 
-    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+    def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """A projected step down."""
         return State(domain.project(state.point - self.step_size * gradient), state.aggregate + state.point)
 
     def answer(self, state: State, steps: int) -> Tensor:
-        """The mean of the points that were asked about."""
+        """The mean of the points at which gradients were taken."""
         return state.aggregate / steps
 
     def __str__(self) -> str:
@@ -79,14 +79,14 @@ class Decaying:
     scale: float
 
     def begin(self, point: Tensor) -> State:
-        """The point alone."""
+        """The start."""
         return State(point, point)
 
     def query(self, state: State, step: int) -> Tensor:
-        """At the point itself."""
+        """The present point."""
         return state.point
 
-    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+    def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """A projected step down."""
         point = domain.project(state.point - self.scale / math.sqrt(step) * gradient)
         return State(point, point)
@@ -112,20 +112,20 @@ class Accelerated:
     curvature: float
 
     def begin(self, point: Tensor) -> State:
-        """θ^ag = θ."""
+        """The start, which is the aggregate θ^ag as well."""
         return State(point, point)
 
     def query(self, state: State, step: int) -> Tensor:
-        """At θ^md."""
+        """θ^md, between the aggregate and the point."""
         return state.aggregate + (state.point - state.aggregate) * (2 / (step + 1))
 
-    def update(self, state: State, gradient: Tensor, step: int, domain: Domain) -> State:
+    def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """A projected step of length t/c, and a share of it for the aggregate."""
         point = domain.project(state.point - (step / self.curvature) * gradient)
         return State(point, state.aggregate + (point - state.aggregate) * (2 / (step + 1)))
 
     def answer(self, state: State, steps: int) -> Tensor:
-        """The aggregate."""
+        """The aggregate θ^ag."""
         return state.aggregate
 
     def __str__(self) -> str:

@@ -180,22 +180,22 @@ _PROBLEMS = {
 _MODELS = {
     "sums": optim.VectorSums(),
     "pan-private": optim.PanPrivate(),
-    "reports": optim.Reports(mechanism="privunit"),
+    "reports": optim.OneMessage(mechanism="privunit"),
     "local": optim.Local(mechanism="privunit"),
     "unprotected": optim.Unprotected(),
 }
 
 
-def steps(problem: str, method: optim.Method, *, model: str = "sums", clients: int = 600) -> dict[str, Any]:
+def steps(problem: str, method: optim.OptimizationMethod, *, model: str = "sums") -> dict[str, Any]:
     """Every number of an optimiser's plan."""
-    found = method.plan(_PROBLEMS[problem], clients=clients, epsilon=1.0, delta=1e-5, model=_MODELS[model])
+    found = method.plan(_PROBLEMS[problem], population=600, epsilon=1.0, delta=1e-5, model=_MODELS[model])
     return {
         "bound": found.bound,
         "private": found.private,
         "stages": [
             {
-                "scheme": stage.participation.scheme,
-                "clients": stage.participation.clients,
+                "scheme": str(stage.participation),
+                "clients": stage.participation.population,
                 "cohort": stage.participation.cohort,
                 "steps": stage.participation.num_steps,
                 "releases": stage.participation.releases,
@@ -211,7 +211,7 @@ def steps(problem: str, method: optim.Method, *, model: str = "sums", clients: i
     }
 
 
-_METHODS: dict[str, tuple[str, optim.Method, str]] = {
+_METHODS: dict[str, tuple[str, optim.OptimizationMethod, str]] = {
     "SGD": ("logistic", optim.SGD(), "sums"),
     "SGD, batches of 30": ("logistic", optim.SGD(batch=30), "sums"),
     "AGD": ("logistic", optim.AGD(), "sums"),
@@ -255,11 +255,15 @@ for _steps in (1, 30, 1_000):
                 reach=2.0, smoothness=0.5, variance=3.0, steps=t
             ),
             "repeated": [
-                bounds.repeated_loss(reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, clients=500)
+                bounds.repeated_loss(
+                    reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, population=500
+                )
                 for b in (0.5, float("inf"))
             ],
             "repeated step": [
-                bounds.repeated_step(reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, clients=500)
+                bounds.repeated_step(
+                    reach=2.0, lipschitz=1.0, smoothness=b, noise=3.0, steps=t, population=500
+                )
                 for b in (0.5, float("inf"))
             ],
             "last": bounds.last_iterate_loss(reach=2.0, second_moment=3.0, steps=t),

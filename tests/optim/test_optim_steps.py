@@ -98,7 +98,14 @@ def test_curvature_and_step_minimise_their_bounds():
 
     assert loss(best) == pytest.approx(bounds.accelerated_loss(**given))
     assert loss(best) < min(loss(best * 1.1), loss(best / 1.1))
-    again = {"reach": 2.0, "lipschitz": 1.0, "smoothness": math.inf, "noise": 9.0, "steps": 50, "clients": 80}
+    again = {
+        "reach": 2.0,
+        "lipschitz": 1.0,
+        "smoothness": math.inf,
+        "noise": 9.0,
+        "steps": 50,
+        "population": 80,
+    }
     eta = bounds.repeated_step(**again)
 
     def repeated(e):
