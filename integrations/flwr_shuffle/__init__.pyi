@@ -1,11 +1,11 @@
 from . import messages as messages
 from .client.limits import ClientLimits as ClientLimits
-from .client.limits import ClientRefusal as ClientRefusal
 from .client.mod import ShuffleMod as ShuffleMod
-from .clipping import AdaptiveClipping as AdaptiveClipping
+from .clipping import QuantileClipping as QuantileClipping
 from .evaluation import PrivateEvaluation as PrivateEvaluation
 from .in_process import InProcessGrid as InProcessGrid
-from .server.cohort_view import CohortMismatch as CohortMismatch
+from .messages import ClientRefusal as ClientRefusal
+from .server.cohort_view import WrongRecipients as WrongRecipients
 from .server.sampling import ClientSampling as ClientSampling
 from .server.sampling import FixedSize as FixedSize
 from .server.sampling import Poisson as Poisson

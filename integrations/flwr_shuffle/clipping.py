@@ -22,7 +22,7 @@ _BIT_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveClipping:
+class QuantileClipping:
     """A clipping norm that follows the clients' updates, as in Flower's own adaptive clipping.
 
     ``clipping_norm`` (of a sum its ``radius``) is where it starts. Each client sends, as one more number of

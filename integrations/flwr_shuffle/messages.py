@@ -1,11 +1,12 @@
-"""What server and clients say to each other: names, the instruction of a round, the payload of a reply."""
+"""What server and clients send each other: an instruction, and a payload or a refusal in reply."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from enum import StrEnum
+from typing import Any, Self
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
@@ -15,21 +16,25 @@ from flwr.common.constant import ErrorCode
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from flwr_shuffle.randomizers import Spec, spec_from_json
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-
-if TYPE_CHECKING:
-    from shuffle_plugins.shuffler.envelopes import RoundContext
+from shuffle_plugins.shuffler import RoundContext
+from shuffle_plugins.shuffler.base import TOKEN_BYTES
+from shuffle_plugins.shuffler.keys import KEY_BYTES
 
 RECORD_KEY = "shuffle"
 """Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
 
 PAYLOAD_KEY = "payload"
-"""The one entry of a reply's record, bytes of one length in all replies of a round."""
+"""The one entry of a reply's record: bytes, equally many in all replies of a round."""
 
-PROTOCOL_VERSION = 2
-TOKEN_BYTES = 16
+INSTRUCTION_VERSION = 2
+"""Version of instructions. A client refuses an instruction of another version."""
+
 MAX_RUN = 128
 """Longest name of a run, in characters."""
+
+_LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 
 _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
@@ -44,12 +49,81 @@ _TYPES: dict[str, type] = {
     _PARTICIPATION: float,
     _MINIMUM: int,
 }
-_OPTIONAL: dict[str, type] = {
-    _ANALYZER: bytes,
-    _METRICS: str,
-    _UPDATE: str,
-}  # Flower cannot count the bytes of empty values
-_KEY_BYTES = 32
+# Left out where they are empty: Flower cannot count the bytes of an empty value.
+_OPTIONAL: dict[str, type] = {_ANALYZER: bytes, _METRICS: str, _UPDATE: str}
+
+
+class ClientRefusal(StrEnum):
+    """Why a client refuses: the constant texts of its error replies, which hold no data.
+
+    All but ``TRAINING_FAILED`` and ``INTERNAL`` follow from the request and the client's settings alone.
+    """
+
+    NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
+    BAD_INSTRUCTION = "shuffle: the instruction is malformed"
+    BAD_MODEL = (
+        "shuffle: the message must hold one ArrayRecord of floating-point arrays; integer arrays may "
+        "be among them"
+    )
+    BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
+    SEALED_SUM = (
+        "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
+        "single share is not private; the server must use SummingStage"
+    )
+    BAD_SETTINGS = "shuffle: the client's node_config is not valid"
+    NO_EVALUATE = (
+        "shuffle: this client does not send evaluation results without protection; to allow it, set "
+        "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"
+    )
+    NO_QUERY = (
+        "shuffle: this client does not answer queries; to allow it, set shuffle-allow-query=true in its "
+        "node_config, or, in a simulation, ShuffleMod(allow=['query'])"
+    )
+    NO_GET_PARAMETERS = (
+        "shuffle: this client does not send its model without protection; its operator allows it by "
+        "shuffle-allow-get-parameters=true in node_config"
+    )
+    NO_GET_PROPERTIES = (
+        "shuffle: this client does not tell its properties; its operator allows it by "
+        "shuffle-allow-get-properties=true in node_config"
+    )
+    UNKNOWN_TYPE = "shuffle: this client does not answer messages of this type"
+    NO_LIMITS = (
+        "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
+        "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+    )
+    NO_TOTAL = (
+        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
+        "shuffle-max-total-local-epsilon in its node_config (with shuffle-mixer-public-key set, "
+        "shuffle-max-epsilon and shuffle-delta are enough), or, in a simulation, "
+        "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
+    )
+    NO_LEDGER = (
+        "shuffle: the client's node_config sets limits but no shuffle-ledger-file, which is needed to count "
+        "what is spent over all runs"
+    )
+    LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
+    UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
+    NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
+    BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
+    BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
+    LEDGER = "shuffle: the client's ledger cannot be used"
+    MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
+    NO_SUMS = (
+        "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
+        "shuffle-max-local-epsilon=inf, or ClientLimits(max_local_epsilon=math.inf)"
+    )
+    MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
+    MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
+    MIN_REPORTS = (
+        "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
+    )
+    MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
+    TOKEN_SPENT = (
+        "shuffle: the client has answered this round before, or another node counts in the same ledger file"
+    )
+    TRAINING_FAILED = "shuffle: training failed on the client"
+    INTERNAL = "shuffle: the client failed; its own log says why"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,17 +161,14 @@ class Instruction:
             raise ValueError(f"a token is {TOKEN_BYTES} bytes")
         if type(self.run) is not str or not 1 <= len(self.run) <= MAX_RUN or not self.run.isprintable():
             raise ValueError(f"run is a name of 1 to {MAX_RUN} printable characters, got {self.run!r}")
-        if type(self.server_round) is not int or not 0 <= self.server_round < 1 << 63:
-            raise ValueError(f"server_round is a whole number, zero or more, got {self.server_round!r}")
+        checks.whole("server_round", self.server_round, at_least=0, at_most=_LARGEST)
         if not isinstance(self.mechanism, Spec):
             raise ValueError(f"mechanism is a MechanismSpec or a SumSpec, got {self.mechanism!r}")
-        if type(self.participation) not in (int, float) or not 0 < self.participation <= 1:
-            raise ValueError(f"participation is a probability in (0, 1], got {self.participation!r}")
-        object.__setattr__(self, "participation", float(self.participation))
-        if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, _KEY_BYTES):
-            raise ValueError(f"analyzer_key is {_KEY_BYTES} bytes, or empty")
-        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
-            raise ValueError(f"minimum is a whole number of reports, at least 2, got {self.minimum!r}")
+        participation = checks.number("participation", self.participation, above=0, at_most=1)
+        object.__setattr__(self, "participation", participation)
+        if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, KEY_BYTES):
+            raise ValueError(f"analyzer_key is {KEY_BYTES} bytes, or empty")
+        checks.whole("minimum", self.minimum, at_least=2, at_most=_LARGEST)
         if self.metrics and not isinstance(self.mechanism, MechanismSpec):
             raise ValueError("metrics are reported by a mechanism, not as a share of a sum")
 
@@ -110,7 +181,7 @@ class Instruction:
         """The instruction as a record, to be sent under :data:`RECORD_KEY`."""
         record = ConfigRecord(
             {
-                _VERSION: PROTOCOL_VERSION,
+                _VERSION: INSTRUCTION_VERSION,
                 _TOKEN: self.token,
                 _RUN: self.run,
                 _ROUND: self.server_round,
@@ -142,9 +213,9 @@ class Instruction:
         for key, kind in types.items():
             if type(values[key]) is not kind:
                 raise ValueError(f"entry {key!r} of an instruction is of type {kind.__name__}")
-        if values[_VERSION] != PROTOCOL_VERSION:
+        if values[_VERSION] != INSTRUCTION_VERSION:
             raise ValueError(
-                f"an instruction of version {values[_VERSION]}; this library knows version {PROTOCOL_VERSION}"
+                f"an instruction of version {values[_VERSION]}; this library knows {INSTRUCTION_VERSION}"
             )
         return cls(
             token=values[_TOKEN],
@@ -192,9 +263,7 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     Raises:
         ValueError: if the dimension is out of range.
     """
-    from shuffle_plugins.shuffler.envelopes import RoundContext
-
-    terms = struct.pack("<BQd", PROTOCOL_VERSION, instruction.server_round, instruction.participation)
+    terms = struct.pack("<BQd", INSTRUCTION_VERSION, instruction.server_round, instruction.participation)
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
     asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
     digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()

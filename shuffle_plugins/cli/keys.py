@@ -61,7 +61,7 @@ def client(file: NewFile) -> None:
     if file.exists():
         raise FileExistsError(f"{file} exists; a key is never overwritten")
     keys.write_private_key(file, key)
-    print(keys.public_hex(key))
+    print(keys.public_key_hex(key))
 
 
 @app.command("public")
@@ -70,7 +70,7 @@ def public(file: KeyFile) -> None:
     from shuffle_plugins.shuffler import keys
 
     key = keys.read_private_key(file)
-    print(key.public.hex() if isinstance(key, keys.MixerKey) else keys.public_hex(key))
+    print(key.public.hex() if isinstance(key, keys.MixerKey) else keys.public_key_hex(key))
 
 
 @app.command("enrol")
@@ -78,4 +78,4 @@ def enrol(enrolled: EnrolledFile, key: PublicKey, note: NoteOption = "") -> None
     """Add a client's public key to a mixer's list. The mix node reads it anew every round."""
     from shuffle_plugins.shuffler import keys
 
-    keys.enrol(enrolled, keys.parse_public_key(key), note=note)
+    keys.enrol_client(enrolled, keys.parse_public_key(key), note=note)

@@ -1,10 +1,11 @@
 from . import keys as keys
 from . import statements as statements
+from .base import TOKEN_BYTES as TOKEN_BYTES
+from .base import RoundContext as RoundContext
 from .base import Shuffler as Shuffler
-from .base import check_minimum as check_minimum
+from .base import shuffled as shuffled
 from .envelopes import EnvelopeOpener as EnvelopeOpener
 from .envelopes import Opened as Opened
-from .envelopes import RoundContext as RoundContext
 from .envelopes import envelope_size as envelope_size
 from .envelopes import open_reports as open_reports
 from .envelopes import seal as seal
@@ -14,6 +15,5 @@ from .errors import ShuffleError as ShuffleError
 from .memory import InMemoryShuffler as InMemoryShuffler
 from .mixer import MixedBatch as MixedBatch
 from .mixer import Mixer as Mixer
-from .permutation import shuffled as shuffled
 from .tokens import SpentTokens as SpentTokens
 from .tokens import state_beside as state_beside

@@ -1,13 +1,28 @@
-"""The interface of a shuffler: identity and order end here."""
+"""The interface of a shuffler, and what names the round that it shuffles."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from shuffle_plugins.shuffler.errors import ShuffleError
 
 if TYPE_CHECKING:
     from shuffle_plugins.core.reports import Reports
+
+_T = TypeVar("_T")
+
+TOKEN_BYTES = 16
+"""Bytes of the random token that names a round."""
+
+FINGERPRINT_BYTES = 32
+"""Bytes of the digest of what all clients of a round must know alike."""
+
+_ROUND = b"shuffle-plugins/2 round"
 
 
 class Shuffler(ABC):
@@ -36,12 +51,44 @@ class Shuffler(ABC):
         """
 
 
-def check_minimum(minimum: int) -> int:
-    """Return the minimum.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext:
+    """What every party of a round must know alike: clients, mixer and analyzer.
+
+    Attributes:
+        run: name of the run.
+        token: 16 random bytes, used for one attempt at one round.
+        fingerprint: digest, 32 bytes, of all else that clients must know alike: the mechanism, its
+            options, the dimension, and the probability of taking part.
+        minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
+            no fewer.
 
     Raises:
-        ValueError: unless it is a whole number, at least 2: one client's report cannot hide.
+        ShuffleError: if a field has another type or length, or is out of range.
     """
-    if isinstance(minimum, bool) or not isinstance(minimum, int) or minimum < 2:
-        raise ValueError(f"minimum must be a whole number, at least 2, got {minimum!r}")
-    return minimum
+
+    run: str
+    token: bytes
+    fingerprint: bytes
+    minimum: int = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.run, str):
+            raise ShuffleError(f"a run is named by a string, got {self.run!r}")
+        if not isinstance(self.token, bytes) or len(self.token) != TOKEN_BYTES:
+            raise ShuffleError(f"a token has {TOKEN_BYTES} bytes")
+        if not isinstance(self.fingerprint, bytes) or len(self.fingerprint) != FINGERPRINT_BYTES:
+            raise ShuffleError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
+        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
+            raise ShuffleError(f"a promised minimum is a whole number, at least 2, got {self.minimum!r}")
+
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever two contexts differ."""
+        run = self.run.encode("utf-8", "surrogatepass")
+        promised = self.minimum.to_bytes(8, "little")
+        return hashlib.sha256(_ROUND + self.token + self.fingerprint + promised + run).digest()
+
+
+def shuffled(items: Sequence[_T]) -> list[_T]:
+    """The items in a uniformly random order, drawn from the operating system's entropy."""
+    return SystemRandom().sample(items, k=len(items))

@@ -12,7 +12,6 @@ another analyzer key or another rate than the rest would recognise its report, a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,14 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_bytes
-
-TOKEN_BYTES = 16
-"""Bytes of the random token that names a round."""
-
-FINGERPRINT_BYTES = 32
-"""Bytes of a mechanism's fingerprint."""
+from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HPKE_BYTES = KEY_BYTES + 16
@@ -36,48 +30,9 @@ _SIGNATURE_BYTES = 64
 _COVER_BYTES = 1 + KEY_BYTES + _SIGNATURE_BYTES
 _REPORT, _DUMMY = b"\x01", b"\x00"
 
-_ROUND = b"shuffle-plugins/2 round"
 _TO_ANALYZER = b"shuffle-plugins/1 to the analyzer"
 _TO_MIXER = b"shuffle-plugins/1 to the mixer"
 _SIGNED = b"shuffle-plugins/1 signed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundContext:
-    """What all parties of a round must have heard alike.
-
-    Attributes:
-        run: name of the run.
-        token: 16 random bytes, used for one attempt at one round.
-        fingerprint: 32 bytes that pin all else that clients must have heard alike: the mechanism, its
-            options, the dimension, and the probability of taking part.
-        minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
-            no fewer.
-
-    Raises:
-        ShuffleError: if one of them is of another form.
-    """
-
-    run: str
-    token: bytes
-    fingerprint: bytes
-    minimum: int = 2
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.run, str):
-            raise ShuffleError(f"a run is named by a string, got {self.run!r}")
-        if not isinstance(self.token, bytes) or len(self.token) != TOKEN_BYTES:
-            raise ShuffleError(f"a token has {TOKEN_BYTES} bytes")
-        if not isinstance(self.fingerprint, bytes) or len(self.fingerprint) != FINGERPRINT_BYTES:
-            raise ShuffleError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
-        if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
-            raise ShuffleError(f"a promised minimum is a whole number, at least 2, got {self.minimum!r}")
-
-    def digest(self) -> bytes:
-        """32 bytes that differ wherever two contexts differ."""
-        run = self.run.encode("utf-8", "surrogatepass")
-        promised = self.minimum.to_bytes(8, "little")
-        return hashlib.sha256(_ROUND + self.token + self.fingerprint + promised + run).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +91,7 @@ def seal(
             info=_TO_ANALYZER + context.digest(),
         )
         signature = signing_key.sign(_signed(binding, mixer_key, flag, inner))
-        cover = flag + public_bytes(signing_key) + signature + inner
+        cover = flag + public_key_bytes(signing_key) + signature + inner
         return _SUITE.encrypt(cover, X25519PublicKey.from_public_bytes(mixer_key), info=_TO_MIXER + binding)
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
@@ -161,7 +116,7 @@ class EnvelopeOpener:
         enrolled: frozenset[bytes],
     ) -> None:
         self._private_key = private_key
-        self._mixer_key = public_bytes(private_key)
+        self._mixer_key = public_key_bytes(private_key)
         self._enrolled = enrolled
         self._binding = _binding(context, analyzer_key)
         self._info = _TO_MIXER + self._binding

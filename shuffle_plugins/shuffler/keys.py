@@ -71,7 +71,9 @@ class MixerKey:
     @property
     def public(self) -> MixerPublicKey:
         """What clients and the server pin."""
-        return MixerPublicKey(sealing=public_bytes(self.sealing), verifying=public_bytes(self.signing))
+        return MixerPublicKey(
+            sealing=public_key_bytes(self.sealing), verifying=public_key_bytes(self.signing)
+        )
 
 
 def generate_sealing_key() -> SealingKey:
@@ -89,14 +91,14 @@ def generate_mixer_key() -> MixerKey:
     return MixerKey(sealing=generate_sealing_key(), signing=generate_signing_key())
 
 
-def public_bytes(private_key: SealingKey | SigningKey) -> bytes:
+def public_key_bytes(private_key: SealingKey | SigningKey) -> bytes:
     """The public key that belongs to a private one, 32 bytes."""
     return private_key.public_key().public_bytes_raw()
 
 
-def public_hex(private_key: SealingKey | SigningKey) -> str:
+def public_key_hex(private_key: SealingKey | SigningKey) -> str:
     """The public key that belongs to a private one, 64 hexadecimal digits."""
-    return public_bytes(private_key).hex()
+    return public_key_bytes(private_key).hex()
 
 
 def parse_public_key(text: object) -> bytes:
@@ -238,7 +240,7 @@ def read_enrolled(path: Path | str) -> frozenset[bytes]:
     return frozenset(enrolled)
 
 
-def enrol(path: Path | str, public_key: bytes, *, note: str = "") -> None:
+def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None:
     """Add a client's public signing key to an enrolment file, which is made if need be.
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import SecureRandomness
-from shuffle_plugins.shuffler.base import Shuffler, check_minimum
+from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 
 
@@ -23,7 +24,7 @@ class InMemoryShuffler(Shuffler):
     trust = "Whoever runs this process sees each client's report and is trusted to forget whose it was."
 
     def __init__(self, *, minimum: int = 2) -> None:
-        self._minimum = check_minimum(minimum)
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
 
     @property
     def minimum(self) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shuffle_plugins.shuffler.base import check_minimum
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, RoundContext
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler.base import RoundContext, shuffled
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, MixerPublicKey
-from shuffle_plugins.shuffler.permutation import shuffled
 from shuffle_plugins.shuffler.statements import Statement
 from shuffle_plugins.shuffler.tokens import SpentTokens
 
@@ -54,7 +54,7 @@ class Mixer:
             raise ShuffleError(f"a mixer needs enrolled clients, each by a public key of {KEY_BYTES} bytes")
         self._key = key
         self._enrolled = frozenset(enrolled)
-        self._minimum = check_minimum(minimum)
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
         self._spent = SpentTokens(state, public_key=key.public.sealing)
 
     @property
@@ -100,7 +100,7 @@ class Mixer:
         """
         if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
-        required = max(self._minimum, check_minimum(minimum), context.minimum)
+        required = max(self._minimum, checks.whole("minimum", minimum, at_least=2), context.minimum)
         self._spent.spend(context.token)
         opener = EnvelopeOpener(
             context=context,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from shuffle_plugins.shuffler.envelopes import RoundContext
+from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.errors import Refusal
 from shuffle_plugins.shuffler.keys import SigningKey
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flwr_shuffle.client import limits
+from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.stages import mix_node
 from processes import Deployment, Program
 from typer.testing import CliRunner
@@ -77,11 +77,11 @@ class Parties:
         config = {
             "partition-id": partition,
             "num-partitions": len(self.client_keys),
-            limits.MAX_LOCAL_EPSILON: 8.0,
-            limits.MAX_ROUNDS: 1000,
-            limits.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
-            limits.MIXER_PUBLIC_KEY: self.mixer_public_key,
-            limits.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),
+            NodeKey.MAX_LOCAL_EPSILON: 8.0,
+            NodeKey.MAX_ROUNDS: 1000,
+            NodeKey.LEDGER_FILE: str(self.secrets / f"client-{partition}.db"),
+            NodeKey.MIXER_PUBLIC_KEY: self.mixer_public_key,
+            NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{partition}.key"),
         }
         return self.deployment.start_supernode(f"client-{partition}", node_config=config)
 

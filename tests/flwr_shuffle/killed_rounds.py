@@ -33,11 +33,11 @@ from flwr_shuffle import (
     ShuffleStrategy,
     register_mix_node,
 )
-from flwr_shuffle.client import limits
+from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
+from flwr_shuffle.mix_messages import MIX_KEY
 from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.stages import mix_node
-from flwr_shuffle.stages.mix_messages import MIX_KEY
 
 import shuffle_plugins.shuffler.mixer
 from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
@@ -178,11 +178,11 @@ def train(folder: Path) -> None:
                 mix_node.MIN_BATCH: 2,
             }
         return {
-            limits.MAX_LOCAL_EPSILON: 1.0,
-            limits.MAX_ROUNDS: 1000,
-            limits.LEDGER_FILE: str(folder / f"client-{position}.db"),
-            limits.MIXER_PUBLIC_KEY: mixer_key,
-            limits.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
+            NodeKey.MAX_LOCAL_EPSILON: 1.0,
+            NodeKey.MAX_ROUNDS: 1000,
+            NodeKey.LEDGER_FILE: str(folder / f"client-{position}.db"),
+            NodeKey.MIXER_PUBLIC_KEY: mixer_key,
+            NodeKey.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
         }
 
     app = ClientApp(mods=[ShuffleMod()])

@@ -21,11 +21,11 @@ from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler import SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
-    enrol,
+    enrol_client,
     generate_mixer_key,
     generate_signing_key,
     parse_mixer_sealing_key,
-    public_bytes,
+    public_key_bytes,
     write_private_key,
 )
 
@@ -76,7 +76,7 @@ class MixedRun:
         SpentTokens.create(self.folder / "mixer.rounds", public_key=self.mixer_key.public.sealing)
         self.signing_keys = {i: generate_signing_key() for i in range(1, self.clients + 1)}
         for key in self.signing_keys.values():
-            enrol(self.folder / "enrolled", public_bytes(key))
+            enrol_client(self.folder / "enrolled", public_key_bytes(key))
         app = ClientApp()
         register_mix_node(app)
         app.train()(self._train)

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import AdaptiveClipping, FixedSize, InProcessGrid, ShuffleMod
+from flwr_shuffle import FixedSize, InProcessGrid, QuantileClipping, ShuffleMod
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.messages import Instruction, context_of
 from strategy_harness import record, shuffled
@@ -74,7 +74,7 @@ def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
     """Updates of length 1 to 20; the norm starts at 1 and should come near their median."""
     lengths = np.linspace(1, 20, 20)
     options = {"randomizer": "laplace", "local_epsilon": 400.0, "clipping_norm": 1.0}
-    adapting, _ = run(lengths, rounds=30, adaptive_clipping=AdaptiveClipping(learning_rate=0.5), **options)
+    adapting, _ = run(lengths, rounds=30, adaptive_clipping=QuantileClipping(learning_rate=0.5), **options)
     fixed, _ = run(lengths, rounds=30, **options)
     assert 8 < adapting._terms.clipping_norm < 13
     for against in (Against.OBSERVER, Against.SERVER):
@@ -84,7 +84,7 @@ def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
 
 
 def test_the_mean_is_of_updates_clipped_to_the_rounds_norm():
-    strategy, weights = run([0.5, 4.0], adaptive_clipping=AdaptiveClipping(), clipping_norm=1.0)
+    strategy, weights = run([0.5, 4.0], adaptive_clipping=QuantileClipping(), clipping_norm=1.0)
     assert weights[0] == pytest.approx((0.5 + 1.0) / 2, abs=0.1)
     assert strategy._terms.clipping_norm == pytest.approx(1.0, abs=0.05)  # half of them within: it stays
 
@@ -96,7 +96,7 @@ def test_a_sum_adapts_too():
     strategy, _ = run(
         [5.0] * 40,
         rounds=15,
-        adaptive_clipping=AdaptiveClipping(learning_rate=0.5),
+        adaptive_clipping=QuantileClipping(learning_rate=0.5),
         randomizer=protocol,
         local_epsilon=None,
         clipping_norm=None,
@@ -105,7 +105,7 @@ def test_a_sum_adapts_too():
 
 
 def test_the_norm_survives_the_process(tmp_path):
-    options = {"adaptive_clipping": AdaptiveClipping(), "clipping_norm": 1.0, "ledger": tmp_path / "b.db"}
+    options = {"adaptive_clipping": QuantileClipping(), "clipping_norm": 1.0, "ledger": tmp_path / "b.db"}
     first, _ = run([9.0] * 10, rounds=3, **options)
     again, _ = run([9.0] * 10, rounds=3, **options)
     assert again._terms.clipping_norm == first._terms.clipping_norm > 1.2
@@ -162,6 +162,6 @@ def test_terms_that_are_none_are_refused(text):
 def test_arguments_out_of_range_are_refused():
     for options in ({"quantile": 1.5}, {"learning_rate": 0.0}, {"learning_rate": math.inf}):
         with pytest.raises(ValueError, match=r"quantile|learning_rate"):
-            AdaptiveClipping(**options)
+            QuantileClipping(**options)
     with pytest.raises(ValueError, match="max_examples"):
         shuffled(max_examples=0)

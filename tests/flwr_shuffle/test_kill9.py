@@ -25,10 +25,10 @@ from shuffle_plugins.accounting.federated.accountant import Against
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
-    enrol,
+    enrol_client,
     generate_mixer_key,
     generate_signing_key,
-    public_bytes,
+    public_key_bytes,
     read_mixer_key,
     write_private_key,
 )
@@ -81,7 +81,7 @@ def make_keys(folder: Path) -> None:
     for i in range(CLIENTS):
         key = generate_signing_key()
         write_private_key(folder / f"client-{i}.key", key)
-        enrol(folder / "enrolled", public_bytes(key))
+        enrol_client(folder / "enrolled", public_key_bytes(key))
 
 
 def lines(path: Path) -> list:

@@ -23,9 +23,8 @@ from flwr_shuffle import (
     ShuffleMod,
     ShuffleStrategy,
 )
-from flwr_shuffle.client.limits import ClientRefusal
 from flwr_shuffle.evaluation import Metric, from_json, record_of, to_json, vector_of
-from flwr_shuffle.messages import payload_of, read_plain_payload
+from flwr_shuffle.messages import ClientRefusal, payload_of, read_plain_payload
 from mixing import MixedRun
 from mod_harness import ask as ask_mod
 from mod_harness import grid_of as mod_grid

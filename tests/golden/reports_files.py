@@ -139,8 +139,8 @@ def write_keys() -> None:
     subprocess.run([*command, "client", str(FILES / "client.key")], check=True)
     mixer, client = keys.read_mixer_key(FILES / "mixer.key"), keys.read_signing_key(FILES / "client.key")
     SpentTokens(STATE, public_key=mixer.public.sealing).spend(token(1))
-    keys.enrol(FILES / "enrolled.txt", keys.public_bytes(client), note="the client")
-    public = {"mixer": mixer.public.hex(), "client": keys.public_hex(client)}
+    keys.enrol_client(FILES / "enrolled.txt", keys.public_key_bytes(client), note="the client")
+    public = {"mixer": mixer.public.hex(), "client": keys.public_key_hex(client)}
     (FILES / "public.json").write_text(json.dumps(public) + "\n")
 
 
@@ -255,9 +255,9 @@ def key_files() -> dict[str, Any]:
         state.spend(token(2))
         parsed = keys.parse_mixer_public_key(mixer.public.hex())
         public = json.loads((FILES / "public.json").read_text())
-        assert public == {"mixer": mixer.public.hex(), "client": keys.public_hex(client_key)}
+        assert public == {"mixer": mixer.public.hex(), "client": keys.public_key_hex(client_key)}
         assert parsed == mixer.public
-        assert enrolled == {keys.public_bytes(client_key)}
+        assert enrolled == {keys.public_key_bytes(client_key)}
     return {"public": public, "replayed": replayed}
 
 

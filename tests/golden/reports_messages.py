@@ -16,8 +16,7 @@ from flwr_shuffle import PrivateEvaluation
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import Instruction, context_of, plain_payload, read_plain_payload
-from flwr_shuffle.server.checkpoints import ModelState
-from flwr_shuffle.stages.mix_messages import (
+from flwr_shuffle.mix_messages import (
     MixerRole,
     MixRequest,
     batch_content,
@@ -26,6 +25,7 @@ from flwr_shuffle.stages.mix_messages import (
     read_question,
     refused_content,
 )
+from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.updates import Layout
 from reports_answers import FILES, Questions, digest, vector
 
@@ -42,7 +42,7 @@ from shuffle_plugins.shuffler import (
     seal,
 )
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
-from shuffle_plugins.shuffler.keys import MixerKey, public_bytes
+from shuffle_plugins.shuffler.keys import MixerKey, public_key_bytes
 from shuffle_plugins.shuffler.statements import Statement
 
 TOKEN = bytes(range(16))
@@ -63,7 +63,7 @@ ANALYZER, CLIENTS = sealing_key(7), [signing_key(10 + i) for i in range(4)]
 MIXER = MixerKey(sealing=sealing_key(8), signing=signing_key(9))
 REQUEST = MixRequest(
     context=CONTEXT,
-    analyzer_key=public_bytes(ANALYZER),
+    analyzer_key=public_key_bytes(ANALYZER),
     minimum=2,
     size=100,
     envelopes=[bytes([i]) * 100 for i in range(4)],
@@ -80,7 +80,7 @@ INSTRUCTIONS: dict[str, tuple[int, Callable[[], Instruction]]] = {
             server_round=3,
             mechanism=LOCAL,
             participation=0.25,
-            analyzer_key=public_bytes(ANALYZER),
+            analyzer_key=public_key_bytes(ANALYZER),
             minimum=50,
         ),
     ),
@@ -254,7 +254,7 @@ def write_files() -> None:
             None if place == 2 else bytes([place]) * SIZE,
             size=SIZE,
             context=CONTEXT,
-            analyzer_key=public_bytes(ANALYZER),
+            analyzer_key=public_key_bytes(ANALYZER),
             mixer_key=MIXER.public.sealing,
             signing_key=client,
         ).hex()
@@ -266,9 +266,9 @@ def write_files() -> None:
 def envelopes() -> dict[str, Any]:
     opener = EnvelopeOpener(
         context=CONTEXT,
-        analyzer_key=public_bytes(ANALYZER),
+        analyzer_key=public_key_bytes(ANALYZER),
         private_key=MIXER.sealing,
-        enrolled=frozenset(map(public_bytes, CLIENTS)),
+        enrolled=frozenset(map(public_key_bytes, CLIENTS)),
     )
     opened = [opener.open(bytes.fromhex(text)) for text in json.loads(ENVELOPES.read_text())]
     reports = open_reports([each.inner for each in opened], context=CONTEXT, analyzer_private_key=ANALYZER)

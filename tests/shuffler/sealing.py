@@ -15,7 +15,7 @@ from shuffle_plugins.shuffler.keys import (
     generate_mixer_key,
     generate_sealing_key,
     generate_signing_key,
-    public_bytes,
+    public_key_bytes,
 )
 
 SIZE = 24
@@ -38,11 +38,11 @@ class Parties:
 
     @property
     def enrolled(self) -> frozenset[bytes]:
-        return frozenset(map(public_bytes, self.clients))
+        return frozenset(map(public_key_bytes, self.clients))
 
     @property
     def analyzer_key(self) -> bytes:
-        return public_bytes(self.analyzer)
+        return public_key_bytes(self.analyzer)
 
     def envelope(self, report: bytes | None, *, client: int = 0, **changes: Any) -> bytes:
         """An honest client's envelope, but for ``changes`` of what it is sealed with."""

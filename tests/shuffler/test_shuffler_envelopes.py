@@ -10,7 +10,7 @@ from sealing import SIZE, Parties, round_context
 
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, ShuffleError, envelopes, seal
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_bytes
+from shuffle_plugins.shuffler.keys import generate_sealing_key, generate_signing_key, public_key_bytes
 
 REPORT = bytes(range(SIZE))
 
@@ -40,7 +40,7 @@ def refusal(open_with: EnvelopeOpener, envelope: bytes) -> Refusal:
 
 def test_a_report_goes_through_both_layers(parties: Parties) -> None:
     opened = opener(parties).open(parties.envelope(REPORT, client=2))
-    assert (opened.signer, opened.real) == (public_bytes(parties.clients[2]), True)
+    assert (opened.signer, opened.real) == (public_key_bytes(parties.clients[2]), True)
     reports = open_reports([opened.inner], context=parties.context, analyzer_private_key=parties.analyzer)
     assert reports == [REPORT]
 
@@ -103,7 +103,7 @@ def test_an_envelope_opens_in_its_own_round_alone(parties: Parties, change: dict
 
 def test_a_client_that_was_told_another_analyzer_key_is_noticed(parties: Parties) -> None:
     """Else a server could tell its report by the key that opens it."""
-    envelope = parties.envelope(REPORT, analyzer_key=public_bytes(generate_sealing_key()))
+    envelope = parties.envelope(REPORT, analyzer_key=public_key_bytes(generate_sealing_key()))
     assert refusal(opener(parties), envelope) is Refusal.UNREADABLE
 
 
@@ -153,7 +153,7 @@ def test_another_clients_name_cannot_be_put_on_an_envelope(parties: Parties) -> 
 
 def test_one_mixer_cannot_pass_an_envelope_on_to_another(parties: Parties) -> None:
     other = generate_sealing_key()
-    passed_on = resealed(parties, cover_of(parties, parties.envelope(REPORT)), to=public_bytes(other))
+    passed_on = resealed(parties, cover_of(parties, parties.envelope(REPORT)), to=public_key_bytes(other))
     assert refusal(opener(parties, private_key=other), passed_on) is Refusal.UNKNOWN_SIGNER
 
 

@@ -23,19 +23,19 @@ def test_private_keys_come_back_from_files_that_only_their_owner_reads(tmp_path:
     sealing, signing = keys.generate_sealing_key(), keys.generate_signing_key()
     keys.write_private_key(tmp_path / "sealing", sealing)
     keys.write_private_key(tmp_path / "signing", signing)
-    assert keys.public_hex(keys.read_sealing_key(tmp_path / "sealing")) == keys.public_hex(sealing)
-    assert keys.public_hex(keys.read_signing_key(tmp_path / "signing")) == keys.public_hex(signing)
+    assert keys.public_key_hex(keys.read_sealing_key(tmp_path / "sealing")) == keys.public_key_hex(sealing)
+    assert keys.public_key_hex(keys.read_signing_key(tmp_path / "signing")) == keys.public_key_hex(signing)
     for name in ("sealing", "signing"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-        assert keys.public_hex(keys.read_private_key(tmp_path / name)) in (
-            keys.public_hex(sealing),
-            keys.public_hex(signing),
+        assert keys.public_key_hex(keys.read_private_key(tmp_path / name)) in (
+            keys.public_key_hex(sealing),
+            keys.public_key_hex(signing),
         )
 
 
 def test_new_keys_differ() -> None:
-    assert len({keys.public_hex(keys.generate_sealing_key()) for _ in range(10)}) == 10
-    assert len({keys.public_hex(keys.generate_signing_key()) for _ in range(10)}) == 10
+    assert len({keys.public_key_hex(keys.generate_sealing_key()) for _ in range(10)}) == 10
+    assert len({keys.public_key_hex(keys.generate_signing_key()) for _ in range(10)}) == 10
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601, 0o644])
@@ -105,7 +105,7 @@ def test_a_mixers_two_keys_are_in_one_file_and_one_text(tmp_path: Path) -> None:
     keys.write_private_key(tmp_path / "mixer", key)
     assert stat.S_IMODE((tmp_path / "mixer").stat().st_mode) == 0o600
     assert keys.read_mixer_key(tmp_path / "mixer").public == key.public
-    assert key.public.sealing == keys.public_bytes(key.sealing)
+    assert key.public.sealing == keys.public_key_bytes(key.sealing)
     text = key.public.hex()
     assert keys.parse_mixer_public_key(text) == key.public
     assert keys.parse_mixer_sealing_key(text) == keys.parse_mixer_sealing_key(text[:64]) == key.public.sealing
@@ -161,12 +161,12 @@ def test_an_enrolment_file_is_read_strictly(tmp_path: Path, text: str, said: str
 def test_enrolling_adds_a_line_once(tmp_path: Path) -> None:
     file = tmp_path / "enrolled"
     file.write_text(KEY)  # without an end of line
-    keys.enrol(file, b"\x01" * 32, note="ward 3")
-    keys.enrol(file, b"\x02" * 32)
+    keys.enrol_client(file, b"\x01" * 32, note="ward 3")
+    keys.enrol_client(file, b"\x02" * 32)
     assert file.read_text() == f"{KEY}\n{'01' * 32}  # ward 3\n{'02' * 32}\n"
     for key, note in ((b"\x02" * 32, ""), (b"\x03" * 31, ""), (b"\x03" * 32, "two\nlines")):
         with pytest.raises(ShuffleError):
-            keys.enrol(file, key, note=note)
+            keys.enrol_client(file, key, note=note)
     assert len(keys.read_enrolled(file)) == 3
 
 

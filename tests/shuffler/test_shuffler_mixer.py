@@ -23,7 +23,7 @@ from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
-    public_bytes,
+    public_key_bytes,
     write_private_key,
 )
 
@@ -234,7 +234,7 @@ def test_a_mixer_without_its_state_does_not_start(parties: Parties, tmp_path: Pa
     with pytest.raises(ShuffleError, match="no state file"):
         start(tmp_path / "state")
     assert not (tmp_path / "state").exists()
-    SpentTokens.create(tmp_path / "other", public_key=public_bytes(generate_sealing_key()))
+    SpentTokens.create(tmp_path / "other", public_key=public_key_bytes(generate_sealing_key()))
     with pytest.raises(ShuffleError, match="another mixer's key"):
         start(tmp_path / "other")
     (tmp_path / "text").write_text("not a database, but long enough to be taken for one" * 50)

@@ -9,7 +9,7 @@ import pytest
 from sealing import round_context
 
 from shuffle_plugins.shuffler.errors import Refusal
-from shuffle_plugins.shuffler.keys import generate_signing_key, public_bytes
+from shuffle_plugins.shuffler.keys import generate_signing_key, public_key_bytes
 from shuffle_plugins.shuffler.statements import (
     Statement,
     batch_statement,
@@ -94,14 +94,14 @@ def test_statements_that_differ_in_anything_differ() -> None:
 def test_a_signature_holds_for_one_statement_and_one_key() -> None:
     said = role_statement(**ROLE)
     signature = said.signed(KEY)
-    assert said.holds(signature, verifying_key=public_bytes(KEY))
-    assert not said.holds(signature, verifying_key=public_bytes(generate_signing_key()))
+    assert said.holds(signature, verifying_key=public_key_bytes(KEY))
+    assert not said.holds(signature, verifying_key=public_key_bytes(generate_signing_key()))
     for digest in statements().values():
         other = Statement(digest)
-        assert other.holds(signature, verifying_key=public_bytes(KEY)) == (digest == said.digest)
+        assert other.holds(signature, verifying_key=public_key_bytes(KEY)) == (digest == said.digest)
 
 
 @pytest.mark.parametrize("signature", [b"", bytes(64), bytes(63), b"x" * 200])
 def test_what_is_no_signature_holds_for_nothing(signature: bytes) -> None:
-    assert not role_statement(**ROLE).holds(signature, verifying_key=public_bytes(KEY))
+    assert not role_statement(**ROLE).holds(signature, verifying_key=public_key_bytes(KEY))
     assert not role_statement(**ROLE).holds(signature, verifying_key=b"no key")

@@ -10,8 +10,8 @@ from typing import cast
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from flwr_shuffle.client.limits import ClientRefusal, ClientRefused, ClientSettings
-from flwr_shuffle.messages import Instruction
+from flwr_shuffle.client.limits import ClientRefused, ClientSettings
+from flwr_shuffle.messages import ClientRefusal, Instruction
 from flwr_shuffle.randomizers import Randomizer
 from shuffle_plugins.ledger import ClientLedger, ClientLimits, LedgerError, Refused, ReportRefused
 from shuffle_plugins.ledger.client import Charged

@@ -16,6 +16,8 @@ from typing import Self, TypeVar
 
 from flwr.app import UserConfigValue
 
+from flwr_shuffle.messages import ClientRefusal
+from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
 from shuffle_plugins.shuffler.errors import ShuffleError
 from shuffle_plugins.shuffler.keys import parse_mixer_sealing_key
@@ -23,126 +25,44 @@ from shuffle_plugins.shuffler.keys import parse_mixer_sealing_key
 Number = TypeVar("Number", int, float)
 
 PREFIX = "shuffle-"
-_LONGEST_REPLY = 604800.0
-MAX_LOCAL_EPSILON = "shuffle-max-local-epsilon"
-MAX_LOCAL_DELTA = "shuffle-max-local-delta"
-MAX_ROUNDS = "shuffle-max-rounds"
-MAX_TOTAL_LOCAL_EPSILON = "shuffle-max-total-local-epsilon"
-MIN_REPORTS = "shuffle-min-reports"
-MAX_EPSILON = "shuffle-max-epsilon"
-DELTA = "shuffle-delta"
-LEDGER_FILE = "shuffle-ledger-file"
-REPLY_SECONDS = "shuffle-reply-seconds"
-MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
-SIGNING_KEY_FILE = "shuffle-signing-key-file"
-OPEN_TYPES = {
-    "evaluate": "shuffle-allow-evaluate",
-    "query": "shuffle-allow-query",
-    "get_parameters": "shuffle-allow-get-parameters",
-    "get_properties": "shuffle-allow-get-properties",
-}
-"""For each message type answered without protection only if allowed: the ``node_config`` key that allows
-it."""
+"""What every key of this package in a ``node_config`` begins with."""
 
-KEYS = frozenset(
-    {
-        *OPEN_TYPES.values(),
-        MAX_LOCAL_EPSILON,
-        MAX_LOCAL_DELTA,
-        MAX_ROUNDS,
-        MAX_TOTAL_LOCAL_EPSILON,
-        MIN_REPORTS,
-        MAX_EPSILON,
-        DELTA,
-        LEDGER_FILE,
-        REPLY_SECONDS,
-        MIXER_PUBLIC_KEY,
-        SIGNING_KEY_FILE,
-    }
+_LONGEST_REPLY = 604800.0  # seconds: a week
+
+
+class NodeKey(StrEnum):
+    """Every ``shuffle-`` key that a client's ``node_config`` may have; :class:`ShuffleMod` explains them."""
+
+    MAX_LOCAL_EPSILON = "shuffle-max-local-epsilon"
+    MAX_LOCAL_DELTA = "shuffle-max-local-delta"
+    MAX_ROUNDS = "shuffle-max-rounds"
+    MAX_TOTAL_LOCAL_EPSILON = "shuffle-max-total-local-epsilon"
+    MIN_REPORTS = "shuffle-min-reports"
+    MAX_EPSILON = "shuffle-max-epsilon"
+    DELTA = "shuffle-delta"
+    LEDGER_FILE = "shuffle-ledger-file"
+    REPLY_SECONDS = "shuffle-reply-seconds"
+    MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
+    SIGNING_KEY_FILE = "shuffle-signing-key-file"
+    ALLOW_EVALUATE = "shuffle-allow-evaluate"
+    ALLOW_QUERY = "shuffle-allow-query"
+    ALLOW_GET_PARAMETERS = "shuffle-allow-get-parameters"
+    ALLOW_GET_PROPERTIES = "shuffle-allow-get-properties"
+
+
+UNPROTECTED = {
+    "evaluate": (NodeKey.ALLOW_EVALUATE, ClientRefusal.NO_EVALUATE),
+    "query": (NodeKey.ALLOW_QUERY, ClientRefusal.NO_QUERY),
+    "get_parameters": (NodeKey.ALLOW_GET_PARAMETERS, ClientRefusal.NO_GET_PARAMETERS),
+    "get_properties": (NodeKey.ALLOW_GET_PROPERTIES, ClientRefusal.NO_GET_PROPERTIES),
+}
+"""Types of messages that the app answers without protection, if its operator allows it: for each the key that
+allows it, and the refusal that is sent otherwise."""
+
+# Limits on what is spent over all runs. They need a file to count in.
+_COUNTED = frozenset(
+    {NodeKey.MAX_LOCAL_EPSILON, NodeKey.MAX_ROUNDS, NodeKey.MAX_TOTAL_LOCAL_EPSILON, NodeKey.MAX_EPSILON}
 )
-"""Every ``shuffle-`` key that a client's ``node_config`` may have."""
-
-_COUNTED = frozenset({MAX_LOCAL_EPSILON, MAX_ROUNDS, MAX_TOTAL_LOCAL_EPSILON, MAX_EPSILON})
-
-
-class ClientRefusal(StrEnum):
-    """The texts with which a client refuses, constants without data. Only two can depend on how training
-    went."""
-
-    NO_INSTRUCTION = "shuffle: this client trains in shuffled rounds only, and the message has no instruction"
-    BAD_INSTRUCTION = "shuffle: the instruction is malformed"
-    BAD_MODEL = (
-        "shuffle: the message must hold one ArrayRecord of floating-point arrays; integer arrays may "
-        "be among them"
-    )
-    BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
-    SEALED_SUM = (
-        "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
-        "single share is not private; the server must use SummingStage"
-    )
-    BAD_SETTINGS = "shuffle: the client's node_config is not valid"
-    NO_EVALUATE = (
-        "shuffle: this client does not send evaluation results without protection; to allow it, set "
-        "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"
-    )
-    NO_QUERY = (
-        "shuffle: this client does not answer queries; to allow it, set shuffle-allow-query=true in its "
-        "node_config, or, in a simulation, ShuffleMod(allow=['query'])"
-    )
-    NO_GET_PARAMETERS = (
-        "shuffle: this client does not send its model without protection; its operator allows it by "
-        "shuffle-allow-get-parameters=true in node_config"
-    )
-    NO_GET_PROPERTIES = (
-        "shuffle: this client does not tell its properties; its operator allows it by "
-        "shuffle-allow-get-properties=true in node_config"
-    )
-    UNKNOWN_TYPE = "shuffle: this client does not answer messages of this type"
-    NO_LIMITS = (
-        "shuffle: the client has no limits; set shuffle-max-local-epsilon in its node_config, or, in a "
-        "simulation, ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
-    )
-    NO_TOTAL = (
-        "shuffle: the client has no limit over all its rounds; set shuffle-max-rounds or "
-        "shuffle-max-total-local-epsilon in its node_config (with shuffle-mixer-public-key set, "
-        "shuffle-max-epsilon and shuffle-delta are enough), or, in a simulation, "
-        "ShuffleMod(limits=ClientLimits(max_local_epsilon=..., max_rounds=...))"
-    )
-    NO_LEDGER = (
-        "shuffle: the client's node_config sets limits but no shuffle-ledger-file, which is needed to count "
-        "what is spent over all runs"
-    )
-    LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
-    UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
-    NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
-    BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
-    BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
-    LEDGER = "shuffle: the client's ledger cannot be used"
-    MAX_LOCAL_EPSILON = "shuffle: the round's local epsilon exceeds the client's limit"
-    NO_SUMS = (
-        "shuffle: a share of this sum has no finite local epsilon; a client agrees to such sums by "
-        "shuffle-max-local-epsilon=inf, or ClientLimits(max_local_epsilon=math.inf)"
-    )
-    MAX_ROUNDS = "shuffle: the client has taken part in as many rounds as it agrees to"
-    MAX_TOTAL_LOCAL_EPSILON = "shuffle: the round would exceed the client's total local epsilon"
-    MIN_REPORTS = (
-        "shuffle: the server promises fewer reports in a round than the client's shuffle-min-reports"
-    )
-    MAX_EPSILON = "shuffle: the round could take the client's certified epsilon over its shuffle-max-epsilon"
-    TOKEN_SPENT = (
-        "shuffle: the client has answered this round before, or another node counts in the same ledger file"
-    )
-    TRAINING_FAILED = "shuffle: training failed on the client"
-    INTERNAL = "shuffle: the client failed; its own log says why"
-
-
-CLOSED = {
-    "evaluate": ClientRefusal.NO_EVALUATE,
-    "query": ClientRefusal.NO_QUERY,
-    "get_parameters": ClientRefusal.NO_GET_PARAMETERS,
-    "get_properties": ClientRefusal.NO_GET_PROPERTIES,
-}
-"""For each of these message types: the refusal that is sent if it is not allowed."""
 
 
 class ClientRefused(Exception):
@@ -209,29 +129,29 @@ class ClientSettings:
     ) -> Self:
         _check_keys(own)
         configured = ClientLimits(
-            max_local_epsilon=_number(own, MAX_LOCAL_EPSILON),
-            max_rounds=_whole_number(own, MAX_ROUNDS),
-            max_total_local_epsilon=_number(own, MAX_TOTAL_LOCAL_EPSILON),
-            min_reports=_whole_number(own, MIN_REPORTS),
-            max_epsilon=_number(own, MAX_EPSILON),
-            delta=_number(own, DELTA),
+            max_local_epsilon=_number(own, NodeKey.MAX_LOCAL_EPSILON),
+            max_rounds=_whole_number(own, NodeKey.MAX_ROUNDS),
+            max_total_local_epsilon=_number(own, NodeKey.MAX_TOTAL_LOCAL_EPSILON),
+            min_reports=_whole_number(own, NodeKey.MIN_REPORTS),
+            max_epsilon=_number(own, NodeKey.MAX_EPSILON),
+            delta=_number(own, NodeKey.DELTA),
         )
         both = stricter(limits, configured) if limits is not None else configured
         if both.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
-        delta = _number(own, MAX_LOCAL_DELTA)
+        delta = _number(own, NodeKey.MAX_LOCAL_DELTA)
         if delta is not None:
-            check_max_local_delta(delta)
-        mixer_key, signing_key = own.get(MIXER_PUBLIC_KEY), _path(own, SIGNING_KEY_FILE)
+            checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
+        mixer_key, signing_key = own.get(NodeKey.MIXER_PUBLIC_KEY), _path(own, NodeKey.SIGNING_KEY_FILE)
         if (mixer_key is None) != (signing_key is None):
-            raise ValueError(f"{MIXER_PUBLIC_KEY} and {SIGNING_KEY_FILE} go together")
+            raise ValueError(f"{NodeKey.MIXER_PUBLIC_KEY} and {NodeKey.SIGNING_KEY_FILE} go together")
         settings = cls(
             limits=both,
             max_local_delta=_least(max_local_delta, delta) or 0.0,
-            ledger_file=_path(own, LEDGER_FILE),
+            ledger_file=_path(own, NodeKey.LEDGER_FILE),
             mixer_key=None if mixer_key is None else parse_mixer_sealing_key(mixer_key),
             signing_key_file=signing_key,
-            reply_seconds=_seconds(own, REPLY_SECONDS),
+            reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
         )
         if not (both.limits_all_rounds or (both.max_epsilon is not None and settings.mixer_key is not None)):
             raise ClientRefused(ClientRefusal.NO_TOTAL)
@@ -258,23 +178,12 @@ def open_types(
         return by_app
     try:
         _check_keys(own)
-        for key in OPEN_TYPES.values():
+        for key, _ in UNPROTECTED.values():
             if type(own.get(key, False)) is not bool:
                 raise ValueError(f"{key} is true or false, without quotes; got {own[key]!r}")
     except ValueError as error:
         raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
-    return frozenset(kind for kind, key in OPEN_TYPES.items() if own.get(key, False))
-
-
-def check_max_local_delta(limit: float) -> float:
-    """Return the limit on δ0.
-
-    Raises:
-        ValueError: unless it is a number in [0, 1).
-    """
-    if type(limit) not in (int, float) or not 0 <= limit < 1:
-        raise ValueError(f"the largest local delta is a number in [0, 1), got {limit!r}")
-    return float(limit)
+    return frozenset(kind for kind, (key, _) in UNPROTECTED.items() if own.get(key, False))
 
 
 def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
@@ -295,9 +204,11 @@ def _own(node_config: Mapping[str, UserConfigValue]) -> dict[str, UserConfigValu
 
 
 def _check_keys(own: Mapping[str, UserConfigValue]) -> None:
-    unknown = sorted(own.keys() - KEYS)
+    unknown = sorted(own.keys() - set(NodeKey))
     if unknown:
-        raise ValueError(f"unknown keys in node_config: {', '.join(unknown)}; known: {sorted(KEYS)}")
+        raise ValueError(
+            f"unknown keys in node_config: {', '.join(unknown)}; known: {', '.join(sorted(NodeKey))}"
+        )
 
 
 def _least(first: Number | None, second: Number | None) -> Number | None:
@@ -315,17 +226,11 @@ def _number(own: Mapping[str, UserConfigValue], key: str) -> float | None:
 
 
 def _seconds(own: Mapping[str, UserConfigValue], key: str) -> float | None:
-    seconds = _number(own, key)
-    if seconds is not None and not 0 < seconds <= _LONGEST_REPLY:
-        raise ValueError(f"{key} is a positive number of seconds, at most {_LONGEST_REPLY:g}")
-    return seconds
+    return None if key not in own else checks.number(key, own[key], above=0, at_most=_LONGEST_REPLY)
 
 
 def _whole_number(own: Mapping[str, UserConfigValue], key: str) -> int | None:
-    value = own.get(key)
-    if value is not None and type(value) is not int:
-        raise ValueError(f"{key} is a whole number, got {value!r}")
-    return value
+    return None if key not in own else checks.whole(key, own[key], at_least=0)
 
 
 def _path(own: Mapping[str, UserConfigValue], key: str) -> Path | None:

@@ -17,19 +17,12 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
-from flwr_shuffle.client.limits import (
-    CLOSED,
-    OPEN_TYPES,
-    ClientRefusal,
-    ClientRefused,
-    ClientSettings,
-    check_max_local_delta,
-    open_types,
-)
+from flwr_shuffle.client.limits import UNPROTECTED, ClientRefused, ClientSettings, open_types
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
     RECORD_KEY,
+    ClientRefusal,
     Instruction,
     context_of,
     instruction_of,
@@ -37,9 +30,11 @@ from flwr_shuffle.messages import (
     refusal,
     reply,
 )
+from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, is_mix_node, refusal_content
 from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.protocols.sum_spec import SumSpec
@@ -131,11 +126,13 @@ class ShuffleMod:
         if on_failure not in ("zero", "error"):
             raise ValueError(f'on_failure must be "zero" or "error", got {on_failure!r}')
         allowed = frozenset([allow] if isinstance(allow, str) else allow)
-        if not allowed <= OPEN_TYPES.keys():
-            raise ValueError(f"allow names types of messages, of {sorted(OPEN_TYPES)}; got {sorted(allowed)}")
+        if not allowed <= UNPROTECTED.keys():
+            raise ValueError(f"allow names types of messages of {sorted(UNPROTECTED)}, got {sorted(allowed)}")
         self._allow = allowed
         self._limits = limits
-        self._max_local_delta = None if max_local_delta is None else check_max_local_delta(max_local_delta)
+        if max_local_delta is not None:
+            max_local_delta = checks.number("max_local_delta", max_local_delta, at_least=0, below=1)
+        self._max_local_delta = max_local_delta
         self._on_failure = on_failure
 
     def __repr__(self) -> str:
@@ -177,7 +174,7 @@ class ShuffleMod:
         except ClientRefused as refused:
             _log.warning("%s (%s)", refused, refused.__cause__)
             return refusal(str(refused.code), to=message)
-        code = CLOSED.get(kind, ClientRefusal.UNKNOWN_TYPE)
+        code = UNPROTECTED[kind][1] if kind in UNPROTECTED else ClientRefusal.UNKNOWN_TYPE
         _log.warning("%s", code)
         return refusal(str(code), to=message)
 
@@ -371,10 +368,7 @@ def _instruction(message: Message) -> Instruction:
 
 def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
     """The answer to a query for the mix node, from it or from any other node; None to other queries."""
-    from flwr_shuffle.stages.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_content
-    from flwr_shuffle.stages.mix_node import MIXER, ROLE
-
-    if context.node_config.get(ROLE) == MIXER:
+    if is_mix_node(context.node_config):
         return call_next(message, context)
     if message.metadata.message_type in (ROLE_QUERY, MIX_QUERY):
         return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)

@@ -14,7 +14,7 @@ from flwr.supercore.run import Run
 _MOST_READS = 10
 
 
-class CohortMismatch(ValueError):
+class WrongRecipients(ValueError):
     """The inner strategy does not send to exactly the cohort that was drawn and is accounted for."""
 
 
@@ -62,11 +62,11 @@ class CohortView(Grid):
         """The cohort.
 
         Raises:
-            CohortMismatch: if asked again and again, as by a strategy that waits for more nodes.
+            WrongRecipients: if asked again and again, as by a strategy that waits for more nodes.
         """
         self._reads += 1
         if self._reads > _MOST_READS:
-            raise CohortMismatch(
+            raise WrongRecipients(
                 f"the inner strategy waits for more nodes; {cohort_advice(len(self._cohort))}"
             )
         return list(self._cohort)
@@ -95,20 +95,20 @@ def check_minimums(strategy: object, *, cohort: int) -> None:
     """Refuse a strategy of Flower's whose minimums the cohort cannot meet, before it waits for them.
 
     Raises:
-        CohortMismatch: if ``min_train_nodes`` or ``min_available_nodes`` exceeds the cohort.
+        WrongRecipients: if ``min_train_nodes`` or ``min_available_nodes`` exceeds the cohort.
     """
     for name in ("min_train_nodes", "min_available_nodes"):
         least = getattr(strategy, name, 0)
         if isinstance(least, int) and least > cohort:
-            raise CohortMismatch(f"the inner strategy has {name}={least}; {cohort_advice(cohort)}")
+            raise WrongRecipients(f"the inner strategy has {name}={least}; {cohort_advice(cohort)}")
 
 
 def check_messages(messages: Sequence[Message], *, cohort: Sequence[int]) -> None:
     """Refuse messages that do not go to exactly the cohort, once each.
 
     Raises:
-        CohortMismatch: if they do not.
+        WrongRecipients: if they do not.
     """
     asked = sorted(message.metadata.dst_node_id for message in messages)
     if asked != sorted(cohort):
-        raise CohortMismatch(f"the inner strategy sends {len(asked)} messages; {cohort_advice(len(cohort))}")
+        raise WrongRecipients(f"the inner strategy sends {len(asked)} messages; {cohort_advice(len(cohort))}")

@@ -20,9 +20,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.privacy_accounting import PrivacySpent
 from torch import Tensor
 
-from flwr_shuffle.clipping import PLAIN, AdaptiveClipping, UpdateTerms
+from flwr_shuffle.clipping import PLAIN, QuantileClipping, UpdateTerms
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation, record_of
-from flwr_shuffle.messages import RECORD_KEY, TOKEN_BYTES, Instruction
+from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.server.checkpoints import ModelState, restore_strategy, strategy_state
 from flwr_shuffle.server.connecting import connected
@@ -53,7 +53,7 @@ from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.ledger.budget import BudgetLedger
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.protocols.sum_reports import Sum
-from shuffle_plugins.shuffler.base import Shuffler
+from shuffle_plugins.shuffler.base import TOKEN_BYTES, Shuffler
 
 _log = logging.getLogger("flwr")
 
@@ -178,7 +178,7 @@ class ShuffleStrategy(Strategy):
         clipping_norm: float | None = None,
         sampling: ClientSampling,
         population: int,
-        adaptive_clipping: AdaptiveClipping | None = None,
+        adaptive_clipping: QuantileClipping | None = None,
         max_examples: int | None = None,
         shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
@@ -318,7 +318,7 @@ class ShuffleStrategy(Strategy):
             PrivacyBudgetExhausted: before a round that could exceed the budget. The model so far is in
                 :attr:`arrays`, and in the ledger.
             TimeoutError: if fewer than ``population`` clients connect in time.
-            CohortMismatch: if the inner strategy samples on its own.
+            WrongRecipients: if the inner strategy samples on its own.
             ClientsRefused: if client after client answers by an error; says for what reasons. The model so
                 far is in :attr:`arrays`.
             LedgerError: if the ledger's budget is of another app, or of a model with other arrays.

@@ -39,7 +39,7 @@ def messages_of(
     """What the strategy sends to a cohort.
 
     Raises:
-        CohortMismatch: if it does not send to all of the cohort, once each, or waits for more nodes.
+        WrongRecipients: if it does not send to all of the cohort, once each, or waits for more nodes.
     """
     for layer in layers(strategy):
         check_minimums(layer, cohort=len(cohort))

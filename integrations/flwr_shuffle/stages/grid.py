@@ -15,8 +15,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from flwr_shuffle.client.limits import ClientRefusal
-from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
 from flwr_shuffle.stages.base import Anonymous, ShuffleStage
 from flwr_shuffle.updates import Layout
 

@@ -21,26 +21,26 @@ from contextlib import contextmanager
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from flwr_shuffle.stages.mix_messages import (
+from flwr_shuffle.mix_messages import (
     MixerRole,
     MixRequest,
     WrongVersionError,
     batch_content,
+    is_mix_node,
     read_question,
     refusal_content,
     refused_content,
 )
+from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
 from shuffle_plugins.shuffler.mixer import Mixer
 from shuffle_plugins.shuffler.tokens import state_beside
 
-ROLE = "shuffle-role"
 KEY_FILE = "shuffle-mixer-key-file"
 ENROLLED_FILE = "shuffle-enrolled-file"
 MIN_BATCH = "shuffle-min-batch"
 STATE_FILE = "shuffle-state-file"
-MIXER = "mixer"
 
 _log = logging.getLogger("flwr")
 
@@ -87,17 +87,14 @@ def mixer_of(context: Context) -> Mixer:
             numbers are missing or wrong.
     """
     config = context.node_config
-    if config.get(ROLE) != MIXER:
+    if not is_mix_node(config):
         raise BatchRefused(Refusal.NOT_A_MIXER)
     try:
         key_file = _text(config, KEY_FILE)
-        minimum = config.get(MIN_BATCH)
-        if type(minimum) is not int:
-            raise ShuffleError(f"{MIN_BATCH} in node_config must be a whole number, got {minimum!r}")
         return Mixer(
             key=read_mixer_key(key_file),
             enrolled=read_enrolled(_text(config, ENROLLED_FILE)),
-            minimum=minimum,
+            minimum=checks.whole(f"{MIN_BATCH} in node_config", config.get(MIN_BATCH), at_least=2),
             state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),
         )
     except ValueError as error:

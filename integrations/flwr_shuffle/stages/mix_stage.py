@@ -12,8 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_shuffle.messages import Instruction, context_of, payload_of
-from flwr_shuffle.stages.base import Anonymous, ShuffleStage
-from flwr_shuffle.stages.mix_messages import (
+from flwr_shuffle.mix_messages import (
     MIX_QUERY,
     ROLE_QUERY,
     MixerRole,
@@ -23,16 +22,17 @@ from flwr_shuffle.stages.mix_messages import (
     read_answer,
     refusal_in,
 )
+from flwr_shuffle.stages.base import Anonymous, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.shuffler.base import check_minimum
 from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
     SealingKey,
     generate_sealing_key,
     parse_mixer_public_key,
-    public_bytes,
+    public_key_bytes,
 )
 from shuffle_plugins.shuffler.mixer import MixedBatch
 from shuffle_plugins.shuffler.statements import CHALLENGE_BYTES
@@ -92,7 +92,7 @@ class MixNodeStage(ShuffleStage):
                 raise ValueError(f"{name} must be positive, got {seconds!r}")
         if exclude_after is not None and (type(exclude_after) is not int or exclude_after < 1):
             raise ValueError(f"exclude_after must be a number of rounds or None, got {exclude_after!r}")
-        self._minimum = check_minimum(minimum)
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
         self._pinned = parse_mixer_public_key(mixer_public_key)
         self._private_key = analyzer_private_key or generate_sealing_key()
         self._discovery_timeout = discovery_timeout
@@ -122,7 +122,7 @@ class MixNodeStage(ShuffleStage):
     @property
     def analyzer_key(self) -> bytes:
         """Public key to which clients seal their reports, 32 bytes."""
-        return public_bytes(self._private_key)
+        return public_key_bytes(self._private_key)
 
     @property
     def excluded_nodes(self) -> frozenset[int]:

@@ -11,9 +11,9 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr_shuffle import InProcessGrid, register_mix_node
-from flwr_shuffle.client.limits import ClientRefusal
 from flwr_shuffle.client.mod import ShuffleMod
-from flwr_shuffle.stages.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_in
+from flwr_shuffle.messages import ClientRefusal
+from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_in
 from mod_harness import GENEROUS, adding, app, instruction, question, record
 
 from shuffle_plugins.ledger import ClientLimits

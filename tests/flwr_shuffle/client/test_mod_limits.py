@@ -15,22 +15,23 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr_shuffle.client.ledger import STATE_KEY
-from flwr_shuffle.client.limits import ClientRefusal, ClientRefused, ClientSettings, stricter
+from flwr_shuffle.client.limits import ClientRefused, ClientSettings, stricter
 from flwr_shuffle.client.mod import ShuffleMod
-from flwr_shuffle.messages import context_of, payload_of
+from flwr_shuffle.messages import ClientRefusal, context_of, payload_of
 from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import ClientLedger, ClientLimits
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, RoundContext, envelope_size, open_reports
+from shuffle_plugins.shuffler import RoundContext, envelope_size, open_reports
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
     generate_sealing_key,
     generate_signing_key,
-    public_bytes,
-    public_hex,
+    public_key_bytes,
+    public_key_hex,
     write_private_key,
 )
 from shuffle_plugins.shuffler.mixer import Mixer
@@ -305,7 +306,7 @@ class _Sealed:
         )
         write_private_key(folder / "client.pem", self.signer)
         self.config = {
-            "shuffle-mixer-public-key": public_hex(self.mixer),
+            "shuffle-mixer-public-key": public_key_hex(self.mixer),
             "shuffle-signing-key-file": str(folder / "client.pem"),
         }
 
@@ -318,7 +319,7 @@ def sealed(tmp_path: Path) -> _Sealed:
 def test_sealed_reports_open_at_the_mixer_and_then_at_the_analyzer(sealed: _Sealed) -> None:
     spec = _spec(1.0)
     grid = grid_of(TRAIN, node_config=sealed.config, num_nodes=60)
-    asked = instruction(spec, analyzer_key=public_bytes(sealed.analyzer), participation=0.5)
+    asked = instruction(spec, analyzer_key=public_key_bytes(sealed.analyzer), participation=0.5)
     payloads = [payload_of(ask(grid, MODEL, asked, node=node)) for node in grid.get_node_ids()]
     size = spec.report_bytes(dim=4)
     assert {len(payload) for payload in payloads} == {envelope_size(size)}
@@ -328,7 +329,7 @@ def test_sealed_reports_open_at_the_mixer_and_then_at_the_analyzer(sealed: _Seal
         context=context,
         analyzer_key=asked.analyzer_key,
         private_key=sealed.mixer,
-        enrolled=frozenset({public_bytes(sealed.signer)}),
+        enrolled=frozenset({public_key_bytes(sealed.signer)}),
     )
     opened = [opener.open(payload) for payload in payloads]
     real = [envelope.inner for envelope in opened if envelope.real]
@@ -343,7 +344,7 @@ def test_a_client_that_pinned_a_mixer_sends_nothing_unsealed(sealed: _Sealed) ->
 
 
 def test_a_client_without_a_mixer_does_not_seal_to_whom_the_server_says() -> None:
-    asked = instruction(_spec(1.0), analyzer_key=public_bytes(generate_sealing_key()))
+    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(generate_sealing_key()))
     assert _answer(ShuffleMod(limits=GENEROUS), {}, asked) == ClientRefusal.NO_MIXER_KEY
 
 
@@ -356,7 +357,7 @@ def test_a_signing_key_that_cannot_be_used(fault: str, sealed: _Sealed, tmp_path
         path.unlink()
     if fault == "other":
         write_private_key(path, generate_sealing_key())
-    asked = instruction(_spec(1.0), analyzer_key=public_bytes(sealed.analyzer))
+    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer))
     assert _answer(ShuffleMod(limits=GENEROUS), sealed.config, asked) == ClientRefusal.BAD_SIGNING_KEY
 
 
@@ -431,7 +432,7 @@ def test_a_large_promise_is_no_way_to_rounds_without_end(sealed: _Sealed) -> Non
     mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_epsilon=1.0, delta=1e-6))
     asked = instruction(_spec(2.0), minimum=10**15)
     assert _answer(mod, {}, asked) == ClientRefusal.NO_TOTAL
-    with_mixer = instruction(_spec(2.0), minimum=10**6, analyzer_key=public_bytes(sealed.analyzer))
+    with_mixer = instruction(_spec(2.0), minimum=10**6, analyzer_key=public_key_bytes(sealed.analyzer))
     assert _answer(mod, sealed.config, with_mixer) is None
 
 
@@ -470,7 +471,7 @@ def test_pins_that_make_no_sense_are_refused(config: dict[str, Any]) -> None:
 
 def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, tmp_path: Path) -> None:
     """Also if its own minimum is smaller; and a server that tells it another number opens nothing."""
-    asked = instruction(_spec(1.0), analyzer_key=public_bytes(sealed.analyzer), minimum=4)
+    asked = instruction(_spec(1.0), analyzer_key=public_key_bytes(sealed.analyzer), minimum=4)
     signers = [generate_signing_key() for _ in range(4)]
     payloads = []
     for place, signer in enumerate(signers):
@@ -480,8 +481,8 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
 
     def mixed(envelopes: list[bytes], context: RoundContext) -> int:
         state = tmp_path / os.urandom(4).hex()
-        SpentTokens.create(state, public_key=public_bytes(sealed.mixer))
-        enrolled = frozenset(public_bytes(signer) for signer in signers)
+        SpentTokens.create(state, public_key=public_key_bytes(sealed.mixer))
+        enrolled = frozenset(public_key_bytes(signer) for signer in signers)
         key = MixerKey(sealing=sealed.mixer, signing=generate_signing_key())
         mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
         size = len(envelopes[0])

@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 from flwr_shuffle import (
-    CohortMismatch,
     FixedSize,
     InMemoryStage,
     InProcessGrid,
@@ -25,6 +24,7 @@ from flwr_shuffle import (
     SelfSampling,
     ShuffleGrid,
     ShuffleMod,
+    WrongRecipients,
 )
 from flwr_shuffle.messages import plain_payload
 from flwr_shuffle.updates import Layout
@@ -242,7 +242,7 @@ class Doubling(Own):
 def test_strategies_that_sample_on_their_own_are_told(inner, tmp_path):
     ledger = BudgetLedger(tmp_path / "ledger", model="m")
     strategy = shuffled(inner(), ledger=ledger)
-    with pytest.raises(CohortMismatch, match="fraction_train"):
+    with pytest.raises(WrongRecipients, match="fraction_train"):
         strategy.start(grid_of(), record(MODEL), num_rounds=1)
     assert ledger.rounds() == []
 

@@ -20,16 +20,16 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.client import mod as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
-from flwr_shuffle.stages.mix_messages import MIX_KEY
+from flwr_shuffle.mix_messages import MIX_KEY
 from scipy.stats import chi2, mannwhitneyu
 
 from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
-    enrol,
+    enrol_client,
     generate_mixer_key,
     generate_signing_key,
-    public_bytes,
+    public_key_bytes,
     write_private_key,
 )
 
@@ -78,7 +78,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
     for client in range(CLIENTS):
         key = generate_signing_key()
         write_private_key(tmp_path / f"client{client}", key)
-        enrol(tmp_path / "enrolled", public_bytes(key))
+        enrol_client(tmp_path / "enrolled", public_key_bytes(key))
 
     def config(position: int) -> dict[str, Any]:
         if position == CLIENTS:

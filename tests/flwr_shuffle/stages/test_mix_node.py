@@ -11,8 +11,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of
-from flwr_shuffle.stages.base import Anonymous
-from flwr_shuffle.stages.mix_messages import (
+from flwr_shuffle.mix_messages import (
     MIX_KEY,
     MixerRole,
     MixRequest,
@@ -25,6 +24,7 @@ from flwr_shuffle.stages.mix_messages import (
     refusal_in,
     refused_content,
 )
+from flwr_shuffle.stages.base import Anonymous
 from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
 from mixing import SIZE, SPEC, MixedRun, encoded
@@ -34,11 +34,11 @@ from shuffle_plugins.shuffler import BatchRefused, MixedBatch, Mixer, Refusal, R
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
-    enrol,
+    enrol_client,
     generate_mixer_key,
     generate_sealing_key,
     generate_signing_key,
-    public_bytes,
+    public_key_bytes,
     write_private_key,
 )
 from shuffle_plugins.shuffler.statements import Statement
@@ -92,7 +92,7 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
         role, (payload,) = said
         assert role == [str(Refusal.NOT_A_MIXER).encode()]
         assert len(payload) == envelope_size(SIZE)
-        for known in [*run.sent.values(), *mixed, *map(public_bytes, run.signing_keys.values())]:
+        for known in [*run.sent.values(), *mixed, *map(public_key_bytes, run.signing_keys.values())]:
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
 
 
@@ -167,8 +167,8 @@ def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogC
     run.stage.open(run.grid)
     for change, code in (
         ({"signing_key": generate_signing_key()}, Refusal.UNKNOWN_SIGNER),
-        ({"mixer_key": public_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
-        ({"analyzer_key": public_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
+        ({"mixer_key": public_key_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
+        ({"analyzer_key": public_key_bytes(generate_sealing_key())}, Refusal.UNREADABLE),
     ):
         run.changes = {6: change}
         instruction = run.instruction()
@@ -230,7 +230,7 @@ def test_garbage_stops_no_round_and_who_sends_it_is_not_invited_for_ever(
 
 def test_what_is_wrong_with_everybody_is_nobodys_fault(run: MixedRun) -> None:
     run.stage = run.new_stage(exclude_after=1)
-    run.changes = {i: {"mixer_key": public_bytes(generate_sealing_key())} for i in range(1, 7)}
+    run.changes = {i: {"mixer_key": public_key_bytes(generate_sealing_key())} for i in range(1, 7)}
     found = run.round()
     assert (found.refusal, found.answered) == (Refusal.UNDER_MINIMUM, 0)
     assert run.stage.excluded_nodes == {run.nodes[0]}
@@ -297,7 +297,7 @@ def test_enrolled_clients_are_read_anew_every_round(run: MixedRun) -> None:
     newcomer = generate_signing_key()
     run.changes = {1: {"signing_key": newcomer}}
     assert run.round().answered == 5
-    enrol(run.folder / "enrolled", public_bytes(newcomer))
+    enrol_client(run.folder / "enrolled", public_key_bytes(newcomer))
     assert run.round().answered == 6
 
 

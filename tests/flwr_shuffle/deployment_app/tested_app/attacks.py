@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.stages.mix_messages import (
+from flwr_shuffle.mix_messages import (
     MIX_KEY,
     MIX_QUERY,
     ROLE_QUERY,
@@ -19,13 +19,13 @@ from flwr_shuffle.stages.mix_messages import (
 )
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.envelopes import RoundContext, envelope_size, open_reports, seal
+from shuffle_plugins.shuffler import RoundContext, envelope_size, open_reports, seal
 from shuffle_plugins.shuffler.errors import BatchRefused
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
     parse_mixer_public_key,
-    public_bytes,
+    public_key_bytes,
     read_signing_key,
 )
 from tested_app.pauses import folder
@@ -88,7 +88,7 @@ def attack(
         context = RoundContext(
             run="attack", token=secrets.token_bytes(16), fingerprint=spec.fingerprint(dim=dim)
         )
-        return _Round(context, spec.report_bytes(dim=dim), mixer_key, public_bytes(analyzer))
+        return _Round(context, spec.report_bytes(dim=dim), mixer_key, public_key_bytes(analyzer))
 
     def honest(current: _Round) -> list[bytes]:
         return [current.envelope(report, key) for report, key in zip(reports, accomplices, strict=True)]
@@ -101,7 +101,7 @@ def attack(
     twice[1] = fresh[2].envelope(reports[1], accomplices[0])
     stranger = honest(fresh[3])
     stranger[0] = fresh[3].envelope(reports[0], generate_signing_key())
-    other_mixer = replace(fresh[4], mixer_key=public_bytes(generate_sealing_key()))
+    other_mixer = replace(fresh[4], mixer_key=public_key_bytes(generate_sealing_key()))
     longer = honest(fresh[5])
     longer[0] += b"\0"
     alone = [fresh[6].envelope(reports[0], accomplices[0])]

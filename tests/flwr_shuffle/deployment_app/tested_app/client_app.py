@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr_shuffle import ShuffleMod, register_mix_node
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.stages.mix_messages import batch_content
+from flwr_shuffle.mix_messages import batch_content
 
 from tested_app.hostile import hostile_mod
 from tested_app.pauses import pause

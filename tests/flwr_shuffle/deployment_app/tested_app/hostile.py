@@ -10,7 +10,7 @@ import os
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
-from flwr_shuffle.stages.mix_messages import MIX_KEY, MixerRole, refusal_content
+from flwr_shuffle.mix_messages import MIX_KEY, MixerRole, refusal_content
 
 from shuffle_plugins.shuffler.envelopes import envelope_size
 from shuffle_plugins.shuffler.errors import Refusal

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
-from shuffle_plugins.shuffler.base import check_minimum
-from shuffle_plugins.shuffler.envelopes import RoundContext
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler import RoundContext
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 from shuffle_plugins.shuffler.mixer import MixedBatch, Mixer
@@ -27,8 +27,16 @@ MIX_KEY = "shuffle-mix"
 """Key of the one :class:`ConfigRecord` in each of these messages."""
 
 ROLE_QUERY = "query.role"
+"""Type of the message that asks a node whether it is the mix node."""
+
 MIX_QUERY = "query.mix"
-PROTOCOL_VERSION = 2
+"""Type of the message that asks the mix node to mix a round's envelopes."""
+
+ROLE, MIXER = "shuffle-role", "mixer"
+"""The key in ``node_config`` that makes a node the mix node, and its value there."""
+
+MIXING_VERSION = 2
+"""Version of the messages between server and mix node."""
 
 _REFUSAL = "refusal"
 _REQUEST: dict[str, type] = {
@@ -85,7 +93,7 @@ class MixRequest:
         """The content of a ``query.mix`` message."""
         return _content(
             {
-                "version": PROTOCOL_VERSION,
+                "version": MIXING_VERSION,
                 "run": self.context.run,
                 "token": self.context.token,
                 "fingerprint": self.context.fingerprint,
@@ -115,7 +123,7 @@ class MixRequest:
                 minimum=values["promised"],
             ),
             analyzer_key=values["analyzer-key"],
-            minimum=check_minimum(values["minimum"]),
+            minimum=checks.whole("minimum", values["minimum"], at_least=2),
             size=values["size"],
             envelopes=_ciphertexts(values["envelopes"]),
         )
@@ -153,7 +161,7 @@ class MixerRole:
         """The content of the reply to ``query.role``."""
         return _content(
             {
-                "version": PROTOCOL_VERSION,
+                "version": MIXING_VERSION,
                 "public-key": self.public_key,
                 "minimum": self.minimum,
                 "signature": self.signature,
@@ -173,14 +181,19 @@ class MixerRole:
             raise ValueError(f"a mixer's key to seal to has {KEY_BYTES} bytes")
         return cls(
             public_key=values["public-key"],
-            minimum=check_minimum(values["minimum"]),
+            minimum=checks.whole("minimum", values["minimum"], at_least=2),
             signature=values["signature"],
         )
 
 
+def is_mix_node(node_config: Mapping[str, UserConfigValue]) -> bool:
+    """Whether a node is the mix node, by its own ``node_config``."""
+    return node_config.get(ROLE) == MIXER
+
+
 def question_content(challenge: bytes) -> RecordDict:
     """The content of a ``query.role`` message: a challenge that only the mixer can answer."""
-    return _content({"version": PROTOCOL_VERSION, "challenge": challenge})
+    return _content({"version": MIXING_VERSION, "challenge": challenge})
 
 
 def read_question(content: RecordDict) -> bytes:
@@ -266,7 +279,7 @@ def refusal_in(content: RecordDict) -> Refusal | None:
 
 def _answer(request: MixRequest, *, rejected: Mapping[int, Refusal], signature: bytes) -> dict[str, Any]:
     return {
-        "version": PROTOCOL_VERSION,
+        "version": MIXING_VERSION,
         "token": request.context.token,
         "rejected": json.dumps(sorted((position, str(code)) for position, code in rejected.items())),
         "signature": signature,
@@ -306,9 +319,9 @@ def _values(content: RecordDict, types: dict[str, type]) -> dict[str, Any]:
     record = content.get(MIX_KEY)
     if list(content) != [MIX_KEY] or not isinstance(record, ConfigRecord):
         raise ValueError(f"the content is one ConfigRecord {MIX_KEY!r}")
-    if (version := record.get("version")) != PROTOCOL_VERSION and type(version) is int:
+    if (version := record.get("version")) != MIXING_VERSION and type(version) is int:
         raise WrongVersionError(
-            f"version {version} of mixing; this library knows version {PROTOCOL_VERSION}: install the same "
+            f"version {version} of mixing; this library knows version {MIXING_VERSION}: install the same "
             "shuffle-plugins on the server and the mix node"
         )
     if record.keys() != types.keys() or any(type(record[key]) is not kind for key, kind in types.items()):
