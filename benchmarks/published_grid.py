@@ -28,9 +28,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.published import bbg19, clones
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.accounting.published.rounds import compose_points
 from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
     hadamard_response,
     k_ary_response,
@@ -70,23 +70,23 @@ OTHERS: dict[str, LawOf] = {
 }
 
 _K_RR_POINTS: dict[str, Callable[[float, int, float], float]] = {
-    "Corollary 4.2 of Feldman et al. 2021": lambda e, n, delta: clones.k_ary_response(
-        local_epsilon=e, categories=10, num_reports=n, delta=delta
+    "Corollary 4.2 of Feldman et al. 2021": lambda e, n, delta: clones.k_ary_response_bound(
+        local_epsilon=e, categories=10, cohort=n, delta=delta
     ),
-    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.shuffling(
+    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.blanket_bound(
         inequality=bbg19.bennett,
-        randomizer=partial(bbg19.k_ary_response, local_epsilon=e, categories=10),
+        variable_at=partial(bbg19.k_ary_response_variable, local_epsilon=e, categories=10),
         local_epsilon=e,
-        num_reports=n,
+        cohort=n,
         delta=delta,
     ),
 }
 _LAPLACE_POINTS: dict[str, Callable[[float, int, float], float]] = {
-    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.shuffling(
+    "Bennett, Balle et al. 2019": lambda e, n, delta: bbg19.blanket_bound(
         inequality=bbg19.bennett,
-        randomizer=partial(bbg19.laplace, local_epsilon=e),
+        variable_at=partial(bbg19.laplace_variable, local_epsilon=e),
         local_epsilon=e,
-        num_reports=n,
+        cohort=n,
         delta=delta,
     ),
 }

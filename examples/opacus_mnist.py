@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.accounting.published.catalogue import published_bound
 from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness
@@ -278,7 +278,7 @@ def report(
     published = "does not apply"
     local = isinstance(mechanism, LocalRandomizer)
     if local and options.sampling == "without-replacement":
-        value = subsampled_rdp.epsilon(
+        value = published_bound("subsampled shuffle RDP, published").epsilon(
             local_epsilon=shuffle_round.local_epsilon,
             population=shuffle_round.population,
             cohort=int(shuffle_round.cohort),

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published import subsampled_rdp
+from shuffle_plugins.accounting.published.catalogue import published_bound
 from shuffle_plugins.mechanisms import registry
 
 matplotlib.use("Agg")
@@ -128,7 +128,7 @@ def write(path: Path, *, curve: list[dict[str, float]], seconds: float, paramete
     for point in tqdm(curve, desc="accounting"):
         interval = account(steps=int(point["steps"])).epsilon(DELTA)
         point["epsilon_lower"], point["epsilon_upper"] = interval.lower, interval.upper
-        point["epsilon_published"] = subsampled_rdp.epsilon(
+        point["epsilon_published"] = published_bound("subsampled shuffle RDP, published").epsilon(
             local_epsilon=LOCAL_EPSILON,
             population=60_000,
             cohort=COHORT,

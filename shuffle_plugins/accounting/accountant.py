@@ -13,10 +13,11 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE, Kind, LossLaw, Resolution
 from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.accounting.published import stronger_clones
+from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.rounds.coins import SumRound
 from shuffle_plugins.accounting.rounds.laws import (
     Round,
@@ -654,7 +655,8 @@ class ShuffleAccountant:
         observed = only.adversary is Adversary.MODEL_OBSERVER
         with suppress(ValueError):  # louder than the theorem's range
             yield (
-                stronger_clones.numerical_epsilon(
+                compose_points(
+                    shuffled=binary_pair(local_epsilon=only.local_epsilon, cohort=cohort).upper_epsilon,
                     local_epsilon=only.local_epsilon,
                     population=only.population if observed else cohort,
                     cohort=cohort,

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.losses.distribution import FINE
-from shuffle_plugins.accounting.published.subsampled_rdp import epsilon as theorem_1_epsilon
+from shuffle_plugins.accounting.published.catalogue import published_bound
 from shuffle_plugins.accounting.rounds.laws import lower_families, lower_law, upper_law, upper_pair_from_below
 
 
@@ -110,7 +110,7 @@ def test_poisson_costs_about_what_fixed_cohorts_cost() -> None:
 
 
 def test_published_theorem_is_several_times_looser() -> None:
-    published = theorem_1_epsilon(
+    published = published_bound("subsampled shuffle RDP, published").epsilon(
         local_epsilon=1.5, population=60_000, cohort=10_000, num_steps=1200, delta=1e-5
     )
     ours = accountant_of((ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000), 1200))

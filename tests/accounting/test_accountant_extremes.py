@@ -12,7 +12,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_num_steps,
 )
-from shuffle_plugins.accounting.published.clone_pair import ClonePair
+from shuffle_plugins.accounting.pairs.clones import ClonePair
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.categories.frequency_oracles_law import subset_selection
 
@@ -131,7 +131,7 @@ def test_the_most_bits_are_left_to_the_blanket() -> None:
 def test_one_loud_client_has_no_clone(local_epsilon: float) -> None:
     pair = ClonePair(
         local_epsilon=local_epsilon,
-        num_reports=1,
+        cohort=1,
         clone_probability=math.exp(-local_epsilon),
     )
     # Alone, the two probabilities are e/(e + 1) and 1/(e + 1): δ at ε is (e − e^ε)/(e + 1).

@@ -9,8 +9,7 @@ from rich.table import Table
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.comparison import Comparison, compare
-from shuffle_plugins.accounting.published import clones, subsampled_rdp
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
 from shuffle_plugins.cli.plotting import line_styles, plot_comparisons
 from shuffle_plugins.cli.tables import bounds_table, rounds_tables
 from shuffle_plugins.core.rounding import rounded
@@ -80,8 +79,8 @@ def test_published_bounds_see_the_population_that_hides_the_sample(
     )
     epsilons = {bound.name: bound.epsilon for bound in found.bounds}
     question = {"local_epsilon": 0.5, "population": population, "cohort": 5_000}
-    assert epsilons[GIRGIS] == subsampled_rdp.epsilon(**question, num_steps=7, delta=1e-5)
-    assert epsilons[CLONES] == clones.epsilon(**question, num_steps=7, delta=1e-5)
+    assert epsilons[GIRGIS] == published_bound(GIRGIS).epsilon(**question, num_steps=7, delta=1e-5)
+    assert epsilons[CLONES] == published_bound(CLONES).epsilon(**question, num_steps=7, delta=1e-5)
 
 
 def test_bounds_out_of_their_range_say_why() -> None:

@@ -163,8 +163,8 @@ def test_the_blunt_sampling_theorem_is_never_below_the_full_one():
 def test_exact_binary_response(local_epsilon):
     """Its δ(ε) inverts the package's ε(δ), equals an enumeration, and stays below the 2019 closed form."""
     delta = 1e-6
-    lower = clones.binary_response_lower(local_epsilon=local_epsilon, num_reports=2000, delta=delta)
-    found = single_shuffle.binary_response_delta(epsilon=lower, local_epsilon=local_epsilon, num_reports=2000)
+    lower = clones.binary_response_lower(local_epsilon=local_epsilon, cohort=2000, delta=delta)
+    found = single_shuffle.binary_response_delta(epsilon=lower, local_epsilon=local_epsilon, cohort=2000)
     assert found == pytest.approx(delta, rel=1e-4)
 
     e, epsilon = math.exp(local_epsilon), 0.4 * local_epsilon
@@ -173,12 +173,12 @@ def test_exact_binary_response(local_epsilon):
     zero = np.convolve(others, [1 - flip, flip])
     one = np.convolve(others, [flip, 1 - flip])
     enumerated = max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((zero, one), (one, zero)))
-    found = single_shuffle.binary_response_delta(epsilon=epsilon, local_epsilon=local_epsilon, num_reports=4)
+    found = single_shuffle.binary_response_delta(epsilon=epsilon, local_epsilon=local_epsilon, cohort=4)
     assert found == pytest.approx(enumerated, rel=1e-9)
 
     try:
         closed = single_shuffle.binary_response_closed_form(
-            local_epsilon=local_epsilon, num_reports=2000, delta=delta
+            local_epsilon=local_epsilon, cohort=2000, delta=delta
         )
     except ValueError:
         assert 4000 / (e + 1) < 14 * math.log(4 / delta)
@@ -188,15 +188,13 @@ def test_exact_binary_response(local_epsilon):
 
 def test_renyi_interval_holds_the_divergence_of_the_pair_summed_over_all_counts():
     """Below it everywhere: the pair is an upper bound on what mechanisms attain."""
-    local_epsilon, num_reports, orders = 1.0, 60, np.array([2.0, 8.0, 40.0])
-    lower, upper = single_shuffle.certified_renyi(
-        orders=orders, local_epsilon=local_epsilon, num_reports=num_reports
-    )
+    local_epsilon, cohort, orders = 1.0, 60, np.array([2.0, 8.0, 40.0])
+    lower, upper = single_shuffle.certified_renyi(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     clone, tilt = 2 / (math.e + 1), math.tanh(0.5)
     for order, low, high in zip(orders, lower, upper, strict=True):
         moment = 0.0
-        for c in range(num_reports):
-            mass = math.comb(num_reports - 1, c) * clone**c * (1 - clone) ** (num_reports - 1 - c)
+        for c in range(cohort):
+            mass = math.comb(cohort - 1, c) * clone**c * (1 - clone) ** (cohort - 1 - c)
             heads = np.arange(c + 2)
             sign = np.array([math.comb(c + 1, int(h)) for h in heads]) / 2.0 ** (c + 1)
             ratio = tilt * (2 * heads - c - 1) / (c + 1)

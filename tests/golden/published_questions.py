@@ -18,17 +18,17 @@ from shuffle_plugins.accounting import (
     calibrate_num_steps,
 )
 from shuffle_plugins.accounting.comparison import ALL_PUBLISHED, FEW_PUBLISHED, compare
+from shuffle_plugins.accounting.composition import points
+from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import (
     bbg19,
     check_ins,
     clones,
-    composition,
     efm19,
     rdp_subsampling,
     shuffle_rdp,
     stronger_clones,
     subsampled_rdp,
-    subsampling,
 )
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
@@ -78,29 +78,31 @@ for _name in NAMES:
 # -- one shuffle --------------------------------------------------------------------------------------------
 
 _SHUFFLES: dict[str, Callable[..., Any]] = {
-    "check-ins": check_ins.shuffling,
-    "clones, closed form": clones.closed_form,
-    "clones, numerical": clones.numerical,
-    "clones, 10 categories": partial(clones.k_ary_response, categories=10),
+    "check-ins": check_ins.check_in_shuffle_bound,
+    "clones, closed form": clones.clone_bound,
+    "clones, numerical": lambda *, delta, **shuffle: clones.clone_pair(**shuffle).epsilon(delta),
+    "clones, 10 categories": partial(clones.k_ary_response_bound, categories=10),
     "clones, binary response from below": clones.binary_response_lower,
     "clones, (ε0, δ0)": partial(clones.approximate_ldp, local_delta=1e-12),
-    "erlingsson": efm19.closed_form,
-    "stronger clones, closed form": stronger_clones.closed_form,
-    "stronger clones, numerical": stronger_clones.numerical,
+    "erlingsson": efm19.erlingsson_bound,
+    "stronger clones, closed form": stronger_clones.stronger_clone_bound,
+    "stronger clones, numerical": lambda *, delta, **shuffle: binary_pair(**shuffle).epsilon(delta),
 }
 for _inequality in (bbg19.bennett, bbg19.hoeffding):
     for _randomizer in ("generic", "laplace", "k-ary"):
         _SHUFFLES[f"blanket, {_inequality.__name__}, {_randomizer}"] = (
-            lambda *, local_epsilon, num_reports, delta, inequality=_inequality, kind=_randomizer: (
-                bbg19.shuffling(
+            lambda *, local_epsilon, cohort, delta, inequality=_inequality, kind=_randomizer: (
+                bbg19.blanket_bound(
                     inequality=inequality,
-                    randomizer={
-                        "generic": partial(bbg19.generic, local_epsilon=local_epsilon),
-                        "laplace": partial(bbg19.laplace, local_epsilon=local_epsilon),
-                        "k-ary": partial(bbg19.k_ary_response, local_epsilon=local_epsilon, categories=5),
+                    variable_at={
+                        "generic": partial(bbg19.generic_variable, local_epsilon=local_epsilon),
+                        "laplace": partial(bbg19.laplace_variable, local_epsilon=local_epsilon),
+                        "k-ary": partial(
+                            bbg19.k_ary_response_variable, local_epsilon=local_epsilon, categories=5
+                        ),
                     }[kind],
                     local_epsilon=local_epsilon,
-                    num_reports=num_reports,
+                    cohort=cohort,
                     delta=delta,
                 )
             )
@@ -110,7 +112,7 @@ for _name, _bound in _SHUFFLES.items():
         f"one shuffle: {_name}",
         lambda bound=_bound: {
             f"{level} {reports} {delta}": answer(
-                partial(bound, local_epsilon=level, num_reports=reports, delta=delta)
+                partial(bound, local_epsilon=level, cohort=reports, delta=delta)
             )
             for level in (0.25, 1.0, 3.0)
             for reports in (500, 100_000)
@@ -118,27 +120,32 @@ for _name, _bound in _SHUFFLES.items():
         },
     )
 _CURVES: dict[str, Callable[..., Any]] = {
-    "clones": clones.rdp,
-    "erlingsson": efm19.rdp,
-    "stronger clones": stronger_clones.rdp,
-    "stronger clones, closed form": lambda *, orders, **fields: stronger_clones.renyi_closed_form(
+    "clones": lambda *, orders, **shuffle: clones.clone_pair(**shuffle).rdp(orders),
+    "erlingsson": efm19.erlingsson_rdp,
+    "stronger clones": lambda *, orders, **shuffle: binary_pair(**shuffle).rdp(orders),
+    "stronger clones, closed form": lambda *, orders, **fields: stronger_clones.stronger_clone_rdp_bound(
         orders=orders[:3], **fields
     ),
-    "shuffle RDP, first": shuffle_rdp.upper_bound_1,
-    "shuffle RDP, first, split": partial(shuffle_rdp.upper_bound_1, split=0.3),
-    "shuffle RDP, second": shuffle_rdp.upper_bound_2,
-    "shuffle RDP, corollary": lambda *, orders, **fields: shuffle_rdp.corollary(orders=orders[:2], **fields),
-    "shuffle RDP, from below": shuffle_rdp.lower_bound,
+    "shuffle RDP, first": shuffle_rdp.first_shuffle_rdp,
+    "shuffle RDP, first, split": partial(shuffle_rdp.first_shuffle_rdp, split=0.3),
+    "shuffle RDP, second": shuffle_rdp.second_shuffle_rdp,
+    "shuffle RDP, corollary": lambda *, orders, **fields: shuffle_rdp.shuffle_rdp_corollary(
+        orders=orders[:2], **fields
+    ),
+    "shuffle RDP, from below": shuffle_rdp.shuffle_rdp_lower_bound,
 }
 for _name, _curve in _CURVES.items():
     for _level in (0.25, 1.0, 3.0):
         for _reports in (200, 20_000):
             QUESTIONS.add(
                 f"Rényi curve: {_name}, {_level}, {_reports}",
-                partial(_curve, orders=ORDERS, local_epsilon=_level, num_reports=_reports),
+                partial(_curve, orders=ORDERS, local_epsilon=_level, cohort=_reports),
             )
 for _level in (0.25, 1.0, 3.0):
-    for _name, _curve in {"above": subsampled_rdp.upper_bound, "below": subsampled_rdp.lower_bound}.items():
+    for _name, _curve in {
+        "above": subsampled_rdp.subsampled_rdp_bound,
+        "below": subsampled_rdp.subsampled_rdp_lower_bound,
+    }.items():
         QUESTIONS.add(
             f"subsampled curve: {_name}, {_level}",
             partial(_curve, orders=ORDERS, local_epsilon=_level, population=10_000, cohort=500),
@@ -150,15 +157,13 @@ for _level in (0.25, 1.0, 3.0):
     QUESTIONS.add(
         f"window of check-ins: {_level}",
         lambda e=_level: [
-            check_ins.fixed_window(local_epsilon=e, window=500, participation=p, delta=1e-6)
+            check_ins.check_in_window_bound(local_epsilon=e, window=500, participation=p, delta=1e-6)
             for p in (1.0, 0.3)
         ],
     )
     QUESTIONS.add(
         f"local delta: {_level}",
-        lambda e=_level: clones.local_delta_cost(
-            local_epsilon=e, local_delta=1e-10, num_reports=300, epsilon=0.5
-        ),
+        lambda e=_level: clones.local_delta_cost(local_epsilon=e, local_delta=1e-10, cohort=300, epsilon=0.5),
     )
 _EVERY = range(2, 41)
 QUESTIONS.add(
@@ -181,13 +186,13 @@ QUESTIONS.add(
 QUESTIONS.add(
     "points",
     lambda: {
-        "sampled": subsampling.amplify_by_sampling(epsilon=0.7, delta=1e-6, sampling_rate=0.1),
+        "sampled": points.amplify_by_sampling(epsilon=0.7, delta=1e-6, sampling_rate=0.1),
         "composed": [
-            composition.strong_composition(epsilon=e, num_steps=t, delta_slack=1e-6)
+            points.strong_composition(epsilon=e, num_steps=t, delta_slack=1e-6)
             for e in (0.01, 0.3, 2.0)
             for t in (1, 50, 10_000)
         ],
-        "specific": clones.specific_randomizer(distance=0.4, shared=0.1, num_reports=10_000, delta=1e-6),
+        "specific": clones.specific_randomizer(distance=0.4, shared=0.1, cohort=10_000, delta=1e-6),
     },
 )
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant, ShuffleRound, SumRound
-from shuffle_plugins.accounting.published.clones import numerical
+from shuffle_plugins.accounting.published.clones import clone_pair
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.optim import (
     BudgetExceeded,
@@ -126,7 +126,7 @@ def test_a_permutation_costs_a_quarter_to_a_third_less_than_by_clones(local_epsi
     element = randomizer.shuffle_round(population=10_000, cohort=1, sampling="epoch")
     accountant = ShuffleAccountant()
     accountant.step(element)
-    by_clones, _ = numerical(local_epsilon=local_epsilon, num_reports=10_000, delta=1e-6)
+    by_clones, _ = clone_pair(local_epsilon=local_epsilon, cohort=10_000).epsilon(1e-6)
     assert 0.26 < 1 - accountant.epsilon(1e-6).upper / by_clones < 0.32
 
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from paper_figures.data import Curve, Role
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.published import clones, shuffle_rdp, subsampled_rdp
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi
+from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
 
 Vector = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ class Bound:
 
 def published(name: str, *, called: str = "") -> Bound:
     """A bound of the catalogue."""
-    entry = next(bound for bound in PUBLISHED_BOUNDS if bound.name == name)
+    entry = published_bound(name)
 
     def epsilon(question: Question) -> float:
         return entry.epsilon(
@@ -137,8 +138,8 @@ EFM19_RDP = published("amplification by shuffling, RDP")
 def _closed_form_or_nothing(question: Question) -> float:
     def shuffled(delta: float) -> float:
         try:
-            return clones.closed_form(
-                local_epsilon=question.local_epsilon, num_reports=question.cohort, delta=delta
+            return clones.clone_bound(
+                local_epsilon=question.local_epsilon, cohort=question.cohort, delta=delta
             )
         except ValueError:
             return question.local_epsilon
@@ -163,10 +164,10 @@ CLONES_OR_NOTHING = Bound(
 
 def _paper_split(question: Question) -> float:
     def curve(orders: Vector) -> Vector:
-        return shuffle_rdp.upper_bound_1(
+        return shuffle_rdp.first_shuffle_rdp(
             orders=orders,
             local_epsilon=question.local_epsilon,
-            num_reports=question.cohort,
+            cohort=question.cohort,
             split=_PAPER_SPLIT,
         )
 
@@ -191,8 +192,8 @@ SHUFFLE_RDP_AS_PRINTED = Bound(
 @lru_cache(maxsize=32)
 def _every_order(local_epsilon: float, cohort: int) -> Vector:
     orders = np.arange(2, _LAST_EVERY_ORDER + 1, dtype=np.float64)
-    curve = shuffle_rdp.upper_bound_1(
-        orders=orders, local_epsilon=local_epsilon, num_reports=cohort, split=_PAPER_SPLIT
+    curve = shuffle_rdp.first_shuffle_rdp(
+        orders=orders, local_epsilon=local_epsilon, cohort=cohort, split=_PAPER_SPLIT
     )
     return np.minimum(curve, local_epsilon)
 
@@ -221,7 +222,7 @@ SHUFFLE_RDP_BLUNT = Bound(
 
 def _converted_lower(question: Question) -> float:
     orders = np.unique(np.geomspace(2, _LAST_ORDER, 120).round())
-    rdp = question.num_steps * subsampled_rdp.lower_bound(
+    rdp = question.num_steps * subsampled_rdp.subsampled_rdp_lower_bound(
         orders=orders,
         local_epsilon=question.local_epsilon,
         population=question.population,

@@ -20,7 +20,8 @@ from paper_figures.single_shuffle import (
     certified_renyi,
     vector_curve,
 )
-from shuffle_plugins.accounting.published import check_ins, shuffle_rdp, stronger_clones
+from shuffle_plugins.accounting.pairs.clones import binary_pair
+from shuffle_plugins.accounting.published import check_ins, shuffle_rdp
 from shuffle_plugins.accounting.published import clones as published
 
 _SOURCE = "Feldman, McMillan, Talwar 2021, arXiv 2012.12803"
@@ -38,7 +39,7 @@ _NOBODY = "δ = P[nobody else reports the differing value]"
 @dataclass(frozen=True, slots=True)
 class _Shuffle:
     local_epsilon: float
-    num_reports: int
+    cohort: int
     delta: float
 
 
@@ -100,24 +101,24 @@ def figure_3() -> FigureData:
         title="One shuffle in Rényi divergence, and shuffles composed",
         source=f"{_SOURCE}, Figure 3",
         panels=(
-            _renyi_panel("a", local_epsilon=2.0, num_reports=10_000),
+            _renyi_panel("a", local_epsilon=2.0, cohort=10_000),
             _composition_panel("b", local_epsilon=0.5),
             _composition_panel("c", local_epsilon=2.0),
         ),
     )
 
 
-def _renyi_panel(letter: str, *, local_epsilon: float, num_reports: int) -> Panel:
+def _renyi_panel(letter: str, *, local_epsilon: float, cohort: int) -> Panel:
     orders = np.unique(np.geomspace(2, 30_000, 30).round())
-    lower, upper = certified_renyi(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports)
+    lower, upper = certified_renyi(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
 
     def at(bound: Callable[..., np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
         return lambda order: np.minimum(
-            bound(orders=order, local_epsilon=local_epsilon, num_reports=num_reports), local_epsilon
+            bound(orders=order, local_epsilon=local_epsilon, cohort=cohort), local_epsilon
         )
 
     return Panel(
-        title=f"({letter}) ε0 = {local_epsilon:g}, n = {power(num_reports)}",
+        title=f"({letter}) ε0 = {local_epsilon:g}, n = {power(cohort)}",
         x_name="order α",
         y_name="Rényi divergence",
         x=tuple(orders.tolist()),
@@ -127,21 +128,19 @@ def _renyi_panel(letter: str, *, local_epsilon: float, num_reports: int) -> Pane
                 Role.UPPER,
                 "Girgis et al. 2021 (CCS), Thm 5.3.1, capped at ε0",
                 orders,
-                at(shuffle_rdp.upper_bound_1),
+                at(shuffle_rdp.first_shuffle_rdp),
             ),
-            vector_curve(
-                bounds.CLONES_RDP.name, Role.UPPER, f"{_PAPER}, Sec. 6.1", orders, at(published.rdp)
-            ),
+            vector_curve(bounds.CLONES_RDP.name, Role.UPPER, f"{_PAPER}, Sec. 6.1", orders, at(_clone_rdp)),
             vector_curve(
                 "binary response, exact",
                 Role.LOWER,
                 "Girgis et al. 2021 (CCS), Thm 5.3.3",
                 orders,
-                at(shuffle_rdp.lower_bound),
+                at(shuffle_rdp.shuffle_rdp_lower_bound),
             ),
             *bounds.own_curves(lower=lower.tolist(), upper=upper.tolist()),
         ),
-        parameters={"local_epsilon": local_epsilon, "num_reports": num_reports},
+        parameters={"local_epsilon": local_epsilon, "num_reports": cohort},
         parameters_from=ParametersFrom.CHOSEN,
     )
 
@@ -182,10 +181,10 @@ def _tail_panel() -> Panel:
     marks = []
     for level in _TAIL_LEVELS:
         series = f"ε0 = {level:g}"
-        clone = published.clone_pair(local_epsilon=level, num_reports=_TAIL_REPORTS)
-        own = stronger_clones.binary_pair(local_epsilon=level, num_reports=_TAIL_REPORTS)
+        clone = published.clone_pair(local_epsilon=level, cohort=_TAIL_REPORTS)
+        own = binary_pair(local_epsilon=level, cohort=_TAIL_REPORTS)
         exact = [
-            binary_response_delta(epsilon=share * level, local_epsilon=level, num_reports=_TAIL_REPORTS)
+            binary_response_delta(epsilon=share * level, local_epsilon=level, cohort=_TAIL_REPORTS)
             for share in shares
         ]
         curves += (
@@ -285,8 +284,8 @@ def _level_of(probability: float) -> float:
 def _question(shuffle: _Shuffle) -> Question:
     return Question(
         local_epsilon=shuffle.local_epsilon,
-        population=shuffle.num_reports,
-        cohort=shuffle.num_reports,
+        population=shuffle.cohort,
+        cohort=shuffle.cohort,
         num_steps=1,
         delta=shuffle.delta,
     )
@@ -297,34 +296,37 @@ def _single(bound: bounds.Bound) -> Callable[[_Shuffle], float]:
 
 
 def _closed_form(shuffle: _Shuffle) -> float:
-    return published.closed_form(
-        local_epsilon=shuffle.local_epsilon, num_reports=shuffle.num_reports, delta=shuffle.delta
+    return published.clone_bound(
+        local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
 
 
 def _numerical(shuffle: _Shuffle) -> float:
-    return published.numerical(
-        local_epsilon=shuffle.local_epsilon, num_reports=shuffle.num_reports, delta=shuffle.delta
-    )[1]
+    pair = published.clone_pair(local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort)
+    return pair.upper_epsilon(shuffle.delta)
+
+
+def _clone_rdp(*, orders: np.ndarray, local_epsilon: float, cohort: int) -> np.ndarray:
+    return published.clone_pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
 
 
 def _check_ins(shuffle: _Shuffle) -> float:
-    epsilon = check_ins.shuffling(
-        local_epsilon=shuffle.local_epsilon, num_reports=shuffle.num_reports, delta=shuffle.delta
+    epsilon = check_ins.check_in_shuffle_bound(
+        local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
     return min(epsilon, shuffle.local_epsilon)
 
 
 def _binary_closed_form(shuffle: _Shuffle) -> float:
     epsilon = binary_response_closed_form(
-        local_epsilon=shuffle.local_epsilon, num_reports=shuffle.num_reports, delta=shuffle.delta
+        local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
     return min(epsilon, shuffle.local_epsilon)
 
 
 def _binary_lower(shuffle: _Shuffle) -> float:
     return published.binary_response_lower(
-        local_epsilon=shuffle.local_epsilon, num_reports=shuffle.num_reports, delta=shuffle.delta
+        local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
 
 

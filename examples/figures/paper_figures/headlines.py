@@ -12,7 +12,7 @@ from paper_figures.bounds import Bound, Question
 from paper_figures.data import NEIGHBOURING_RELATION, Role, rounded
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
-from shuffle_plugins.accounting.published.rounds import compose_renyi
+from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,16 +62,15 @@ def _simple_strong_composition(question: Question) -> float:
     if question.cohort != question.population:
         raise ValueError("read this way only at full participation")
     steps, half = question.num_steps, question.delta / 2
-    _, epsilon = clones.numerical(
-        local_epsilon=question.local_epsilon, num_reports=question.cohort, delta=half / steps
-    )
+    pair = clones.clone_pair(local_epsilon=question.local_epsilon, cohort=question.cohort)
+    epsilon = pair.upper_epsilon(half / steps)
     return math.sqrt(2 * steps * math.log(1 / half)) * epsilon + steps * epsilon * math.expm1(epsilon)
 
 
 def _poisson_as_printed(question: Question) -> float:
     def curve(orders: bounds.Vector) -> bounds.Vector:
-        return shuffle_rdp.upper_bound_1(
-            orders=orders, local_epsilon=question.local_epsilon, num_reports=question.cohort, split=0.5
+        return shuffle_rdp.first_shuffle_rdp(
+            orders=orders, local_epsilon=question.local_epsilon, cohort=question.cohort, split=0.5
         )
 
     return compose_renyi(
@@ -81,7 +80,7 @@ def _poisson_as_printed(question: Question) -> float:
         cohort=question.cohort,
         num_steps=question.num_steps,
         delta=question.delta,
-        sampling="poisson",
+        sampling=Sampling.POISSON,
     )
 
 

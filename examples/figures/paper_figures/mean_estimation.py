@@ -193,7 +193,7 @@ def _by_thesis(planes: BitPlanes) -> float:
 
 @lru_cache(maxsize=4096)
 def _renyi(local_epsilon: float) -> np.ndarray:
-    return shuffle_rdp.upper_bound_1(orders=_ORDERS, local_epsilon=local_epsilon, num_reports=_CLIENTS)
+    return shuffle_rdp.first_shuffle_rdp(orders=_ORDERS, local_epsilon=local_epsilon, cohort=_CLIENTS)
 
 
 def _by_bits(planes: BitPlanes) -> float:
@@ -235,7 +235,7 @@ def _clones(error: Callable[[float], float]) -> Callable[[float], float]:
         quiet, loud = 1e-4, math.log(_CLIENTS)
         for _ in range(2 * _HALVINGS):
             middle = (quiet + loud) / 2
-            spent = clones.numerical(local_epsilon=middle, num_reports=_CLIENTS, delta=_DELTA)[1]
+            spent = clones.clone_pair(local_epsilon=middle, cohort=_CLIENTS).upper_epsilon(_DELTA)
             quiet, loud = (middle, loud) if spent <= target else (quiet, middle)
         return error(quiet)
 

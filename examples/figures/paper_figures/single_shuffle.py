@@ -14,13 +14,14 @@ from paper_figures.data import Curve, Role
 from shuffle_plugins.accounting import Sampling, ShuffleRound
 from shuffle_plugins.accounting.composition.renyi import renyi_divergence
 from shuffle_plugins.accounting.losses.distribution import FINE, loss_law
+from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import lower_mixtures
-from shuffle_plugins.accounting.published import shuffle_rdp, stronger_clones
+from shuffle_plugins.accounting.published import shuffle_rdp
 
 Vector = NDArray[np.float64]
 
 
-def certified_renyi(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> tuple[Vector, Vector]:
+def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> tuple[Vector, Vector]:
     """Rényi divergence in the worst case over ε0-LDP randomizers: (attained, certified), shape of ``orders``.
 
     Certified by the binary blanket pair or, where that is smaller, Theorem 5.3.1: at very large orders, where
@@ -30,16 +31,16 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, num_reports: int
     Args:
         orders: whole α ≥ 2.
         local_epsilon: ε0 in nats.
-        num_reports: n.
+        cohort: n.
     """
     upper = np.minimum(
-        stronger_clones.rdp(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports),
-        shuffle_rdp.upper_bound_1(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports),
+        binary_pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders),
+        shuffle_rdp.first_shuffle_rdp(orders=orders, local_epsilon=local_epsilon, cohort=cohort),
     )
     shuffle_round = ShuffleRound(
-        local_epsilon=local_epsilon, population=num_reports, cohort=num_reports, sampling=Sampling.FULL
+        local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling=Sampling.FULL
     )
-    lower = shuffle_rdp.lower_bound(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports)
+    lower = shuffle_rdp.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     for mixture in lower_mixtures(shuffle_round).values():
         law = loss_law(mixture, kind="lower", resolution=FINE)
         for side in (law, law.reversed()):
@@ -47,20 +48,20 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, num_reports: int
     return np.minimum(lower, upper), upper
 
 
-def binary_response_delta(*, epsilon: float, local_epsilon: float, num_reports: int) -> float:
+def binary_response_delta(*, epsilon: float, local_epsilon: float, cohort: int) -> float:
     """δ of one shuffle of binary randomized response, everybody else holding 0, summed term by term.
 
     The larger of the two directions.
     """
-    ones = np.arange(num_reports + 1, dtype=np.float64)
+    ones = np.arange(cohort + 1, dtype=np.float64)
     success = 1 / (math.exp(local_epsilon) + 1)
-    log_mass = stats.binom.logpmf(ones, num_reports, success)
-    odds = (ones * math.exp(local_epsilon) + (num_reports - ones) * math.exp(-local_epsilon)) / num_reports
+    log_mass = stats.binom.logpmf(ones, cohort, success)
+    odds = (ones * math.exp(local_epsilon) + (cohort - ones) * math.exp(-local_epsilon)) / cohort
     both = (odds - math.exp(epsilon), 1 - math.exp(epsilon) * odds)
     return max(_log_weighted(log_mass, gain) for gain in both)
 
 
-def binary_response_closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
+def binary_response_closed_form(*, local_epsilon: float, cohort: int, delta: float) -> float:
     r"""ε of one shuffle of binary randomized response: Cheu, Smith, Ullman, Zeber, Zhilyaev 2019, Thm 4.11.
 
     With λ = 2n/(e^ε0 + 1) expected uniform reports and s = λ − √(2λ·log(2/δ)),
@@ -70,11 +71,11 @@ def binary_response_closed_form(*, local_epsilon: float, num_reports: int, delta
     Raises:
         ValueError: where λ is smaller.
     """
-    uniform = 2 * num_reports / (math.exp(local_epsilon) + 1)
+    uniform = 2 * cohort / (math.exp(local_epsilon) + 1)
     if uniform < 14 * math.log(4 / delta):
         raise ValueError("the closed form for binary response needs 2n/(e^ε0 + 1) >= 14·log(4/δ)")
     kept = uniform - math.sqrt(2 * uniform * math.log(2 / delta))
-    return math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / num_reports)
+    return math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / cohort)
 
 
 def vector_curve(

@@ -25,10 +25,10 @@ _SINGLE = 1e-6
 _COMPOSED = 1e-8
 
 _RENYI: tuple[tuple[str, Role, str, Callable[..., np.ndarray]], ...] = (
-    ("amplification by shuffling, RDP", Role.UPPER, "Erlingsson et al. 2019, Remark 1", efm19.rdp),
-    ("shuffle RDP, second bound", Role.UPPER, "Thm 5.3.2", shuffle_rdp.upper_bound_2),
-    ("shuffle RDP, best c", Role.UPPER, "Thm 5.3.1", shuffle_rdp.upper_bound_1),
-    ("binary response, exact", Role.LOWER, "Thm 5.3.3", shuffle_rdp.lower_bound),
+    ("amplification by shuffling, RDP", Role.UPPER, "Erlingsson et al. 2019, Remark 1", efm19.erlingsson_rdp),
+    ("shuffle RDP, second bound", Role.UPPER, "Thm 5.3.2", shuffle_rdp.second_shuffle_rdp),
+    ("shuffle RDP, best c", Role.UPPER, "Thm 5.3.1", shuffle_rdp.first_shuffle_rdp),
+    ("binary response, exact", Role.LOWER, "Thm 5.3.3", shuffle_rdp.shuffle_rdp_lower_bound),
 )
 
 
@@ -38,10 +38,10 @@ def figure_5_2() -> FigureData:
         title="One shuffle in Rényi divergence",
         source=f"{_SOURCE}, Figure 5.2",
         panels=(
-            _orders_panel("a", local_epsilon=0.5, num_reports=10**6),
-            _orders_panel("b", local_epsilon=2.0, num_reports=10**6),
-            _orders_panel("c", local_epsilon=2.0, num_reports=10**4),
-            _levels_panel("d", order=8, num_reports=10**6),
+            _orders_panel("a", local_epsilon=0.5, cohort=10**6),
+            _orders_panel("b", local_epsilon=2.0, cohort=10**6),
+            _orders_panel("c", local_epsilon=2.0, cohort=10**4),
+            _levels_panel("d", order=8, cohort=10**6),
             _sizes_panel("e", order=8, local_epsilon=0.5),
             _sizes_panel("f", order=8, local_epsilon=2.0),
         ),
@@ -54,8 +54,8 @@ def figure_5_3() -> FigureData:
         title="One shuffle in (ε, δ)",
         source=f"{_SOURCE}, Figure 5.3",
         panels=(
-            _single_panel("a", num_reports=10**4),
-            _single_panel("b", num_reports=10**6),
+            _single_panel("a", cohort=10**4),
+            _single_panel("b", cohort=10**6),
             _single_panel("c", local_epsilon=0.5),
             _single_panel("d", local_epsilon=2.0),
         ),
@@ -129,16 +129,16 @@ def figure_5_6() -> FigureData:
     )
 
 
-def _orders_panel(letter: str, *, local_epsilon: float, num_reports: int) -> Panel:
+def _orders_panel(letter: str, *, local_epsilon: float, cohort: int) -> Panel:
     """Rényi divergence against the order."""
     orders = np.unique(np.geomspace(2, 100_000, 28).round())
-    lower, upper = certified_renyi(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports)
+    lower, upper = certified_renyi(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
 
     def at(bound: Callable[..., np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda order: bound(orders=order, local_epsilon=local_epsilon, num_reports=num_reports)
+        return lambda order: bound(orders=order, local_epsilon=local_epsilon, cohort=cohort)
 
     return Panel(
-        title=f"({letter}) ε0 = {local_epsilon:g}, n = {power(num_reports)}",
+        title=f"({letter}) ε0 = {local_epsilon:g}, n = {power(cohort)}",
         x_name="order α",
         y_name="Rényi divergence",
         x=tuple(orders.tolist()),
@@ -146,20 +146,20 @@ def _orders_panel(letter: str, *, local_epsilon: float, num_reports: int) -> Pan
             *(vector_curve(name, role, source, orders, at(bound)) for name, role, source, bound in _RENYI),
             *bounds.own_curves(lower=lower.tolist(), upper=upper.tolist()),
         ),
-        parameters={"local_epsilon": local_epsilon, "num_reports": num_reports},
+        parameters={"local_epsilon": local_epsilon, "num_reports": cohort},
         parameters_from=ParametersFrom.CHOSEN,
     )
 
 
-def _levels_panel(letter: str, *, order: int, num_reports: int) -> Panel:
+def _levels_panel(letter: str, *, order: int, cohort: int) -> Panel:
     """Rényi divergence against ε0."""
     return Panel(
-        title=f"({letter}) α = {order}, n = {power(num_reports)}",
+        title=f"({letter}) α = {order}, n = {power(cohort)}",
         x_name="ε0",
         y_name="Rényi divergence",
         x=_LEVELS,
-        curves=_at_order(order, [(level, num_reports) for level in _LEVELS]),
-        parameters={"order": order, "num_reports": num_reports},
+        curves=_at_order(order, [(level, cohort) for level in _LEVELS]),
+        parameters={"order": order, "num_reports": cohort},
         parameters_from=ParametersFrom.CHOSEN,
         log_x=False,
     )
@@ -185,23 +185,20 @@ def _at_order(order: int, settings: list[tuple[float, int]]) -> tuple[Curve, ...
             role=role,
             source=source,
             values=tuple(
-                float(bound(orders=[order], local_epsilon=level, num_reports=size)[0])
-                for level, size in settings
+                float(bound(orders=[order], local_epsilon=level, cohort=size)[0]) for level, size in settings
             ),
         )
         for name, role, source, bound in _RENYI
     ]
-    own = [certified_renyi(orders=[order], local_epsilon=level, num_reports=size) for level, size in settings]
+    own = [certified_renyi(orders=[order], local_epsilon=level, cohort=size) for level, size in settings]
     lower, upper = ([float(each[side][0]) for each in own] for side in (0, 1))
     return (*found, *bounds.own_curves(lower=lower, upper=upper))
 
 
-def _single_panel(
-    letter: str, *, local_epsilon: float | None = None, num_reports: int | None = None
-) -> Panel:
+def _single_panel(letter: str, *, local_epsilon: float | None = None, cohort: int | None = None) -> Panel:
     """ε of one shuffle against ε0 or against n, whichever is left out."""
     levels = _LEVELS if local_epsilon is None else (local_epsilon,)
-    sizes = _SIZES if num_reports is None else (num_reports,)
+    sizes = _SIZES if cohort is None else (cohort,)
     questions = [
         Question(local_epsilon=level, population=size, cohort=size, num_steps=1, delta=_SINGLE)
         for level in levels

@@ -7,7 +7,8 @@ W ~ ω/γ. With independent copies of the *privacy amplification variable*
 
 and M ~ Bin(n, γ), the shuffle's hockey-stick divergence is at most E[(L_1 + … + L_M)₊]/(γ·n) (Lemma 5.3).
 The paper bounds it by Hoeffding's or by Bennett's inequality from a few numbers about L. Evaluating it
-exactly is what :mod:`~shuffle_plugins.accounting.pairs.counts` does, for a's own blanket or the worst one.
+exactly is what :mod:`~shuffle_plugins.accounting.pairs.counts` does, for a randomizer's own blanket or the
+worst one.
 """
 
 from __future__ import annotations
@@ -15,18 +16,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.published.arguments import check_reports
-from shuffle_plugins.accounting.published.rounds import compose_points
+from shuffle_plugins.core import checks
 
-_LARGEST_LOCAL_EPSILON = 100.0
-_CERTIFY = 1e-10
-_SMALL = 1e-2
-_SMALLEST = 1e-290
+_LARGEST_LOCAL_EPSILON = 100.0  # e^3ε0 still fits a double
+_CERTIFY = 1e-10  # relative step past a root, to where the inequality holds in floating point too
+_SMALL = 1e-2  # below it a series keeps the digits that (1 + u)·log(1 + u) − u cancels
+_SMALLEST = 1e-290  # below it expm1 of a growth would be subnormal
 
-Randomizer = Callable[[float], "AmplificationVariable"]
+VariableAt = Callable[[float], "AmplificationVariable"]
 Inequality = Callable[["AmplificationVariable", int], float]
 
 
@@ -49,7 +48,7 @@ class AmplificationVariable:
     second_moment: float
 
 
-def generic(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
+def generic_variable(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
     r"""L of any ε0-LDP randomizer (Lemma 5.5): γ ≥ e^−ε0, and at most 1 where more is worse.
 
     L ≤ e^ε0(1 − e^(ε−2ε0)), range (e^ε + 1)(e^ε0 − e^−ε0), E[L²] ≤ e^ε0(e^2ε + 1) − 2e^(ε−3ε0).
@@ -72,7 +71,9 @@ def generic(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
     )
 
 
-def k_ary_response(epsilon: float, *, local_epsilon: float, categories: int) -> AmplificationVariable:
+def k_ary_response_variable(
+    epsilon: float, *, local_epsilon: float, categories: int
+) -> AmplificationVariable:
     r"""L of K-ary randomized response, exactly: γ(1 − e^ε) + (1 − γ)K·{1, −e^ε, 0}, γ = K/(e^ε0 + K − 1).
 
     Args:
@@ -84,8 +85,7 @@ def k_ary_response(epsilon: float, *, local_epsilon: float, categories: int) -> 
         ValueError: if an argument is out of range.
     """
     _check_point(epsilon, local_epsilon)
-    if categories < 2:
-        raise ValueError(f"categories must be at least 2, got {categories!r}")
+    checks.whole("categories", categories, at_least=2)
     e, size = math.exp(epsilon), math.exp(local_epsilon) + categories - 1
     blanket, deficit = categories / size, math.expm1(epsilon)
     telling = math.expm1(local_epsilon) / size * categories
@@ -98,7 +98,7 @@ def k_ary_response(epsilon: float, *, local_epsilon: float, categories: int) -> 
     )
 
 
-def laplace(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
+def laplace_variable(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
     r"""L of the Laplace mechanism with scale 1/ε0 on [0, 1], at the records 0 and 1: γ = e^{−ε0/2}.
 
     Args:
@@ -121,24 +121,24 @@ def laplace(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
     )
 
 
-def hoeffding(variable: AmplificationVariable, num_reports: int) -> float:
+def hoeffding(variable: AmplificationVariable, cohort: int) -> float:
     r"""log of a bound on δ by Hoeffding's inequality, b²/(4γna)·(1 − γ(1 − e^{−2a²/b²}))^n.
 
     a is the deficit, b the spread; infinite at ε = 0.
 
     Args:
         variable: L at some ε.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
     """
     if variable.deficit == 0:
         return math.inf
     square = (variable.deficit / variable.spread) ** 2
     log_factor = 2 * math.log(variable.spread) - math.log(4 * variable.deficit)
-    log_power = num_reports * math.log1p(variable.blanket * math.expm1(-2 * square))
-    return log_factor + log_power - math.log(variable.blanket * num_reports)
+    log_power = cohort * math.log1p(variable.blanket * math.expm1(-2 * square))
+    return log_factor + log_power - math.log(variable.blanket * cohort)
 
 
-def bennett(variable: AmplificationVariable, num_reports: int) -> float:
+def bennett(variable: AmplificationVariable, cohort: int) -> float:
     r"""log of a bound on δ by Bennett's inequality, b/(γn·log(1 + u))·((1 − γ + γe^−κ)^n − (1 − γ)^n).
 
     b is the largest L, c the second moment, u = ab/c, κ = (c/b²)((1 + u)log(1 + u) − u): Chernoff's bound on
@@ -147,30 +147,30 @@ def bennett(variable: AmplificationVariable, num_reports: int) -> float:
 
     Args:
         variable: L at some ε.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
     """
     if variable.deficit == 0:
         return math.inf
     b, c = variable.largest, variable.second_moment
     u = variable.deficit * b / c
     rate = c / b**2 * _bennett_phi(u)
-    log_factor = math.log(b) - math.log(math.log1p(u)) - math.log(variable.blanket * num_reports)
-    log_some = num_reports * math.log1p(variable.blanket * math.expm1(-rate))
+    log_factor = math.log(b) - math.log(math.log1p(u)) - math.log(variable.blanket * cohort)
+    log_some = cohort * math.log1p(variable.blanket * math.expm1(-rate))
     if variable.blanket == 1:
         return log_factor + log_some
     # less M = 0, which contributes nothing: the ratio of the two powers is (1 + γe^−κ/(1 − γ))^n
     log_odds = math.log(variable.blanket) - rate - math.log1p(-variable.blanket)
-    growth = num_reports * math.log1p(math.exp(log_odds))
-    share = math.log(-math.expm1(-growth)) if growth > _SMALLEST else math.log(num_reports) + log_odds
+    growth = cohort * math.log1p(math.exp(log_odds))
+    share = math.log(-math.expm1(-growth)) if growth > _SMALLEST else math.log(cohort) + log_odds
     return log_factor + log_some + share
 
 
-def shuffling(
+def blanket_bound(
     *,
     inequality: Inequality,
-    randomizer: Randomizer,
+    variable_at: VariableAt,
     local_epsilon: float,
-    num_reports: int,
+    cohort: int,
     delta: float,
 ) -> float:
     """ε of one shuffle: the smallest at which an inequality's bound on δ is at most δ, or ε0.
@@ -182,9 +182,9 @@ def shuffling(
 
     Args:
         inequality: :func:`hoeffding` or :func:`bennett`.
-        randomizer: gives L as a function of ε in [0, ε0).
+        variable_at: gives L as a function of ε in [0, ε0).
         local_epsilon: ε0 in (0, 100], nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
         delta: in (0, 1].
 
     Returns:
@@ -193,14 +193,13 @@ def shuffling(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_reports(num_reports)
-    if not 0 < delta <= 1:
-        raise ValueError(f"delta must be in (0, 1], got {delta!r}")
+    checks.whole("cohort", cohort)
+    checks.number("delta", delta, above=0, at_most=1)
     _check_point(0.0, local_epsilon)
     largest = local_epsilon * (1 - 1e-9)
 
     def excess(epsilon: float) -> float:
-        found = inequality(randomizer(epsilon), num_reports) - math.log(delta)
+        found = inequality(variable_at(epsilon), cohort) - math.log(delta)
         return min(max(found, -1e6), 1e6)
 
     if excess(largest) > 0:
@@ -215,90 +214,6 @@ def shuffling(
     return min(root * (1 + step), largest)
 
 
-def bennett_epsilon(
-    *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
-) -> float:
-    """Bennett's bound for every ε0-LDP randomizer, amplified by k-of-n sampling, composed strongly.
-
-    Args:
-        local_epsilon: ε0 in (0, 100], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return _composed(
-        bennett,
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
-def hoeffding_epsilon(
-    *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
-) -> float:
-    """Hoeffding's bound for every ε0-LDP randomizer, amplified by k-of-n sampling, composed strongly.
-
-    Args:
-        local_epsilon: ε0 in (0, 100], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return _composed(
-        hoeffding,
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
-def _composed(
-    inequality: Inequality,
-    *,
-    local_epsilon: float,
-    population: int,
-    cohort: int,
-    num_steps: int,
-    delta: float,
-) -> float:
-    def shuffled(shuffle_delta: float) -> float:
-        return shuffling(
-            inequality=inequality,
-            randomizer=partial(generic, local_epsilon=local_epsilon),
-            local_epsilon=local_epsilon,
-            num_reports=cohort,
-            delta=shuffle_delta,
-        )
-
-    return compose_points(
-        shuffled=shuffled,
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
 def _bennett_phi(u: float) -> float:
     """(1 + u)·log(1 + u) − u, at least as a bound from below."""
     if u < _SMALL:
@@ -307,7 +222,6 @@ def _bennett_phi(u: float) -> float:
 
 
 def _check_point(epsilon: float, local_epsilon: float) -> None:
-    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
-        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
     if not 0 <= epsilon < local_epsilon:
         raise ValueError(f"epsilon must be in [0, local_epsilon), got {epsilon!r}")

@@ -1,14 +1,21 @@
 """Every published bound on T rounds of the subsampled shuffle, behind one signature.
 
 The question is always the package's own: k of n clients without replacement (k = n: all of them), one ε0-LDP
-randomizer per round, shuffled, T adaptively composed rounds, replace-one neighbours, one δ.
+randomizer per round, shuffled, T adaptively composed rounds, replace-one neighbours, one δ. A paper's module
+gives its bound on one round; :class:`Composition` says how T of them are composed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import Any
 
+from shuffle_plugins.accounting.composition.points import check_rounds, compose_points
+from shuffle_plugins.accounting.numerics.orders import Vector
+from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.published import (
     bbg19,
     check_ins,
@@ -18,15 +25,22 @@ from shuffle_plugins.accounting.published import (
     stronger_clones,
     subsampled_rdp,
 )
+from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi, compose_sampled_renyi
+from shuffle_plugins.accounting.rounds.shuffle import Sampling
 
 
-class RoundsBound(Protocol):
-    """ε in nats of T rounds; raises ValueError where the theorem behind it says nothing."""
+class Composition(StrEnum):
+    """What a paper bounds of a round, and hence how rounds are sampled and composed.
 
-    def __call__(
-        self, *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
-    ) -> float:
-        """ε of T rounds."""
+    Attributes:
+        POINTS: ε of one shuffle at any δ; amplified by sampling (Ullman), composed strongly.
+        RENYI: the Rényi curve of one shuffle; amplified by sampling, added up, converted.
+        SAMPLED_RENYI: the Rényi curve of a round, sampling included; added up, converted.
+    """
+
+    POINTS = "points"
+    RENYI = "Rényi curves"
+    SAMPLED_RENYI = "Rényi curves of sampled rounds"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +50,12 @@ class PublishedBound:
     Attributes:
         name: unique, in words.
         source: paper and theorem, and what composes it.
-        epsilon: the bound.
+        bound: the paper's bound, a function of ``local_epsilon``, ``cohort`` and, by ``compose``: of
+            ``delta``, giving ε (points); of ``orders``, giving divergences (Rényi curves); of ``orders`` and
+            ``population`` (Rényi curves of sampled rounds). It raises ValueError where the theorem behind it
+            says nothing.
+        compose: how.
+        sampling: the theorem that amplifies Rényi curves, k of n without replacement or Poisson's.
         valid: whether it is an upper bound for the question asked.
         adaptive: whether it also covers a round of everybody in random order in which inputs and randomizers
             follow from earlier reports: an epoch.
@@ -45,10 +64,114 @@ class PublishedBound:
 
     name: str
     source: str
-    epsilon: RoundsBound
+    bound: Callable[..., Any]
+    compose: Composition
+    sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
     valid: bool = True
     adaptive: bool = False
     note: str = ""
+
+    def epsilon(
+        self, *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
+    ) -> float:
+        """ε of T rounds.
+
+        Args:
+            local_epsilon: ε0 > 0 in nats.
+            population: n.
+            cohort: k ≤ n, reports shuffled together; k = n is full participation.
+            num_steps: T ≥ 1.
+            delta: total δ in (0, 1).
+
+        Returns:
+            ε in nats for replace-one neighbours, never above T·ε0.
+
+        Raises:
+            ValueError: if an argument is out of range, or in a range in which the theorem says nothing.
+        """
+        rounds: dict[str, Any] = {
+            "local_epsilon": local_epsilon,
+            "population": population,
+            "cohort": cohort,
+            "num_steps": num_steps,
+            "delta": delta,
+        }
+        check_rounds(**rounds)
+        if self.compose is Composition.POINTS:
+            return compose_points(
+                shuffled=lambda shuffle_delta: self.bound(
+                    local_epsilon=local_epsilon, cohort=cohort, delta=shuffle_delta
+                ),
+                **rounds,
+            )
+        if self.compose is Composition.RENYI:
+            curve = _curve(self.bound, local_epsilon, cohort)
+            return compose_renyi(curve=curve, sampling=self.sampling, **rounds)
+        return compose_sampled_renyi(
+            curve=lambda orders: self.bound(
+                orders=orders, local_epsilon=local_epsilon, population=population, cohort=cohort
+            ),
+            **rounds,
+        )
+
+
+def published_bound(name: str) -> PublishedBound:
+    """The bound of this name.
+
+    Raises:
+        ValueError: if no published bound is called so.
+    """
+    for bound in PUBLISHED_BOUNDS:
+        if bound.name == name:
+            return bound
+    raise ValueError(
+        f"no published bound is called {name!r}; there are {[bound.name for bound in PUBLISHED_BOUNDS]}"
+    )
+
+
+@lru_cache(maxsize=256)
+def _curve(bound: Callable[..., Vector], local_epsilon: float, cohort: int) -> Callable[[Vector], Vector]:
+    """One and the same object for one and the same shuffle, so that its values are computed once."""
+    return lambda orders: bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
+
+
+def _point_of_pair(
+    pair: Callable[..., ClonePair], *, local_epsilon: float, cohort: int, delta: float
+) -> float:
+    """ε of a clone pair, rounded up."""
+    return pair(local_epsilon=local_epsilon, cohort=cohort).upper_epsilon(delta)
+
+
+def _curve_of_pair(
+    pair: Callable[..., ClonePair], *, orders: Vector, local_epsilon: float, cohort: int
+) -> Vector:
+    """Rényi divergences of a clone pair, rounded up."""
+    return pair(local_epsilon=local_epsilon, cohort=cohort).rdp(orders)
+
+
+def _second_shuffle_rdp(*, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
+    """The second bound; below order 2 it is silent, but divergences do not fall with the order."""
+    return shuffle_rdp.second_shuffle_rdp(orders=orders.clip(2.0), local_epsilon=local_epsilon, cohort=cohort)
+
+
+def _generic_blanket_bound(
+    inequality: bbg19.Inequality, *, local_epsilon: float, cohort: int, delta: float
+) -> float:
+    """An inequality on the privacy blanket of any ε0-LDP randomizer."""
+    return bbg19.blanket_bound(
+        inequality=inequality,
+        variable_at=partial(bbg19.generic_variable, local_epsilon=local_epsilon),
+        local_epsilon=local_epsilon,
+        cohort=cohort,
+        delta=delta,
+    )
+
+
+def _erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
+    """Theorem 7; above its largest δ, its value there: a bound at a smaller δ is one at a larger δ."""
+    return efm19.erlingsson_bound(
+        local_epsilon=local_epsilon, cohort=cohort, delta=min(delta, efm19.LARGEST_DELTA)
+    )
 
 
 _POINTS = "sampling (Ullman), strong composition (KOV 2015)"
@@ -63,93 +186,109 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
     PublishedBound(
         name="subsampled shuffle RDP, published",
         source="Girgis et al. 2021, Thm 1",
-        epsilon=subsampled_rdp.epsilon,
+        bound=subsampled_rdp.subsampled_rdp_bound,
+        compose=Composition.SAMPLED_RENYI,
         note=_DISCRETE,
     ),
     PublishedBound(
         name="shuffle RDP, first bound",
         source=f"Girgis et al. 2021 (CCS), Thm 5.3.1, {_RENYI}",
-        epsilon=shuffle_rdp.epsilon,
+        bound=shuffle_rdp.first_shuffle_rdp,
+        compose=Composition.RENYI,
         note=_DISCRETE,
     ),
     PublishedBound(
         name="shuffle RDP, second bound",
         source=f"Girgis et al. 2021 (CCS), Thm 5.3.2, {_RENYI}",
-        epsilon=shuffle_rdp.epsilon_2,
+        bound=_second_shuffle_rdp,
+        compose=Composition.RENYI,
         note=_DISCRETE,
     ),
     PublishedBound(
         name="shuffle RDP, Poisson sampling",
         source="Girgis et al. 2021 (CCS), Thm 5.3.1, sampling by Zhu and Wang 2019, RDP",
-        epsilon=shuffle_rdp.poisson_epsilon,
+        bound=shuffle_rdp.first_shuffle_rdp,
+        compose=Composition.RENYI,
+        sampling=Sampling.POISSON,
         valid=False,
         note="its sampling theorem is for Poisson cohorts and add/remove neighbours, not for replace-one",
     ),
     PublishedBound(
         name="clones, closed form",
         source="Feldman et al. 2021, Thm 3.1, composed",
-        epsilon=clones.epsilon,
+        bound=clones.clone_bound,
+        compose=Composition.POINTS,
         adaptive=True,
     ),
     PublishedBound(
         name="clones, numerical",
         source=f"Feldman et al. 2021, Thm 3.2 and App. F, {_POINTS}",
-        epsilon=clones.numerical_epsilon,
+        bound=partial(_point_of_pair, clones.clone_pair),
+        compose=Composition.POINTS,
         adaptive=True,
     ),
     PublishedBound(
         name="clones, RDP",
         source=f"Feldman et al. 2021, Sec. 6.1, {_RENYI}",
-        epsilon=clones.rdp_epsilon,
+        bound=partial(_curve_of_pair, clones.clone_pair),
+        compose=Composition.RENYI,
         adaptive=True,
     ),
     PublishedBound(
         name="stronger clones, closed form",
         source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
-        epsilon=stronger_clones.epsilon,
+        bound=stronger_clones.stronger_clone_bound,
+        compose=Composition.POINTS,
         adaptive=True,
         note=f"{_CLAIM_2}, because it lies above that pair",
     ),
     PublishedBound(
         name="stronger clones, numerical",
         source=f"Feldman et al. 2022, binary pair, {_POINTS}",
-        epsilon=stronger_clones.numerical_epsilon,
+        bound=partial(_point_of_pair, binary_pair),
+        compose=Composition.POINTS,
         adaptive=True,
         note=_CLAIM_2,
     ),
     PublishedBound(
         name="stronger clones, RDP",
         source=f"Feldman et al. 2022, binary pair, {_RENYI}",
-        epsilon=stronger_clones.rdp_epsilon,
+        bound=partial(_curve_of_pair, binary_pair),
+        compose=Composition.RENYI,
         adaptive=True,
         note=_CLAIM_2,
     ),
     PublishedBound(
         name="privacy blanket, Bennett",
         source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        epsilon=bbg19.bennett_epsilon,
+        bound=partial(_generic_blanket_bound, bbg19.bennett),
+        compose=Composition.POINTS,
     ),
     PublishedBound(
         name="privacy blanket, Hoeffding",
         source=f"Balle et al. 2019, generic blanket, {_POINTS}",
-        epsilon=bbg19.hoeffding_epsilon,
+        bound=partial(_generic_blanket_bound, bbg19.hoeffding),
+        compose=Composition.POINTS,
     ),
     PublishedBound(
         name="random check-ins, shuffling",
         source=f"Balle et al. 2020, Thm 5.1, {_POINTS}",
-        epsilon=check_ins.epsilon,
+        bound=check_ins.check_in_shuffle_bound,
+        compose=Composition.POINTS,
         adaptive=True,
     ),
     PublishedBound(
         name="amplification by shuffling",
         source=f"Erlingsson et al. 2019, Thm 7, {_POINTS}",
-        epsilon=efm19.epsilon,
+        bound=_erlingsson_bound,
+        compose=Composition.POINTS,
         adaptive=True,
     ),
     PublishedBound(
         name="amplification by shuffling, RDP",
         source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
-        epsilon=efm19.rdp_epsilon,
+        bound=efm19.erlingsson_rdp,
+        compose=Composition.RENYI,
         adaptive=True,
     ),
 )

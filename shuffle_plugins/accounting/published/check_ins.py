@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 
-from shuffle_plugins.accounting.published.rounds import compose_points
+from shuffle_plugins.core import checks
 
-_LARGEST_LOCAL_EPSILON = 100.0
+_LARGEST_LOCAL_EPSILON = 100.0  # e^3ε0 still fits a double
 
 
-def shuffling(*, local_epsilon: float, num_reports: int, delta: float) -> float:
+def check_in_shuffle_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
     r"""ε of one shuffle: Theorem 5.1 (replace-one).
 
         ε = e^3ε0·(e^ε0 − 1)²/(2n) + e^{3ε0/2}·(e^ε0 − 1)·√(2·log(1/δ)/n)
@@ -27,7 +27,7 @@ def shuffling(*, local_epsilon: float, num_reports: int, delta: float) -> float:
 
     Args:
         local_epsilon: ε0 in (0, 100], nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
         delta: in (0, 1].
 
     Returns:
@@ -36,12 +36,14 @@ def shuffling(*, local_epsilon: float, num_reports: int, delta: float) -> float:
     Raises:
         ValueError: if an argument is out of range.
     """
-    _check(local_epsilon=local_epsilon, slots=num_reports, delta=delta, name="num_reports")
-    spread = math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(num_reports)
+    _check(local_epsilon=local_epsilon, slots=cohort, delta=delta, name="cohort")
+    spread = math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(cohort)
     return spread**2 / 2 + spread * math.sqrt(2 * math.log(1 / delta))
 
 
-def fixed_window(*, local_epsilon: float, window: int, participation: float = 1.0, delta: float) -> float:
+def check_in_window_bound(
+    *, local_epsilon: float, window: int, participation: float = 1.0, delta: float
+) -> float:
     r"""ε of random check-ins into a fixed window of m slots: Theorem 3.2 (replace-one).
 
         ε = p0²·e^ε0·(e^ε0 − 1)²/(2m) + p0·(e^ε0 − 1)·√(2·e^ε0·log(1/δ)/m)
@@ -62,44 +64,12 @@ def fixed_window(*, local_epsilon: float, window: int, participation: float = 1.
         ValueError: if an argument is out of range.
     """
     _check(local_epsilon=local_epsilon, slots=window, delta=delta, name="window")
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must be in (0, 1], got {participation!r}")
+    checks.number("participation", participation, above=0, at_most=1)
     spread = participation * math.exp(local_epsilon / 2) * math.expm1(local_epsilon) / math.sqrt(window)
     return spread**2 / 2 + spread * math.sqrt(2 * math.log(1 / delta))
 
 
-def epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """Theorem 5.1 on the cohort, amplified by k-of-n sampling, composed over T rounds by strong composition.
-
-    Args:
-        local_epsilon: ε0 in (0, 100], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return compose_points(
-        shuffled=lambda shuffle_delta: shuffling(
-            local_epsilon=local_epsilon, num_reports=cohort, delta=shuffle_delta
-        ),
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
 def _check(*, local_epsilon: float, slots: int, delta: float, name: str) -> None:
-    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
-        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    if slots < 1:
-        raise ValueError(f"{name} must be positive, got {slots!r}")
-    if not 0 < delta <= 1:
-        raise ValueError(f"delta must be in (0, 1], got {delta!r}")
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.whole(name, slots)
+    checks.number("delta", delta, above=0, at_most=1)

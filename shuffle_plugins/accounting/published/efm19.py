@@ -11,21 +11,24 @@ import math
 
 from numpy.typing import ArrayLike
 
-from shuffle_plugins.accounting.published.arguments import Vector, check_reports, real_orders
-from shuffle_plugins.accounting.published.rounds import compose_points, compose_renyi
+from shuffle_plugins.accounting.numerics.orders import Vector, real_orders
+from shuffle_plugins.core import checks
 
-_LARGEST_LOCAL_EPSILON = 100.0
-_FEWEST_REPORTS = 1000
+LARGEST_DELTA = 0.01
+"""δ up to which Theorem 7 is stated."""
+
+_LARGEST_LOCAL_EPSILON = 100.0  # e^4ε0·(e^ε0 − 1)² still fits a double
+_SMALLEST_COHORT = 1000
 
 
-def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> float:
+def erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
     r"""ε of one shuffle: Theorem 7, ε = 12·ε0·√(log(1/δ)/n).
 
     12 times the binary blanket pair's ε at ε0 = 0.5 and n = 10⁴…10⁶, 15 times at ε0 = 0.1.
 
     Args:
         local_epsilon: ε0 in (0, 1/2], nats.
-        num_reports: n ≥ 1000.
+        cohort: n ≥ 1000.
         delta: in (0, 1/100].
 
     Returns:
@@ -36,14 +39,14 @@ def closed_form(*, local_epsilon: float, num_reports: int, delta: float) -> floa
     """
     if not 0 < local_epsilon <= 0.5:
         raise ValueError(f"Theorem 7 needs local_epsilon in (0, 1/2], got {local_epsilon!r}")
-    if num_reports < _FEWEST_REPORTS:
-        raise ValueError(f"Theorem 7 needs at least {_FEWEST_REPORTS} reports, got {num_reports!r}")
-    if not 0 < delta <= 0.01:
+    if cohort < _SMALLEST_COHORT:
+        raise ValueError(f"Theorem 7 needs at least {_SMALLEST_COHORT} reports, got {cohort!r}")
+    if not 0 < delta <= LARGEST_DELTA:
         raise ValueError(f"Theorem 7 needs delta in (0, 1/100], got {delta!r}")
-    return 12 * local_epsilon * math.sqrt(math.log(1 / delta) / num_reports)
+    return 12 * local_epsilon * math.sqrt(math.log(1 / delta) / cohort)
 
 
-def rdp(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
+def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
     r"""Rényi divergence of one shuffle at most: Remark 1, ε(α) = 2·α·e^4ε0·(e^ε0 − 1)²/n.
 
     At small divergences 2(e^ε0 + 1)·e^4ε0 times the binary blanket pair's.
@@ -51,7 +54,7 @@ def rdp(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
     Args:
         orders: real α > 1, shape (m,).
         local_epsilon: ε0 in (0, 100], nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,). Not capped at ε0.
@@ -60,64 +63,6 @@ def rdp(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
         ValueError: if an argument is out of range.
     """
     alpha = real_orders(orders)
-    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
-        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    check_reports(num_reports)
-    return 2 * alpha * math.exp(4 * local_epsilon) * math.expm1(local_epsilon) ** 2 / num_reports
-
-
-def epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """Theorem 7 on the cohort, amplified by k-of-n sampling, composed over T rounds by strong composition.
-
-    Args:
-        local_epsilon: ε0 in (0, 1/2], nats.
-        population: n.
-        cohort: k, at least 1000 and at most n.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range or outside the regime of :func:`closed_form`.
-    """
-
-    def shuffled(shuffle_delta: float) -> float:
-        # a bound at a smaller δ is one at a larger δ
-        return closed_form(local_epsilon=local_epsilon, num_reports=cohort, delta=min(shuffle_delta, 0.01))
-
-    return compose_points(
-        shuffled=shuffled,
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
-def rdp_epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """ε of T rounds: Remark 1 on the cohort, sampling by Wang–Balle–Kasiviswanathan, sum, conversion.
-
-    Args:
-        local_epsilon: ε0 in (0, 100], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return compose_renyi(
-        curve=lambda orders: rdp(orders=orders, local_epsilon=local_epsilon, num_reports=cohort),
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.whole("cohort", cohort)
+    return 2 * alpha * math.exp(4 * local_epsilon) * math.expm1(local_epsilon) ** 2 / cohort

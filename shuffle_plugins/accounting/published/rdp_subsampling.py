@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from shuffle_plugins.accounting.published.arguments import Vector, whole_orders
+from shuffle_plugins.accounting.numerics.orders import Vector, whole_orders
 from shuffle_plugins.accounting.published.subsampled_rdp import subsample_ternary_chi
+from shuffle_plugins.core import checks
 
 _THEOREMS = "subsampled Rényi theorems"
-_ROUNDING = 1e-9
-_NO_OVERFLOW = 30.0
+_ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5
+_NO_OVERFLOW = 30.0  # log of a sum that is small enough to be added without logarithms, which keep its digits
 
 
 def without_replacement(
@@ -85,8 +86,7 @@ def poisson(*, orders: ArrayLike, rdp: ArrayLike, sampling_rate: float) -> Vecto
     whole = whole_orders(orders, theorems=_THEOREMS)
     if curve.size < int(whole.max()) - 1:
         raise ValueError("rdp must hold every order from 2 to the largest one asked for")
-    if not 0 < sampling_rate <= 1:
-        raise ValueError(f"sampling_rate must be in (0, 1], got {sampling_rate!r}")
+    checks.number("sampling_rate", sampling_rate, above=0, at_most=1)
     if sampling_rate == 1:
         return curve[whole - 2] * (1 + _ROUNDING)
     log_in, log_out = math.log(sampling_rate), math.log1p(-sampling_rate)

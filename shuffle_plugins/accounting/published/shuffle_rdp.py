@@ -7,27 +7,25 @@ are those of Girgis's thesis, chapter 5. Everything is computed in logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from shuffle_plugins.accounting.published import subsampled_rdp
-from shuffle_plugins.accounting.published.arguments import Vector, check_reports
-from shuffle_plugins.accounting.published.rounds import compose_renyi
+from shuffle_plugins.accounting.numerics.orders import Vector
+from shuffle_plugins.accounting.published.subsampled_rdp import subsampled_rdp_lower_bound
+from shuffle_plugins.core import checks
 
-_ROUNDING = 1e-9
-_LARGEST_LOCAL_EPSILON = 300.0
+_ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5
+_LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 _PAPER_SPLIT = 0.5
 _LARGEST_SPLIT = 1 - 1e-9
-_SPLIT_FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
-_SPARE_TERMS = 128
+_SPLIT_FACTORS = (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)  # around a first guess: within 2 % of the best of 120 splits
+_SPARE_TERMS = 128  # summed past where terms begin to halve
 
 
-def upper_bound_1(
-    *, orders: ArrayLike, local_epsilon: float, num_reports: int, split: float | None = None
+def first_shuffle_rdp(
+    *, orders: ArrayLike, local_epsilon: float, cohort: int, split: float | None = None
 ) -> Vector:
     r"""Rényi divergence of one shuffle at most: Theorem 5.3.1.
 
@@ -47,7 +45,7 @@ def upper_bound_1(
     Args:
         orders: real α > 1, shape (m,).
         local_epsilon: ε0 > 0 in nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
         split: c in (0, 1), or None for the best one.
 
     Returns:
@@ -56,13 +54,11 @@ def upper_bound_1(
     Raises:
         ValueError: if an argument is out of range.
     """
-    alpha = _check(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports, smallest=1.0)
-    if split is not None and not 0 < split < 1:
-        raise ValueError(f"split must be in (0, 1), got {split!r}")
+    alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=1.0, split=split)
     below, above = np.floor(alpha), np.ceil(alpha)
     share = above - alpha
     moments = {
-        order: 0.0 if order == 1 else _log_moment_1(order, local_epsilon, num_reports, split)
+        order: 0.0 if order == 1 else _log_moment_1(order, local_epsilon, cohort, split)
         for order in np.unique(np.concatenate([below, above])).tolist()
     }
     lower, upper = (np.array([moments[order] for order in ends.tolist()]) for ends in (below, above))
@@ -70,19 +66,19 @@ def upper_bound_1(
     return log_moment / (alpha - 1) * (1 + _ROUNDING)
 
 
-def upper_bound_2(
-    *, orders: ArrayLike, local_epsilon: float, num_reports: int, split: float | None = None
+def second_shuffle_rdp(
+    *, orders: ArrayLike, local_epsilon: float, cohort: int, split: float | None = None
 ) -> Vector:
     r"""Rényi divergence of one shuffle at most: Theorem 5.3.2, simpler than the first and looser.
 
         ε(α) ≤ log(exp(α²(e^ε0 − 1)²/n̄) + exp(ε0·α − c²(n − 1)/(2e^ε0))) / (α − 1)
 
-    with n̄ and c as in :func:`upper_bound_1`; 4e^ε0 times as large at α = 2, 2e^ε0 times at large α.
+    with n̄ and c as in :func:`first_shuffle_rdp`; 4e^ε0 times as large at α = 2, 2e^ε0 times at large α.
 
     Args:
         orders: real α ≥ 2, shape (m,). Theorem 5.3.2 says α > 1, the statement proved (5.3.6) says α ≥ 2.
         local_epsilon: ε0 > 0 in nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
         split: c in (0, 1), or None for the best one.
 
     Returns:
@@ -91,20 +87,18 @@ def upper_bound_2(
     Raises:
         ValueError: if an argument is out of range.
     """
-    alpha = _check(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports, smallest=2.0)
-    if split is not None and not 0 < split < 1:
-        raise ValueError(f"split must be in (0, 1), got {split!r}")
+    alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=2.0, split=split)
     best = np.full(alpha.shape, math.inf)
     for index, order in enumerate(alpha.tolist()):
         second = 2 * math.log(order) + 2 * _log_expm1(local_epsilon)
-        for c in _splits(order, local_epsilon, num_reports, split, log_second=second - local_epsilon):
-            exponent = math.exp(min(second - _log_clones(local_epsilon, num_reports, c), 700.0))
-            moment = float(np.logaddexp(exponent, _log_few(order, local_epsilon, num_reports, c)))
+        for c in _splits(order, local_epsilon, cohort, split, log_second=second - local_epsilon):
+            exponent = math.exp(min(second - _log_clones(local_epsilon, cohort, c), 700.0))
+            moment = float(np.logaddexp(exponent, _log_few(order, local_epsilon, cohort, c)))
             best[index] = min(best[index], moment)
     return best / (alpha - 1) * (1 + _ROUNDING)
 
 
-def corollary(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
+def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
     r"""Corollary 5.3.1: ε(α) ≤ log(1 + C(α, 2)·4(e^ε0 − 1)²/n)/(α − 1) where α⁴·e^5ε0 < n/9.
 
     About 2(e^ε0 + 1) times the exact blanket pair's divergence.
@@ -112,7 +106,7 @@ def corollary(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> V
     Args:
         orders: whole α ≥ 2, shape (m,).
         local_epsilon: ε0 > 0 in nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,), rounded up.
@@ -120,19 +114,19 @@ def corollary(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> V
     Raises:
         ValueError: if an argument is out of range or an order outside the regime.
     """
-    alpha = _check(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports, smallest=2.0)
+    alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=2.0)
     if not np.all(alpha == np.floor(alpha)):
         raise ValueError("Corollary 5.3.1 holds at whole orders from 2 on")
-    if np.any(4 * np.log(alpha) + 5 * local_epsilon >= math.log(num_reports / 9)):
+    if np.any(4 * np.log(alpha) + 5 * local_epsilon >= math.log(cohort / 9)):
         raise ValueError(
-            f"Corollary 5.3.1 needs order^4·e^(5·local_epsilon) < num_reports/9; the largest order is "
-            f"{alpha.max():.6g} at local_epsilon={local_epsilon:.3g} and {num_reports} reports"
+            f"Corollary 5.3.1 needs order^4·e^(5·local_epsilon) < cohort/9; the largest order is "
+            f"{alpha.max():.6g} at local_epsilon={local_epsilon:.3g} and {cohort} reports"
         )
-    log_second = np.log(alpha * (alpha - 1) / 2) + math.log(4 / num_reports) + 2 * _log_expm1(local_epsilon)
+    log_second = np.log(alpha * (alpha - 1) / 2) + math.log(4 / cohort) + 2 * _log_expm1(local_epsilon)
     return np.logaddexp(0.0, log_second) / (alpha - 1) * (1 + _ROUNDING)
 
 
-def lower_bound(*, orders: ArrayLike, local_epsilon: float, num_reports: int) -> Vector:
+def shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
     """Rényi divergence of one shuffle at least, in the worst case over randomizers: Theorem 5.3.3.
 
     The exact divergence of binary randomized response when every other client holds 0. A lower bound on a
@@ -141,7 +135,7 @@ def lower_bound(*, orders: ArrayLike, local_epsilon: float, num_reports: int) ->
     Args:
         orders: whole α ≥ 2, shape (m,).
         local_epsilon: ε0 > 0 in nats.
-        num_reports: n ≥ 1.
+        cohort: n ≥ 1.
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,), rounded down.
@@ -149,125 +143,26 @@ def lower_bound(*, orders: ArrayLike, local_epsilon: float, num_reports: int) ->
     Raises:
         ValueError: if an argument is out of range.
     """
-    return subsampled_rdp.lower_bound(
-        orders=orders, local_epsilon=local_epsilon, population=num_reports, cohort=num_reports
+    return subsampled_rdp_lower_bound(
+        orders=orders, local_epsilon=local_epsilon, population=cohort, cohort=cohort
     )
 
 
-def epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """ε of T rounds: Theorem 5.3.1 on the cohort, sampling by Wang–Balle–Kasiviswanathan, sum, conversion.
-
-    At k = n nothing is sampled and real orders serve.
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return compose_renyi(
-        curve=_curve_1(local_epsilon, cohort),
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
-def epsilon_2(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """As :func:`epsilon`, from Theorem 5.3.2.
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        population: n.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return compose_renyi(
-        curve=_curve_2(local_epsilon, cohort),
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-    )
-
-
-def poisson_epsilon(
-    *, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float
-) -> float:
-    """As :func:`epsilon`, with the sampling theorem of Zhu and Wang 2019 as the thesis applies it (Fig. 5.5).
-
-    **Not a valid bound for replace-one neighbours**: see :func:`rdp_subsampling.poisson`.
-
-    Args:
-        local_epsilon: ε0 in (0, 300], nats.
-        population: n.
-        cohort: k ≤ n, taken as the whole cohort's size at rate γ = k/n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
-
-    Returns:
-        ε in nats, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return compose_renyi(
-        curve=_curve_1(local_epsilon, cohort),
-        local_epsilon=local_epsilon,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        delta=delta,
-        sampling="poisson",
-    )
-
-
-@lru_cache(maxsize=256)
-def _curve_1(local_epsilon: float, num_reports: int) -> Callable[[Vector], Vector]:
-    """The first bound as one and the same object for one and the same shuffle."""
-    return lambda orders: upper_bound_1(orders=orders, local_epsilon=local_epsilon, num_reports=num_reports)
-
-
-@lru_cache(maxsize=256)
-def _curve_2(local_epsilon: float, num_reports: int) -> Callable[[Vector], Vector]:
-    """The second bound; below order 2 it is silent, but divergences do not fall with the order."""
-    return lambda orders: upper_bound_2(
-        orders=np.maximum(orders, 2.0), local_epsilon=local_epsilon, num_reports=num_reports
-    )
-
-
-def _log_moment_1(order: float, local_epsilon: float, num_reports: int, split: float | None) -> float:
+def _log_moment_1(order: float, local_epsilon: float, cohort: int, split: float | None) -> float:
     """log of the sum in Theorem 5.3.1 at a whole order, the smallest over the splits tried."""
     log_pairs = math.log(order * (order - 1) / 2) + 2 * _log_expm1(local_epsilon) - local_epsilon
     log_scale = 2 * (local_epsilon + math.log(-math.expm1(-2 * local_epsilon))) - math.log(2)
 
     def first_two(c: float) -> float:
-        second = log_pairs - _log_clones(local_epsilon, num_reports, c)
-        return float(np.logaddexp(second, _log_few(order, local_epsilon, num_reports, c)))
+        second = log_pairs - _log_clones(local_epsilon, cohort, c)
+        return float(np.logaddexp(second, _log_few(order, local_epsilon, cohort, c)))
 
     best = math.inf
-    splits = _splits(order, local_epsilon, num_reports, split, log_second=log_pairs)
+    splits = _splits(order, local_epsilon, cohort, split, log_second=log_pairs)
     for c in {splits[0], min(splits, key=first_two)}:
-        log_clones = _log_clones(local_epsilon, num_reports, c)
+        log_clones = _log_clones(local_epsilon, cohort, c)
         log_terms = _log_higher_terms(order, log_scale - log_clones)
-        few = _log_few(order, local_epsilon, num_reports, c)
+        few = _log_few(order, local_epsilon, cohort, c)
         best = min(best, float(logsumexp([0.0, log_pairs - log_clones, few, *log_terms])))
     return best
 
@@ -294,12 +189,12 @@ def _log_higher_terms(order: float, log_y: float) -> Vector:
 
 
 def _splits(
-    order: float, local_epsilon: float, num_reports: int, split: float | None, *, log_second: float
+    order: float, local_epsilon: float, cohort: int, split: float | None, *, log_second: float
 ) -> list[float]:
     """Splits to try: the paper's, and some around the one whose tail is as small as the second-order term."""
     if split is not None:
         return [split]
-    log_mean = math.log(max(num_reports - 1, 0.5)) - local_epsilon
+    log_mean = math.log(max(cohort - 1, 0.5)) - local_epsilon
     wanted = local_epsilon * order - min(log_second - log_mean, 0.0)
     log_square = math.log(2 * wanted) - log_mean
     if log_square > 1:
@@ -308,27 +203,31 @@ def _splits(
     return [_PAPER_SPLIT, *(min(factor * level, _LARGEST_SPLIT) for factor in _SPLIT_FACTORS)]
 
 
-def _log_clones(local_epsilon: float, num_reports: int, split: float) -> float:
+def _log_clones(local_epsilon: float, cohort: int, split: float) -> float:
     """log n̄."""
-    return math.log(math.floor((1 - split) * (num_reports - 1) * math.exp(-local_epsilon)) + 1)
+    return math.log(math.floor((1 - split) * (cohort - 1) * math.exp(-local_epsilon)) + 1)
 
 
-def _log_few(order: float, local_epsilon: float, num_reports: int, split: float) -> float:
+def _log_few(order: float, local_epsilon: float, cohort: int, split: float) -> float:
     """log of what few clones add."""
-    return local_epsilon * order - split**2 * (num_reports - 1) * math.exp(-local_epsilon) / 2
+    return local_epsilon * order - split**2 * (cohort - 1) * math.exp(-local_epsilon) / 2
 
 
 def _log_expm1(x: float) -> float:
     return x + math.log(-math.expm1(-x))
 
 
-def _check(*, orders: ArrayLike, local_epsilon: float, num_reports: int, smallest: float) -> Vector:
+def _check(
+    *, orders: ArrayLike, local_epsilon: float, cohort: int, smallest: float, split: float | None = None
+) -> Vector:
+    """The orders as a vector, once all arguments are in range."""
     alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if alpha.ndim != 1 or alpha.size == 0 or not np.all(np.isfinite(alpha)):
         raise ValueError("orders must be a vector of finite numbers")
     if np.any(alpha < smallest) or np.any(alpha <= 1):
         raise ValueError(f"orders must be at least {smallest:g} and above 1, got {alpha.min():g}")
-    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
-        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    check_reports(num_reports)
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.whole("cohort", cohort)
+    if split is not None:
+        checks.number("split", split, above=0, below=1)
     return alpha

@@ -13,16 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
-from shuffle_plugins.accounting.published.arguments import Vector, whole_orders
-from shuffle_plugins.accounting.published.binomial import log_probability
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability
+from shuffle_plugins.accounting.numerics.orders import Vector, whole_orders
+from shuffle_plugins.core import checks
 
 _THEOREMS = "the subsampled-shuffle theorems"
 _ROUNDING = 1e-9  # relative; gammaln and logsumexp stay below it up to order 1e5 and cohort 1e9
 _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
-_FIRST_ORDERS = 64
-_LARGEST_ORDER = 2**17
-_WINDOW_SDS = 14.0
+_WINDOW_SDS = 14.0  # a binomial count further from its mean weighs less than 1e-40
 
 
 def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> Vector:
@@ -80,8 +78,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
     log_terms = np.asarray(log_chi, dtype=np.float64)
     if log_terms.ndim != 1 or log_terms.size < int(whole.max()) - 1:
         raise ValueError("log_chi must hold every order from 2 to the largest one asked for")
-    if not 0 < sampling_rate <= 1:
-        raise ValueError(f"sampling_rate must be in (0, 1], got {sampling_rate!r}")
+    checks.number("sampling_rate", sampling_rate, above=0, at_most=1)
     alpha = np.arange(2, int(whole.max()) + 1, dtype=np.float64)
     log_terms = log_terms[: alpha.size] + alpha * math.log(sampling_rate) - gammaln(alpha + 1)
     log_factorial = gammaln(np.arange(int(whole.max()) + 1) + 1.0)
@@ -92,7 +89,7 @@ def subsample_ternary_chi(*, orders: ArrayLike, log_chi: ArrayLike, sampling_rat
     return np.logaddexp(0.0, log_sums) / (whole - 1) * (1 + _ROUNDING)
 
 
-def upper_bound(*, orders: ArrayLike, local_epsilon: float, population: int, cohort: int) -> Vector:
+def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population: int, cohort: int) -> Vector:
     """Rényi divergence of one round at most: Theorem 1 (Theorem 4 put into Lemma 2).
 
     Holds for every ε0-LDP randomizer with discrete outputs and every n, k, ε0. It is stated, and returned,
@@ -118,7 +115,9 @@ def upper_bound(*, orders: ArrayLike, local_epsilon: float, population: int, coh
     return subsample_ternary_chi(orders=whole, log_chi=log_chi, sampling_rate=cohort / population)
 
 
-def lower_bound(*, orders: ArrayLike, local_epsilon: float, population: int, cohort: int) -> Vector:
+def subsampled_rdp_lower_bound(
+    *, orders: ArrayLike, local_epsilon: float, population: int, cohort: int
+) -> Vector:
     r"""Rényi divergence of one round at least, in the worst case over randomizers: Theorem 2.
 
     The exact divergence of binary randomized response when every other client holds 0: with
@@ -158,48 +157,6 @@ def lower_bound(*, orders: ArrayLike, local_epsilon: float, population: int, coh
     return np.logaddexp(0.0, log_sums) / (whole - 1) * (1 - _ROUNDING)
 
 
-def epsilon(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> float:
-    """ε of T rounds by Theorem 1, the sum of Rényi curves, and the conversion at the best whole order.
-
-    The orders reach twice past the best one found, and every whole order around it is tried.
-
-    Args:
-        local_epsilon: ε0 > 0 in nats.
-        population: n.
-        cohort: k, 1 ≤ k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    _check(local_epsilon=local_epsilon, population=population, cohort=cohort)
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be positive, got {num_steps!r}")
-
-    def best(orders: Vector) -> tuple[float, int]:
-        rdp = num_steps * upper_bound(
-            orders=orders, local_epsilon=local_epsilon, population=population, cohort=cohort
-        )
-        value, order = epsilon_from_rdp(orders=orders, rdp=rdp, delta=delta)
-        return value, int(order)
-
-    largest = _FIRST_ORDERS
-    while True:
-        orders = np.unique(np.geomspace(2, largest, 48).round())
-        value, order = best(orders)
-        if 2 * order <= largest or largest >= _LARGEST_ORDER:
-            break
-        largest *= 2
-    place = int(np.searchsorted(orders, order))
-    low, high = orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)]
-    value = min(value, best(np.unique(np.linspace(low, high, 96).round()))[0])
-    return min(value, num_steps * local_epsilon)
-
-
 def _log_power_remainder(x: Vector, *, order: int) -> Vector:
     """log((1 + x)^λ − 1 − λx) for x > −1, without cancellation or overflow; −∞ at x = 0."""
     exponent = order * np.log1p(x)
@@ -236,7 +193,6 @@ def _log_e_minus_inverse(local_epsilon: float) -> float:
 
 
 def _check(*, local_epsilon: float, population: int, cohort: int) -> None:
-    if not 0 < local_epsilon <= _LARGEST_LOCAL_EPSILON:
-        raise ValueError(f"local_epsilon must be in (0, {_LARGEST_LOCAL_EPSILON:g}], got {local_epsilon!r}")
-    if not 1 <= cohort <= population:
-        raise ValueError(f"cohort must be in [1, population], got {cohort!r} of {population!r}")
+    checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)
+    checks.whole("population", population)
+    checks.whole("cohort", cohort, at_most=population)

@@ -64,7 +64,7 @@ def largest_local_epsilon(*, clients: int, epsilon: float, delta: float) -> floa
     found = None
     if reach > _LEAST:
         found = largest_within(
-            lambda level: clones.closed_form(local_epsilon=level, num_reports=clients, delta=delta),
+            lambda level: clones.clone_bound(local_epsilon=level, cohort=clients, delta=delta),
             target=epsilon,
             start=min(1.0, reach),
             lowest=_LEAST,

@@ -20,20 +20,22 @@ TABLE = [  # values of the authors' own code, at SETTINGS
 ]
 
 
-def randomizer(name: str, local_epsilon: float) -> bbg19.Randomizer:
+def randomizer(name: str, local_epsilon: float) -> bbg19.VariableAt:
     if name == "10-ary":
-        return partial(bbg19.k_ary_response, local_epsilon=local_epsilon, categories=10)
-    return partial(bbg19.laplace if name == "laplace" else bbg19.generic, local_epsilon=local_epsilon)
+        return partial(bbg19.k_ary_response_variable, local_epsilon=local_epsilon, categories=10)
+    return partial(
+        bbg19.laplace_variable if name == "laplace" else bbg19.generic_variable, local_epsilon=local_epsilon
+    )
 
 
 @pytest.mark.parametrize(("name", "inequality", "expected"), TABLE)
 def test_values_of_the_authors_code(name: str, inequality: bbg19.Inequality, expected: list[float]) -> None:
     for (local_epsilon, n, delta), value in zip(SETTINGS, expected, strict=True):
-        found = bbg19.shuffling(
+        found = bbg19.blanket_bound(
             inequality=inequality,
-            randomizer=randomizer(name, local_epsilon),
+            variable_at=randomizer(name, local_epsilon),
             local_epsilon=local_epsilon,
-            num_reports=n,
+            cohort=n,
             delta=delta,
         )
         assert found == pytest.approx(value, rel=5e-4)
@@ -62,7 +64,7 @@ def test_generic_ingredients_bound_every_channel(local_epsilon: float) -> None:
         for one, two in itertools.permutations(range(3), 2):
             for epsilon in (0.0, 0.3 * local_epsilon, 0.9 * local_epsilon):
                 gamma, values, mass = amplification_law(channel, one, two, epsilon)
-                bound = bbg19.generic(epsilon, local_epsilon=local_epsilon)
+                bound = bbg19.generic_variable(epsilon, local_epsilon=local_epsilon)
                 assert bound.blanket <= gamma + 1e-12
                 assert (mass * values).sum() == pytest.approx(-bound.deficit, abs=1e-9)
                 assert values.max() <= bound.largest + 1e-9
@@ -74,7 +76,7 @@ def test_generic_ingredients_bound_every_channel(local_epsilon: float) -> None:
 def test_k_ary_ingredients_are_exact(categories: int) -> None:
     local_epsilon, epsilon = 1.4, 0.6
     gamma, values, mass = amplification_law(k_ary_response(local_epsilon, categories), 0, 1, epsilon)
-    found = bbg19.k_ary_response(epsilon, local_epsilon=local_epsilon, categories=categories)
+    found = bbg19.k_ary_response_variable(epsilon, local_epsilon=local_epsilon, categories=categories)
     assert found.blanket == pytest.approx(gamma)
     assert (mass * values).sum() == pytest.approx(-found.deficit)
     assert found.largest == pytest.approx(values.max())
@@ -85,7 +87,7 @@ def test_k_ary_ingredients_are_exact(categories: int) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.2])
 def test_laplace_ingredients_are_exact(epsilon: float) -> None:
     local_epsilon = 1.5
-    found = bbg19.laplace(epsilon, local_epsilon=local_epsilon)
+    found = bbg19.laplace_variable(epsilon, local_epsilon=local_epsilon)
 
     def density(record: float, y: float) -> float:
         return local_epsilon / 2 * math.exp(-local_epsilon * abs(y - record))
@@ -128,7 +130,7 @@ def test_both_inequalities_bound_the_exact_blanket(inequality: bbg19.Inequality)
             total = values[0] * i + values[1] * j + values[2] * (m - i - j)
             exact += drawn * float((chance * np.maximum(total, 0)).sum())
         exact /= gamma * n
-        variable = bbg19.k_ary_response(epsilon, local_epsilon=local_epsilon, categories=3)
+        variable = bbg19.k_ary_response_variable(epsilon, local_epsilon=local_epsilon, categories=3)
         assert 0 < exact <= math.exp(inequality(variable, n))
 
 
@@ -144,7 +146,7 @@ def test_generic_bounds_cover_random_channels(
             first, second = shuffled_law(channel, one), shuffled_law(channel, two)
             for fraction in (0.1, 0.5, 0.9):
                 epsilon = fraction * local_epsilon
-                log_delta = inequality(bbg19.generic(epsilon, local_epsilon=local_epsilon), n)
+                log_delta = inequality(bbg19.generic_variable(epsilon, local_epsilon=local_epsilon), n)
                 assert hockey_stick(first, second, epsilon) <= math.exp(min(log_delta, 0.0)) + 1e-12
 
 
@@ -152,11 +154,11 @@ def test_nothing_overflows_and_everything_is_monotone() -> None:
     for inequality in (bbg19.hoeffding, bbg19.bennett):
 
         def found(local_epsilon: float, n: int, delta: float, inequality=inequality) -> float:
-            return bbg19.shuffling(
+            return bbg19.blanket_bound(
                 inequality=inequality,
-                randomizer=partial(bbg19.generic, local_epsilon=local_epsilon),
+                variable_at=partial(bbg19.generic_variable, local_epsilon=local_epsilon),
                 local_epsilon=local_epsilon,
-                num_reports=n,
+                cohort=n,
                 delta=delta,
             )
 
@@ -171,20 +173,26 @@ def test_nothing_overflows_and_everything_is_monotone() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    question = {"inequality": bbg19.bennett, "num_reports": 10**4, "delta": 1e-6, "local_epsilon": 1.0}
+    question = {"inequality": bbg19.bennett, "cohort": 10**4, "delta": 1e-6, "local_epsilon": 1.0}
     for change, message in (
         ({"local_epsilon": 0.0}, "local_epsilon"),
         ({"local_epsilon": 101.0}, "local_epsilon"),
-        ({"num_reports": 0}, "num_reports"),
+        ({"cohort": 0}, "cohort"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.5}, "delta"),
     ):
         asked = question | change
         with pytest.raises(ValueError, match=message):
-            bbg19.shuffling(randomizer=partial(bbg19.generic, local_epsilon=asked["local_epsilon"]), **asked)
-    for law in (bbg19.generic, bbg19.laplace, partial(bbg19.k_ary_response, categories=3)):
+            bbg19.blanket_bound(
+                variable_at=partial(bbg19.generic_variable, local_epsilon=asked["local_epsilon"]), **asked
+            )
+    for law in (
+        bbg19.generic_variable,
+        bbg19.laplace_variable,
+        partial(bbg19.k_ary_response_variable, categories=3),
+    ):
         for bad in (-0.1, 1.0, math.nan):
             with pytest.raises(ValueError, match="epsilon"):
                 law(bad, local_epsilon=1.0)
     with pytest.raises(ValueError, match="categories"):
-        bbg19.k_ary_response(0.1, local_epsilon=1.0, categories=1)
+        bbg19.k_ary_response_variable(0.1, local_epsilon=1.0, categories=1)

@@ -6,10 +6,13 @@ import math
 import pytest
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published import clones, rounds
+from shuffle_plugins.accounting.composition.points import (
+    amplify_by_sampling,
+    compose_points,
+    strong_composition,
+)
+from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
-from shuffle_plugins.accounting.published.composition import strong_composition
-from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
 
 Question = dict[str, float]
 
@@ -126,14 +129,14 @@ def test_points_are_composed_the_better_of_two_ways() -> None:
     asked = question(0.5, 10**5, 10**4, 400, 1e-6)
 
     def shuffled(delta: float) -> float:
-        return clones.closed_form(local_epsilon=0.5, num_reports=10**4, delta=delta)
+        return clones.clone_bound(local_epsilon=0.5, cohort=10**4, delta=delta)
 
     half = amplify_by_sampling(epsilon=shuffled(1e-6 / 80), delta=0.0, sampling_rate=0.1)[0]
     strong = strong_composition(epsilon=half, num_steps=400, delta_slack=5e-7)
-    assert rounds.compose_points(shuffled=shuffled, **asked) == pytest.approx(strong, rel=1e-12)
+    assert compose_points(shuffled=shuffled, **asked) == pytest.approx(strong, rel=1e-12)
     few = asked | {"num_steps": 2}
     whole = amplify_by_sampling(epsilon=shuffled(1e-6 / 0.2), delta=0.0, sampling_rate=0.1)[0]
-    assert rounds.compose_points(shuffled=shuffled, **few) == pytest.approx(2 * whole, rel=1e-12)
+    assert compose_points(shuffled=shuffled, **few) == pytest.approx(2 * whole, rel=1e-12)
 
 
 def test_a_useless_shuffle_bound_is_capped_at_the_local_epsilon() -> None:
@@ -141,4 +144,4 @@ def test_a_useless_shuffle_bound_is_capped_at_the_local_epsilon() -> None:
     for steps in (1, 10**5):
         alone = strong_composition(epsilon=capped, num_steps=steps, delta_slack=1e-6)
         asked = question(0.5, 10**5, 100, steps, 1e-6)
-        assert rounds.compose_points(shuffled=lambda delta: 99.0, **asked) == pytest.approx(alone)
+        assert compose_points(shuffled=lambda delta: 99.0, **asked) == pytest.approx(alone)

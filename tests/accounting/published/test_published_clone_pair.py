@@ -9,9 +9,9 @@ import pytest
 from brute_force import extreme_channel, hockey_stick, neighbours, shuffled_law
 from scipy import special, stats
 
-from shuffle_plugins.accounting.published import clones, shuffle_rdp, stronger_clones
-from shuffle_plugins.accounting.published.clone_pair import ClonePair
-from shuffle_plugins.accounting.published.few_clones import log_excess
+from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
+from shuffle_plugins.accounting.pairs.few_clones import log_excess
+from shuffle_plugins.accounting.published import clones, shuffle_rdp
 
 TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
     (0.5, 10**4, 1e-6, 0.0204015, 0.0181174),
@@ -28,7 +28,7 @@ TABLE = [  # ε0, n, δ, ε of the 2021 pair, ε of the binary pair
 
 def exact_law(pair: ClonePair) -> list[tuple[Fraction, Fraction]]:
     """P and Q masses of the pair straight from its definition, in exact arithmetic."""
-    n = pair.num_reports
+    n = pair.cohort
     p = Fraction(pair.clone_probability)
     e = Fraction(math.exp(pair.local_epsilon))
     true = e / (1 + e)
@@ -48,7 +48,7 @@ def exact_law(pair: ClonePair) -> list[tuple[Fraction, Fraction]]:
 @pytest.mark.parametrize("local_epsilon", [0.3, 2.0])
 @pytest.mark.parametrize("probability", [0.0, 0.2, 0.9, 1.0])
 def test_delta_is_the_pairs_own(n: int, local_epsilon: float, probability: float) -> None:
-    pair = ClonePair(local_epsilon=local_epsilon, num_reports=n, clone_probability=probability)
+    pair = ClonePair(local_epsilon=local_epsilon, cohort=n, clone_probability=probability)
     law = exact_law(pair)
     for epsilon in np.linspace(0, local_epsilon, 6):
         factor = Fraction(math.exp(epsilon))
@@ -60,7 +60,7 @@ def test_delta_is_the_pairs_own(n: int, local_epsilon: float, probability: float
 
 
 def test_delta_agrees_with_fifty_digits() -> None:
-    pair = clones.clone_pair(local_epsilon=1.5, num_reports=150)
+    pair = clones.clone_pair(local_epsilon=1.5, cohort=150)
     with mpmath.workdps(50):
         p, e = mpmath.mpf(pair.clone_probability), mpmath.exp(1.5)
         true = e / (1 + e)
@@ -87,8 +87,8 @@ def test_delta_agrees_with_fifty_digits() -> None:
 def test_values_that_other_implementations_found(
     local_epsilon: float, n: int, delta: float, clone: float, binary: float
 ) -> None:
-    for module, expected in ((clones, clone), (stronger_clones, binary)):
-        lower, upper = module.numerical(local_epsilon=local_epsilon, num_reports=n, delta=delta)
+    for pair, expected in ((clones.clone_pair, clone), (binary_pair, binary)):
+        lower, upper = pair(local_epsilon=local_epsilon, cohort=n).epsilon(delta)
         assert lower <= upper <= lower * (1 + 3e-5)
         assert lower == pytest.approx(expected, abs=1e-6)
         assert upper == pytest.approx(expected, abs=1e-6)
@@ -96,10 +96,7 @@ def test_values_that_other_implementations_found(
 
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.4, 3), (2.0, 4), (1.0, 5)])
 def test_both_pairs_dominate_random_channels(local_epsilon: float, n: int) -> None:
-    pairs = [
-        module(local_epsilon=local_epsilon, num_reports=n)
-        for module in (clones.clone_pair, stronger_clones.binary_pair)
-    ]
+    pairs = [module(local_epsilon=local_epsilon, cohort=n) for module in (clones.clone_pair, binary_pair)]
     rng = np.random.default_rng(n)
     tried = 0
     while tried < 4:
@@ -121,7 +118,7 @@ def test_both_pairs_dominate_random_channels(local_epsilon: float, n: int) -> No
 
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.5, 30), (2.0, 60), (4.0, 25)])
 def test_rdp_is_the_pairs_own_where_every_count_fits(local_epsilon: float, n: int) -> None:
-    pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+    pair = clones.clone_pair(local_epsilon=local_epsilon, cohort=n)
     law = np.array([(float(x), float(y)) for x, y in exact_law(pair)])
     law = law[law.min(axis=1) > 0]
     for order in (1.01, 2.0, 17.5, 300.0):
@@ -134,7 +131,7 @@ def test_rdp_is_the_pairs_own_where_every_count_fits(local_epsilon: float, n: in
 def renyi_by_summing(pair: ClonePair, orders: list[float]) -> np.ndarray:
     """Every clone count and every fall of the coins, in logarithms, with scipy's own binomial masses."""
     moment = np.full(len(orders), -np.inf)
-    others, p = pair.num_reports - 1, pair.clone_probability
+    others, p = pair.cohort - 1, pair.clone_probability
     clones_seen = min(others, int(others * p + 14 * math.sqrt(others * p) + 30))
     masses = stats.binom.logpmf(np.arange(clones_seen + 1), others, p)
     for m, mass in enumerate(masses, start=1):
@@ -160,7 +157,7 @@ def renyi_by_summing(pair: ClonePair, orders: list[float]) -> np.ndarray:
 def test_rdp_is_the_pairs_own_where_few_clones_decide(
     local_epsilon: float, n: int, orders: list[float]
 ) -> None:
-    pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+    pair = clones.clone_pair(local_epsilon=local_epsilon, cohort=n)
     exact, value = renyi_by_summing(pair, orders), pair.rdp(orders)
     assert np.all(value >= exact)
     assert np.all(value <= exact * (1 + 1e-3))
@@ -168,9 +165,9 @@ def test_rdp_is_the_pairs_own_where_few_clones_decide(
 
 def test_rdp_at_high_orders_is_below_the_first_bound_of_the_shuffle() -> None:
     """Theorem 5.3.1 of the CCS paper is for the same pair; at order 3000 no more than the window's edge."""
-    question = {"orders": [500.0, 3000.0], "local_epsilon": 2.0, "num_reports": 10_000}
-    whole = shuffle_rdp.upper_bound_1(**question | {"orders": [500, 3000]}, split=0.5)
-    assert np.all(clones.rdp(**question) < whole)
+    shuffle, orders = {"local_epsilon": 2.0, "cohort": 10_000}, [500, 3000]
+    whole = shuffle_rdp.first_shuffle_rdp(**shuffle, orders=orders, split=0.5)
+    assert np.all(clones.clone_pair(**shuffle).rdp(orders) < whole)
 
 
 def test_geometric_cells_cover_each_count_of_clones() -> None:
@@ -178,7 +175,7 @@ def test_geometric_cells_cover_each_count_of_clones() -> None:
     for local_epsilon, order in ((0.5, 400.0), (3.0, 1.2), (3.0, 90.0), (12.0, 30.0)):
         value = log_excess(reports=reports, order=order, local_epsilon=local_epsilon)
         for m, found in zip(reports.astype(int), value, strict=True):
-            pair = ClonePair(local_epsilon=local_epsilon, num_reports=int(m), clone_probability=1.0)
+            pair = ClonePair(local_epsilon=local_epsilon, cohort=int(m), clone_probability=1.0)
             exact = renyi_by_summing(pair, [order])[0] * (order - 1)
             slack = 0.06 if exact > 1 else 0.5 * exact
             assert exact * (1 - 1e-9) <= np.logaddexp(0.0, found) <= exact + slack
@@ -187,7 +184,7 @@ def test_geometric_cells_cover_each_count_of_clones() -> None:
 def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
     """ε(α) → α·Var(loss)/2, the variance of the loss being 4·tanh²(ε0/2)·E[1/m]."""
     for n in (10**5, 10**7, 10**9):
-        pair = stronger_clones.binary_pair(local_epsilon=1.0, num_reports=n)
+        pair = binary_pair(local_epsilon=1.0, cohort=n)
         limit = 2 * math.tanh(0.5) ** 2 / (n * pair.clone_probability)
         value = pair.rdp([1.5, 3.0]) / np.array([1.5, 3.0])
         assert np.all(value >= limit * (1 - 3e-5))
@@ -197,7 +194,7 @@ def test_rdp_of_a_large_shuffle_is_that_of_its_quadratic_limit() -> None:
 def test_rdp_rises_with_the_order_up_to_the_local_epsilon() -> None:
     orders = np.concatenate([[1.001, 1.5], np.geomspace(2, 1e6, 25)])
     for local_epsilon, n in ((0.1, 10**3), (2.0, 10**4), (8.0, 10**5), (1.0, 10**9)):
-        values = clones.rdp(orders=orders, local_epsilon=local_epsilon, num_reports=n)
+        values = clones.clone_pair(local_epsilon=local_epsilon, cohort=n).rdp(orders)
         assert np.all(np.diff(values) >= -1e-6 * values[1:])
         assert np.all((values > 0) & (values <= local_epsilon))
 
@@ -207,7 +204,7 @@ def test_divergences_converted_from_renyi_cover_the_exact_epsilon() -> None:
 
     orders = 1 + np.geomspace(0.1, 1e4, 60)
     for local_epsilon, n in ((0.5, 300), (2.0, 3_000), (4.0, 10**6)):
-        pair = clones.clone_pair(local_epsilon=local_epsilon, num_reports=n)
+        pair = clones.clone_pair(local_epsilon=local_epsilon, cohort=n)
         loose, _ = epsilon_from_rdp(orders=orders, rdp=pair.rdp(orders), delta=1e-6)
         exact = pair.epsilon(1e-6)[0]
         assert exact <= loose <= 1.3 * exact + 1e-12
@@ -215,7 +212,7 @@ def test_divergences_converted_from_renyi_cover_the_exact_epsilon() -> None:
 
 def test_epsilon_is_monotone_and_bounded() -> None:
     def upper(local_epsilon: float, n: int, delta: float) -> float:
-        return clones.numerical(local_epsilon=local_epsilon, num_reports=n, delta=delta)[1]
+        return clones.clone_pair(local_epsilon=local_epsilon, cohort=n).upper_epsilon(delta)
 
     rises = [upper(e0, 10**5, 1e-8) for e0 in (0.01, 0.1, 0.5, 1, 2, 4, 8)]
     falls = [upper(1.0, n, 1e-8) for n in (1, 2, 10, 10**3, 10**5, 10**7, 10**9)]
@@ -233,8 +230,8 @@ def test_epsilon_is_monotone_and_bounded() -> None:
         ({"local_epsilon": 0.0}, "local_epsilon"),
         ({"local_epsilon": math.nan}, "local_epsilon"),
         ({"local_epsilon": 301.0}, "local_epsilon"),
-        ({"num_reports": 0}, "num_reports"),
-        ({"num_reports": 10**16}, "num_reports"),
+        ({"cohort": 0}, "cohort"),
+        ({"cohort": 10**16}, "cohort"),
         ({"clone_probability": -0.1}, "clone_probability"),
         ({"clone_probability": 1.1}, "clone_probability"),
         ({"clone_probability": math.nan}, "clone_probability"),
@@ -242,11 +239,11 @@ def test_epsilon_is_monotone_and_bounded() -> None:
 )
 def test_a_pair_out_of_range_is_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ClonePair(**({"local_epsilon": 1.0, "num_reports": 10, "clone_probability": 0.5} | change))
+        ClonePair(**({"local_epsilon": 1.0, "cohort": 10, "clone_probability": 0.5} | change))
 
 
 def test_questions_out_of_range_are_refused() -> None:
-    pair = ClonePair(local_epsilon=1.0, num_reports=10, clone_probability=0.5)
+    pair = ClonePair(local_epsilon=1.0, cohort=10, clone_probability=0.5)
     for bad in (0.0, 1.1, math.nan):
         with pytest.raises(ValueError, match="delta"):
             pair.epsilon(bad)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from brute_force import extreme_channel, k_ary_response, neighbours, shuffled_law
 
-from shuffle_plugins.accounting.published import efm19, rdp_subsampling, shuffle_rdp, stronger_clones
-from shuffle_plugins.accounting.published.rounds import compose_renyi
+from shuffle_plugins.accounting.published import rdp_subsampling, shuffle_rdp
+from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
 
 CURVE = np.array([0.02, 0.031, 0.055, 0.06, 0.11, 0.12, 0.13])
 
@@ -132,28 +133,35 @@ def test_headline_of_the_subsampled_paper() -> None:
         "local_epsilon": 2.0, "population": 10**6, "cohort": 1000, "num_steps": 10**5, "delta": 1e-8,
     }  # fmt: skip
     printed = compose_renyi(
-        curve=lambda orders: shuffle_rdp.upper_bound_1(
-            orders=orders, local_epsilon=2.0, num_reports=1000, split=0.5
+        curve=lambda orders: shuffle_rdp.first_shuffle_rdp(
+            orders=orders, local_epsilon=2.0, cohort=1000, split=0.5
         ),
         **question,
     )
     assert printed == pytest.approx(1.0237, abs=2e-4)
-    assert shuffle_rdp.epsilon(**question) == pytest.approx(0.942, abs=1e-3)
-    assert stronger_clones.rdp_epsilon(**question) == pytest.approx(0.4566, abs=1e-3)
+    assert published_bound("shuffle RDP, first bound").epsilon(**question) == pytest.approx(0.942, abs=1e-3)
+    assert published_bound("stronger clones, RDP").epsilon(**question) == pytest.approx(0.4566, abs=1e-3)
 
 
 def test_orders_are_sought_beyond_a_first_local_minimum() -> None:
     """Past some order the unsampled curve takes over from the sampling theorem: ε falls a second time."""
     question = {"local_epsilon": 1.0, "population": 10**7, "cohort": 10**4, "delta": 1e-8}
     values = [
-        shuffle_rdp.poisson_epsilon(**question, num_steps=rounds)
+        published_bound("shuffle RDP, Poisson sampling").epsilon(**question, num_steps=rounds)
         for rounds in (1, 10, 60, 80, 100, 200, 400, 1_000)
     ]
     assert values == sorted(values)
     assert values[4] < 0.0055
 
 
-@pytest.mark.parametrize("bound", [shuffle_rdp.epsilon, shuffle_rdp.poisson_epsilon, efm19.rdp_epsilon])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        published_bound("shuffle RDP, first bound").epsilon,
+        published_bound("shuffle RDP, Poisson sampling").epsilon,
+        published_bound("amplification by shuffling, RDP").epsilon,
+    ],
+)
 def test_composed_divergences_rise_with_the_rounds(bound) -> None:
     for local_epsilon, population, cohort in ((0.4, 10**7, 10**5), (0.3, 10**8, 10**5)):
         question = {"local_epsilon": local_epsilon, "population": population, "cohort": cohort, "delta": 1e-8}
@@ -166,8 +174,10 @@ def test_full_participation_needs_no_theorem() -> None:
         CURVE[[0, 2]], rel=1e-8
     )
     question = {"local_epsilon": 1.0, "num_steps": 10, "delta": 1e-6}
-    full = shuffle_rdp.epsilon(population=10**4, cohort=10**4, **question)
-    almost = shuffle_rdp.epsilon(population=10**4 + 1, cohort=10**4, **question)
+    full = published_bound("shuffle RDP, first bound").epsilon(population=10**4, cohort=10**4, **question)
+    almost = published_bound("shuffle RDP, first bound").epsilon(
+        population=10**4 + 1, cohort=10**4, **question
+    )
     assert full <= almost <= full * 1.01
 
 

@@ -8,7 +8,8 @@ import pytest
 from brute_force import extreme_channel, neighbours, shuffled_law
 
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
-from shuffle_plugins.accounting.published.rounds import compose_renyi
+from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
 
 SPOTS = {  # n = 10⁶, ε0 = 0.5: order → first bound, second bound (both at c = 1/2), lower bound
     2: (8.417e-7, 5.551e-6, 2.553e-7),
@@ -33,14 +34,14 @@ def first_as_printed(order: int, local_epsilon: float, n: int, split: float) -> 
 
 @pytest.mark.parametrize("order", SPOTS)
 def test_known_values(order: int) -> None:
-    question = {"orders": [order], "local_epsilon": 0.5, "num_reports": 10**6}
+    question = {"orders": [order], "local_epsilon": 0.5, "cohort": 10**6}
     first, second, lower = SPOTS[order]
-    assert shuffle_rdp.upper_bound_1(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
-    assert shuffle_rdp.upper_bound_2(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
-    assert shuffle_rdp.lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
+    assert shuffle_rdp.first_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(first, rel=5e-4)
+    assert shuffle_rdp.second_shuffle_rdp(**question, split=0.5)[0] == pytest.approx(second, rel=5e-4)
+    assert shuffle_rdp.shuffle_rdp_lower_bound(**question)[0] == pytest.approx(lower, rel=5e-4)
     if order < 32:
         corollary = {2: 1.683e-6, 8: 6.733e-6}[order]
-        assert shuffle_rdp.corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
+        assert shuffle_rdp.shuffle_rdp_corollary(**question)[0] == pytest.approx(corollary, rel=5e-4)
 
 
 @pytest.mark.parametrize("split", [0.5, 0.03, 0.9])
@@ -48,9 +49,9 @@ def test_known_values(order: int) -> None:
     ("order", "local_epsilon", "n"), [(2, 0.5, 10**4), (3, 2.0, 50), (40, 1.0, 10**5), (300, 0.1, 10**4)]
 )
 def test_first_bound_as_printed(order: int, local_epsilon: float, n: int, split: float) -> None:
-    value = shuffle_rdp.upper_bound_1(
-        orders=[order], local_epsilon=local_epsilon, num_reports=n, split=split
-    )[0]
+    value = shuffle_rdp.first_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=split)[
+        0
+    ]
     exact = first_as_printed(order, local_epsilon, n, split)
     assert exact <= value <= exact * (1 + 2e-8)
 
@@ -58,7 +59,7 @@ def test_first_bound_as_printed(order: int, local_epsilon: float, n: int, split:
 def test_a_long_sum_is_cut_from_above() -> None:
     """At order 3000 most terms are left out, and bounded."""
     exact = first_as_printed(3_000, 0.1, 10**7, 0.01)
-    value = shuffle_rdp.upper_bound_1(orders=[3_000], local_epsilon=0.1, num_reports=10**7, split=0.01)[0]
+    value = shuffle_rdp.first_shuffle_rdp(orders=[3_000], local_epsilon=0.1, cohort=10**7, split=0.01)[0]
     assert exact <= value <= exact * (1 + 2e-8)
 
 
@@ -72,7 +73,7 @@ def test_second_bound_as_printed(order: float, local_epsilon: float, n: int) -> 
         total = mpmath.exp(order**2 * (e - 1) ** 2 / clones_kept)
         total += mpmath.exp(local_epsilon * order - (n - 1) / (8 * e))
         exact = float(mpmath.log(total) / (order - 1))
-    value = shuffle_rdp.upper_bound_2(orders=[order], local_epsilon=local_epsilon, num_reports=n, split=0.5)[
+    value = shuffle_rdp.second_shuffle_rdp(orders=[order], local_epsilon=local_epsilon, cohort=n, split=0.5)[
         0
     ]
     assert exact <= value <= exact * (1 + 1e-8)
@@ -82,33 +83,34 @@ def test_the_best_split_is_never_worse_than_the_papers() -> None:
     orders = np.array([2, 3, 10, 64, 500])
     for local_epsilon in (0.01, 0.5, 2.0, 6.0):
         for n in (1, 10, 10**4, 10**7):
-            question = {"orders": orders, "local_epsilon": local_epsilon, "num_reports": n}
-            lower = shuffle_rdp.lower_bound(**question)
-            for bound in (shuffle_rdp.upper_bound_1, shuffle_rdp.upper_bound_2):
+            question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
+            lower = shuffle_rdp.shuffle_rdp_lower_bound(**question)
+            for bound in (shuffle_rdp.first_shuffle_rdp, shuffle_rdp.second_shuffle_rdp):
                 best, paper = bound(**question), bound(**question, split=0.5)
                 assert np.all(best <= paper * (1 + 1e-12))
                 assert np.all(best >= lower)
-    question = {"orders": [10], "local_epsilon": 0.5, "num_reports": 10**9}
-    ratio = shuffle_rdp.upper_bound_1(**question, split=0.5) / shuffle_rdp.upper_bound_1(**question)
+    question = {"orders": [10], "local_epsilon": 0.5, "cohort": 10**9}
+    ratio = shuffle_rdp.first_shuffle_rdp(**question, split=0.5) / shuffle_rdp.first_shuffle_rdp(**question)
     assert ratio == pytest.approx(2, rel=0.01), "Remark 5.3.3: a factor of 2 in the limit"
 
 
 def test_a_few_splits_are_as_good_as_many() -> None:
     orders = np.array([2, 8, 40])
     for local_epsilon, n in ((0.5, 10**4), (2.0, 10**6), (1.0, 10**9)):
-        question = {"orders": orders, "local_epsilon": local_epsilon, "num_reports": n}
+        question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
         many = np.min(
-            [shuffle_rdp.upper_bound_1(**question, split=c) for c in np.geomspace(1e-4, 0.99, 120)], axis=0
+            [shuffle_rdp.first_shuffle_rdp(**question, split=c) for c in np.geomspace(1e-4, 0.99, 120)],
+            axis=0,
         )
-        assert np.all(shuffle_rdp.upper_bound_1(**question) <= 1.02 * many)
+        assert np.all(shuffle_rdp.first_shuffle_rdp(**question) <= 1.02 * many)
 
 
 @pytest.mark.parametrize(("local_epsilon", "n"), [(0.5, 4), (1.5, 5)])
 def test_upper_bounds_cover_random_channels(local_epsilon: float, n: int) -> None:
     rng = np.random.default_rng(5)
     orders = np.array([2, 3, 6])
-    question = {"orders": orders, "local_epsilon": local_epsilon, "num_reports": n}
-    bounds = [shuffle_rdp.upper_bound_1(**question), shuffle_rdp.upper_bound_2(**question)]
+    question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
+    bounds = [shuffle_rdp.first_shuffle_rdp(**question), shuffle_rdp.second_shuffle_rdp(**question)]
     tried = 0
     while tried < 4:
         channel = extreme_channel(rng, local_epsilon=local_epsilon, records=3, outputs=4)
@@ -126,14 +128,16 @@ def test_the_first_bound_lies_above_the_clone_pair_it_estimates() -> None:
     orders = np.array([2, 5, 30, 200])
     for local_epsilon in (0.1, 1.0, 3.0):
         for n in (100, 10**4, 10**7):
-            question = {"orders": orders, "local_epsilon": local_epsilon, "num_reports": n}
-            bound = np.minimum(shuffle_rdp.upper_bound_1(**question), local_epsilon)
-            assert np.all(bound >= clones.rdp(**question) * (1 - 3e-3))
+            question = {"orders": orders, "local_epsilon": local_epsilon, "cohort": n}
+            bound = np.minimum(shuffle_rdp.first_shuffle_rdp(**question), local_epsilon)
+            assert np.all(
+                bound >= clones.clone_pair(local_epsilon=local_epsilon, cohort=n).rdp(orders) * (1 - 3e-3)
+            )
 
 
 def test_between_whole_orders_the_moments_chord_bounds() -> None:
-    question = {"local_epsilon": 1.0, "num_reports": 10**4}
-    whole = shuffle_rdp.upper_bound_1(orders=[1.5, 2, 2.25, 3, 1.000001], **question)
+    question = {"local_epsilon": 1.0, "cohort": 10**4}
+    whole = shuffle_rdp.first_shuffle_rdp(orders=[1.5, 2, 2.25, 3, 1.000001], **question)
     assert whole[0] * 0.5 == pytest.approx(0.5 * whole[1], rel=1e-9)
     assert whole[2] * 1.25 == pytest.approx(0.75 * whole[1] + 0.25 * 2 * whole[3], rel=1e-9)
     assert whole[4] == pytest.approx(whole[1], rel=1e-6)
@@ -144,29 +148,29 @@ def test_composed_values() -> None:
     question = {"local_epsilon": 0.5, "population": 10**6, "cohort": 10**6, "delta": 1e-8}
     for power, expected in ((3, 0.170), (4, 0.511), (5, 1.640), (6, 5.575)):
         printed = compose_renyi(
-            curve=lambda orders: shuffle_rdp.upper_bound_1(
-                orders=orders, local_epsilon=0.5, num_reports=10**6, split=0.5
+            curve=lambda orders: shuffle_rdp.first_shuffle_rdp(
+                orders=orders, local_epsilon=0.5, cohort=10**6, split=0.5
             ),
             num_steps=10**power,
             **question,
         )
         assert printed == pytest.approx(expected, rel=3e-3)
-        best = shuffle_rdp.epsilon(num_steps=10**power, **question)
+        best = published_bound("shuffle RDP, first bound").epsilon(num_steps=10**power, **question)
         assert 0.65 * printed < best < 0.75 * printed
-        assert best < shuffle_rdp.epsilon_2(num_steps=10**power, **question)
+        assert best < published_bound("shuffle RDP, second bound").epsilon(num_steps=10**power, **question)
 
 
 def test_the_corollary_has_a_regime() -> None:
     edge = (10**6 / 9 * math.exp(-2.5)) ** 0.25
-    question = {"local_epsilon": 0.5, "num_reports": 10**6}
+    question = {"local_epsilon": 0.5, "cohort": 10**6}
     inside = [math.floor(edge)]
-    assert shuffle_rdp.corollary(orders=inside, **question) >= shuffle_rdp.upper_bound_1(
+    assert shuffle_rdp.shuffle_rdp_corollary(orders=inside, **question) >= shuffle_rdp.first_shuffle_rdp(
         orders=inside, split=0.5, **question
     )
     with pytest.raises(ValueError, match=r"Corollary 5\.3\.1 needs"):
-        shuffle_rdp.corollary(orders=[math.ceil(edge)], **question)
+        shuffle_rdp.shuffle_rdp_corollary(orders=[math.ceil(edge)], **question)
     with pytest.raises(ValueError, match="whole orders"):
-        shuffle_rdp.corollary(orders=[2.5], **question)
+        shuffle_rdp.shuffle_rdp_corollary(orders=[2.5], **question)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +181,15 @@ def test_the_corollary_has_a_regime() -> None:
         ({"orders": []}, "order"),
         ({"local_epsilon": 0.0}, "local_epsilon"),
         ({"local_epsilon": 301.0}, "local_epsilon"),
-        ({"num_reports": 0}, "num_reports"),
+        ({"cohort": 0}, "cohort"),
         ({"split": 0.0}, "split"),
         ({"split": 1.0}, "split"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    question = {"orders": [2.0], "local_epsilon": 1.0, "num_reports": 100} | change
-    for bound in (shuffle_rdp.upper_bound_1, shuffle_rdp.upper_bound_2):
+    question = {"orders": [2.0], "local_epsilon": 1.0, "cohort": 100} | change
+    for bound in (shuffle_rdp.first_shuffle_rdp, shuffle_rdp.second_shuffle_rdp):
         with pytest.raises(ValueError, match=message):
             bound(**question)
     with pytest.raises(ValueError, match="order"):
-        shuffle_rdp.upper_bound_2(orders=[1.5], local_epsilon=1.0, num_reports=100)
+        shuffle_rdp.second_shuffle_rdp(orders=[1.5], local_epsilon=1.0, cohort=100)

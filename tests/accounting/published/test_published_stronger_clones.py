@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import clones, stronger_clones
 
 GRID = [
@@ -22,21 +23,21 @@ GRID = [
      (4, 10**6, 1e-8, 0.16652)],
 )  # fmt: skip
 def test_closed_form_reference_values(local_epsilon: float, n: int, delta: float, expected: float) -> None:
-    value = stronger_clones.closed_form(local_epsilon=local_epsilon, num_reports=n, delta=delta)
+    value = stronger_clones.stronger_clone_bound(local_epsilon=local_epsilon, cohort=n, delta=delta)
     assert value == pytest.approx(expected, abs=6e-6)
 
 
 @pytest.mark.parametrize(
     ("closed_form", "pair"),
     [
-        (stronger_clones.closed_form, stronger_clones.binary_pair),
-        (clones.closed_form, clones.clone_pair),
+        (stronger_clones.stronger_clone_bound, binary_pair),
+        (clones.clone_bound, clones.clone_pair),
     ],
 )
 def test_closed_forms_lie_above_their_pairs_wherever_they_are_stated(closed_form, pair) -> None:
     stated = 0
     for local_epsilon, n, delta in GRID:
-        question = {"local_epsilon": local_epsilon, "num_reports": n}
+        question = {"local_epsilon": local_epsilon, "cohort": n}
         try:
             claimed = closed_form(**question, delta=delta)
         except ValueError:
@@ -50,33 +51,34 @@ def test_closed_forms_lie_above_their_pairs_wherever_they_are_stated(closed_form
 def test_closed_form_holds_at_the_edge_of_its_regime() -> None:
     for n, delta in ((10**3, 1e-5), (10**5, 1e-10)):
         edge = math.log(n / (8 * math.log(2 / delta)) - 1)
-        claimed = stronger_clones.closed_form(local_epsilon=edge, num_reports=n, delta=delta)
-        pair = stronger_clones.binary_pair(local_epsilon=edge, num_reports=n)
+        claimed = stronger_clones.stronger_clone_bound(local_epsilon=edge, cohort=n, delta=delta)
+        pair = binary_pair(local_epsilon=edge, cohort=n)
         assert pair.delta(min(claimed, edge))[1] <= delta
         with pytest.raises(ValueError, match=r"Theorem 3\.2 needs"):
-            stronger_clones.closed_form(local_epsilon=edge * (1 + 1e-9), num_reports=n, delta=delta)
+            stronger_clones.stronger_clone_bound(local_epsilon=edge * (1 + 1e-9), cohort=n, delta=delta)
     with pytest.raises(ValueError, match=r"Theorem 3\.2 needs"):
-        stronger_clones.closed_form(local_epsilon=0.1, num_reports=10, delta=1e-6)
+        stronger_clones.stronger_clone_bound(local_epsilon=0.1, cohort=10, delta=1e-6)
 
 
 def test_renyi_closed_form_lies_above_the_pair() -> None:
     for local_epsilon, n in ((0.1, 10**3), (1.0, 10**4), (2.0, 10**6), (4.0, 10**6)):
         edge = n / (16 * local_epsilon * math.exp(local_epsilon))
         orders = 1 + np.geomspace(0.01, edge - 1, 12)[:-1]
-        question = {"local_epsilon": local_epsilon, "num_reports": n}
-        loose = stronger_clones.renyi_closed_form(orders=orders, **question)
-        exact = stronger_clones.rdp(orders=orders, **question)
+        question = {"local_epsilon": local_epsilon, "cohort": n}
+        loose = stronger_clones.stronger_clone_rdp_bound(orders=orders, **question)
+        exact = binary_pair(**question).rdp(orders)
         assert np.all(exact <= loose)
         small = 48 * (1 + math.exp(-local_epsilon))
         assert loose[0] / exact[0] == pytest.approx(small, rel=0.02)
         with pytest.raises(ValueError, match=r"Corollary 4\.3"):
-            stronger_clones.renyi_closed_form(orders=[edge * 1.001], **question)
+            stronger_clones.stronger_clone_rdp_bound(orders=[edge * 1.001], **question)
 
 
 def test_the_binary_pair_never_exceeds_the_clone_pair() -> None:
     for local_epsilon, n, delta in GRID[::19]:
-        question = {"local_epsilon": local_epsilon, "num_reports": n, "delta": delta}
-        assert stronger_clones.numerical(**question)[0] <= clones.numerical(**question)[1]
+        shuffle = {"local_epsilon": local_epsilon, "cohort": n}
+        lower, _ = binary_pair(**shuffle).epsilon(delta)
+        assert lower <= clones.clone_pair(**shuffle).upper_epsilon(delta)
 
 
 @pytest.mark.parametrize(
@@ -84,20 +86,23 @@ def test_the_binary_pair_never_exceeds_the_clone_pair() -> None:
     [
         ({"local_epsilon": 0.0}, "local_epsilon"),
         ({"local_epsilon": math.inf}, "local_epsilon"),
-        ({"num_reports": 0}, "num_reports"),
+        ({"cohort": 0}, "cohort"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.1}, "delta"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, float], message: str) -> None:
-    question = {"local_epsilon": 0.5, "num_reports": 10**4, "delta": 1e-6} | change
-    for bound in (stronger_clones.closed_form, stronger_clones.numerical):
-        with pytest.raises(ValueError, match=message):
-            bound(**question)
+    question = {"local_epsilon": 0.5, "cohort": 10**4, "delta": 1e-6} | change
+    with pytest.raises(ValueError, match=message):
+        stronger_clones.stronger_clone_bound(**question)
+    delta = question.pop("delta")
+    with pytest.raises(ValueError, match=message):
+        binary_pair(**question).epsilon(delta)
 
 
 @pytest.mark.parametrize("orders", [[1.0], [math.nan], [math.inf]])
 def test_bad_orders_are_refused(orders: list[float]) -> None:
-    for curve in (stronger_clones.renyi_closed_form, stronger_clones.rdp):
-        with pytest.raises(ValueError, match="orders"):
-            curve(orders=orders, local_epsilon=1.0, num_reports=10**4)
+    with pytest.raises(ValueError, match="orders"):
+        stronger_clones.stronger_clone_rdp_bound(orders=orders, local_epsilon=1.0, cohort=10**4)
+    with pytest.raises(ValueError, match="orders"):
+        binary_pair(local_epsilon=1.0, cohort=10**4).rdp(orders)

@@ -6,8 +6,9 @@ import pytest
 from scipy import stats
 
 from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability
 from shuffle_plugins.accounting.published import subsampled_rdp
-from shuffle_plugins.accounting.published.binomial import log_probability
+from shuffle_plugins.accounting.published.catalogue import published_bound
 
 REFERENCE = [
     (1_000_000, 1_000, 2.0, 100_000, 1e-8, 1.0402),
@@ -45,7 +46,9 @@ def log1p_of_fraction(x: Fraction) -> float:
 
 @pytest.mark.parametrize(("n", "k", "e0", "rounds", "delta", "expected"), REFERENCE)
 def test_reference_epsilons(n: int, k: int, e0: float, rounds: int, delta: float, expected: float) -> None:
-    epsilon = subsampled_rdp.epsilon(local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta)
+    epsilon = published_bound("subsampled shuffle RDP, published").epsilon(
+        local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta
+    )
     assert epsilon == pytest.approx(expected, abs=5e-5)
 
 
@@ -54,18 +57,24 @@ def test_the_order_grid_finds_the_best_whole_order(
     n: int, k: int, e0: float, rounds: int, delta: float, expected: float
 ) -> None:
     orders = np.arange(2, 600)
-    rdp = rounds * subsampled_rdp.upper_bound(orders=orders, local_epsilon=e0, population=n, cohort=k)
+    rdp = rounds * subsampled_rdp.subsampled_rdp_bound(
+        orders=orders, local_epsilon=e0, population=n, cohort=k
+    )
     best, order = epsilon_from_rdp(orders=orders, rdp=rdp, delta=delta)
     assert order < 599
-    epsilon = subsampled_rdp.epsilon(local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta)
+    epsilon = published_bound("subsampled shuffle RDP, published").epsilon(
+        local_epsilon=e0, population=n, cohort=k, num_steps=rounds, delta=delta
+    )
     assert epsilon == pytest.approx(best, rel=1e-12)
 
 
 def test_the_order_grid_grows_until_the_optimum_is_inside() -> None:
     question = {"local_epsilon": 0.2, "population": 10**6, "cohort": 10**5}
-    epsilon = subsampled_rdp.epsilon(**question, num_steps=1, delta=1e-10)
+    epsilon = published_bound("subsampled shuffle RDP, published").epsilon(
+        **question, num_steps=1, delta=1e-10
+    )
     orders = np.unique(np.geomspace(2, 100_000, 400).round())
-    rdp = subsampled_rdp.upper_bound(orders=orders, **question)
+    rdp = subsampled_rdp.subsampled_rdp_bound(orders=orders, **question)
     best, order = epsilon_from_rdp(orders=orders, rdp=rdp, delta=1e-10)
     assert 500 < order < 100_000
     assert epsilon <= best
@@ -73,21 +82,25 @@ def test_the_order_grid_grows_until_the_optimum_is_inside() -> None:
 
 def test_epsilon_never_exceeds_pure_composition() -> None:
     question = {"local_epsilon": 3.0, "population": 10, "cohort": 5, "delta": 1e-6}
-    assert subsampled_rdp.epsilon(**question, num_steps=1) == 3.0
-    assert subsampled_rdp.epsilon(**question, num_steps=4) == 12.0
+    assert published_bound("subsampled shuffle RDP, published").epsilon(**question, num_steps=1) == 3.0
+    assert published_bound("subsampled shuffle RDP, published").epsilon(**question, num_steps=4) == 12.0
 
 
 @pytest.mark.parametrize(("order", "e0", "n", "k"), SETTINGS)
 def test_theorem_2_is_the_exact_divergence_of_binary_rr(order: int, e0: float, n: int, k: int) -> None:
     exact = log1p_of_fraction(exact_ratio_moment(order, e0, n, k) - 1) / (order - 1)
-    value = subsampled_rdp.lower_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
+    value = subsampled_rdp.subsampled_rdp_lower_bound(
+        orders=[order], local_epsilon=e0, population=n, cohort=k
+    )[0]
     assert value == pytest.approx(exact, rel=1e-8)
     assert value <= exact
 
 
 def test_theorem_2_at_order_2_has_a_closed_form_at_any_size() -> None:
     for k in (10**3, 10**6, 10**9):
-        value = subsampled_rdp.lower_bound(orders=[2], local_epsilon=1.0, population=10 * k, cohort=k)[0]
+        value = subsampled_rdp.subsampled_rdp_lower_bound(
+            orders=[2], local_epsilon=1.0, population=10 * k, cohort=k
+        )[0]
         exact = math.log1p(0.01 * (math.e - 1) ** 2 / (k * math.e))
         assert value == pytest.approx(exact, rel=5e-9)
 
@@ -113,7 +126,7 @@ def test_theorem_1_as_printed(order: int, e0: float, n: int, k: int) -> None:
     remainder = (1 + x) ** order - 1 - order * x
     terms.append(math.log(remainder.numerator) - math.log(remainder.denominator) - (k - 1) / (8 * e))
     expected = log_sum(terms) / (order - 1)
-    value = subsampled_rdp.upper_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
+    value = subsampled_rdp.subsampled_rdp_bound(orders=[order], local_epsilon=e0, population=n, cohort=k)[0]
     assert value == pytest.approx(expected, rel=2e-8)
 
 
@@ -122,7 +135,10 @@ def test_the_upper_bound_lies_above_the_lower_one() -> None:
     for e0 in (0.01, 0.5, 2.0, 5.0):
         for n, k in [(10, 10), (1_000, 10), (10**6, 10**3), (10**6, 10**6)]:
             question = {"orders": orders, "local_epsilon": e0, "population": n, "cohort": k}
-            assert np.all(subsampled_rdp.upper_bound(**question) > subsampled_rdp.lower_bound(**question))
+            assert np.all(
+                subsampled_rdp.subsampled_rdp_bound(**question)
+                > subsampled_rdp.subsampled_rdp_lower_bound(**question)
+            )
 
 
 def test_theorem_4_covers_the_ternary_divergence_of_binary_rr() -> None:
@@ -147,8 +163,8 @@ def test_large_orders_and_large_local_epsilon_do_not_overflow() -> None:
     for e0 in (1e-4, 8.0):
         for n, k in [(1_000, 10), (10**9, 10**8)]:
             question = {"orders": orders, "local_epsilon": e0, "population": n, "cohort": k}
-            assert np.all(np.isfinite(subsampled_rdp.upper_bound(**question)))
-            exact = subsampled_rdp.lower_bound(**question)
+            assert np.all(np.isfinite(subsampled_rdp.subsampled_rdp_bound(**question)))
+            exact = subsampled_rdp.subsampled_rdp_lower_bound(**question)
             assert np.all(np.diff(exact) > 0)
             assert exact[-1] <= e0
 
@@ -170,7 +186,7 @@ def test_binomial_log_probabilities_are_accurate_at_any_size() -> None:
 
 @pytest.mark.parametrize("orders", [[1], [2.5], [0], [-3], [math.nan], [math.inf], []])
 def test_orders_other_than_whole_ones_from_2_are_refused(orders: list[float]) -> None:
-    for bound in (subsampled_rdp.upper_bound, subsampled_rdp.lower_bound):
+    for bound in (subsampled_rdp.subsampled_rdp_bound, subsampled_rdp.subsampled_rdp_lower_bound):
         with pytest.raises(ValueError, match="order"):
             bound(orders=orders, local_epsilon=1.0, population=10, cohort=5)
 
@@ -191,7 +207,7 @@ def test_orders_other_than_whole_ones_from_2_are_refused(orders: list[float]) ->
 def test_bad_questions_are_refused(change: dict[str, float], message: str) -> None:
     question = {"local_epsilon": 1.0, "population": 10, "cohort": 5, "num_steps": 3, "delta": 1e-5}
     with pytest.raises(ValueError, match=message):
-        subsampled_rdp.epsilon(**(question | change))
+        published_bound("subsampled shuffle RDP, published").epsilon(**(question | change))
 
 
 def test_lemma_2_refuses_a_short_curve_and_a_bad_rate() -> None:

@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from shuffle_plugins.accounting.published.arguments import Vector
-from shuffle_plugins.accounting.published.binomial import log_probability
+from shuffle_plugins.accounting.numerics.log_binomial import log_probability
+from shuffle_plugins.accounting.numerics.orders import Vector
 
 _NEGLIGIBLE = -8.0  # log of the share of a moment that need not be known better
 _CELLS = 48  # of the coins, to begin with
 _CELL_SDS = 0.3  # widest cell that matters, in standard deviations of the rarer face
-_MOST_PARTS = 16
+_MOST_PARTS = 16  # a cell is cut into at once
 _RUNGS = 32  # of the number of clones, to begin with
-_RUNG_PARTS = 6
+_RUNG_PARTS = 6  # a rung is cut into at once
 _RUNG_WIDTH = 3e-3  # widest rung that matters, of its number of clones
-_SMALLEST_SLOPE = 1e-300
+_SMALLEST_SLOPE = 1e-300  # in place of zero, so that a geometric sum needs no case of its own
 
 
 def log_odds(*, share: Vector, local_epsilon: float) -> Vector:

@@ -1,25 +1,11 @@
-"""What several theorems ask of their arguments."""
+"""Vectors of Rényi orders, checked."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Vector = NDArray[np.float64]
-
-
-def check_level(local_epsilon: float) -> None:
-    """Raise ValueError unless ε0 is a positive finite number."""
-    if not (math.isfinite(local_epsilon) and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive finite number, got {local_epsilon!r}")
-
-
-def check_reports(num_reports: int) -> None:
-    """Raise ValueError unless there is a report."""
-    if num_reports < 1:
-        raise ValueError(f"num_reports must be positive, got {num_reports!r}")
 
 
 def real_orders(orders: ArrayLike) -> Vector:

@@ -1,7 +1,7 @@
-"""From a bound on one shuffle to T rounds of k-of-n sampling and shuffling.
+"""From a Rényi curve to ε of T rounds of k-of-n sampling and shuffling: amplified, added up, converted.
 
-The two ways in which the literature does it: one (ε, δ) point per round, amplified by sampling and composed
-strongly; or a Rényi curve per round, amplified by sampling and added up.
+The other way in which the literature composes, (ε, δ) points by strong composition, is
+:func:`~shuffle_plugins.accounting.composition.points.compose_points`.
 """
 
 from __future__ import annotations
@@ -9,94 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
 from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting.composition.points import check_rounds
+from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published import rdp_subsampling
-from shuffle_plugins.accounting.published.arguments import Vector, check_level
-from shuffle_plugins.accounting.published.composition import strong_composition
-from shuffle_plugins.accounting.published.subsampling import amplify_by_sampling
+from shuffle_plugins.accounting.rounds.shuffle import Sampling
 
-_EVERY_ORDER_TO = 24
-_ORDER_RATIO = 1.06
-_FIRST_ORDERS = 2048
-_LARGEST_ORDER = 2**15
+_EVERY_ORDER_TO = 24  # small orders, where a curve bends most, are evaluated one by one
+_ORDER_RATIO = 1.06  # of neighbouring orders above; chords between them cost less than a part in 10³
+_FIRST_ORDERS = 2048  # where the search for real orders begins to look; it grows from there
+_LARGEST_ORDER = 2**15  # where it ends: memory and time grow with the largest whole order
 _REAL_ORDER_POINTS = 80
 _WHOLE_ORDER_POINTS = 96
-_REFINED_POINTS = 48
+_REFINED_POINTS = 48  # around the best order of a scan, to take what lies between its points
 _SMALLEST_EXCESS = 1e-2  # of a real order over one
-
-
-def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_steps: int, delta: float) -> None:
-    """Refuse a question about rounds that makes no sense.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    check_level(local_epsilon)
-    if not 1 <= cohort <= population:
-        raise ValueError(f"cohort must be in [1, population], got {cohort!r} of {population!r}")
-    if num_steps < 1:
-        raise ValueError(f"num_steps must be positive, got {num_steps!r}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be in (0, 1), got {delta!r}")
-
-
-def compose_points(
-    *,
-    shuffled: Callable[[float], float],
-    local_epsilon: float,
-    population: int,
-    cohort: int,
-    num_steps: int,
-    delta: float,
-) -> float:
-    """ε of T rounds from one (ε, δ) point of the shuffle, k-of-n amplification and strong composition.
-
-    Half of δ pays for strong composition and the rounds share the other half; where adding the rounds' ε up
-    is better, they share all of it; and where shuffling earns nothing, composition gets all of it, at ε0. The
-    looseness grows with T: one point of each round's privacy profile is all that is used.
-
-    Args:
-        shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
-        local_epsilon: ε0 > 0 in nats.
-        population: n.
-        cohort: k ≤ n, reports shuffled together; k = n is full participation.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
-
-    Returns:
-        ε in nats for replace-one neighbours, never above T·ε0.
-
-    Raises:
-        ValueError: if an argument is out of range, or by ``shuffled``.
-    """
-    check_rounds(
-        local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta
-    )
-    sampling_rate = cohort / population
-
-    def sampled(round_delta: float) -> float:
-        shuffle_delta = min(1.0, round_delta / sampling_rate)
-        point, _ = amplify_by_sampling(
-            epsilon=min(shuffled(shuffle_delta), local_epsilon),
-            delta=shuffle_delta,
-            sampling_rate=sampling_rate,
-        )
-        return point
-
-    unshuffled, _ = amplify_by_sampling(epsilon=local_epsilon, delta=0.0, sampling_rate=sampling_rate)
-    found = [
-        num_steps * local_epsilon,
-        strong_composition(epsilon=unshuffled, num_steps=num_steps, delta_slack=delta),
-    ]
-    if num_steps > 1:
-        half = sampled(delta / (2 * num_steps))
-        found.append(strong_composition(epsilon=half, num_steps=num_steps, delta_slack=delta / 2))
-    found.append(num_steps * sampled(delta / num_steps))
-    return min(found)
+_FIRST_SAMPLED_ORDERS = 64  # as above, for curves of a sampled round, whose best orders are mostly small
+_LARGEST_SAMPLED_ORDER = 2**17
+_SAMPLED_POINTS, _SAMPLED_REFINED_POINTS = 48, 96
 
 
 def compose_renyi(
@@ -107,8 +39,7 @@ def compose_renyi(
     cohort: int,
     num_steps: int,
     delta: float,
-    sampling: Literal["without-replacement", "poisson"] = "without-replacement",
-    largest_order: int = _LARGEST_ORDER,
+    sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
 ) -> float:
     """ε of T rounds from the shuffle's Rényi curve, its amplification by sampling and their sum.
 
@@ -128,8 +59,8 @@ def compose_renyi(
         cohort: k ≤ n.
         num_steps: T ≥ 1.
         delta: in (0, 1).
-        sampling: which theorem amplifies; Poisson's is not for replace-one neighbours.
-        largest_order: where to stop looking for better orders.
+        sampling: which theorem amplifies, k of n without replacement or Poisson's; Poisson's is not for
+            replace-one neighbours.
 
     Returns:
         ε in nats, never above T·ε0.
@@ -146,8 +77,8 @@ def compose_renyi(
         return epsilon_from_rdp(orders=orders, rdp=num_steps * np.minimum(rdp, local_epsilon), delta=delta)
 
     if sampling_rate < 1:
-        every = _at_every_order(curve, largest_order, local_epsilon)
-        orders, rdp = _scan(curve, largest_order, local_epsilon, sampling_rate, sampling)
+        every = _at_every_order(curve, _LARGEST_ORDER, local_epsilon)
+        orders, rdp = _scan(curve, _LARGEST_ORDER, local_epsilon, sampling_rate, sampling)
         value, order = convert(orders, rdp)
         refined = np.unique(_around(orders, order).round())
         rdp = _amplified(refined, every, local_epsilon, sampling_rate, sampling)
@@ -156,7 +87,7 @@ def compose_renyi(
         while True:
             orders = 1.0 + np.geomspace(_SMALLEST_EXCESS, largest - 1, _REAL_ORDER_POINTS)
             value, order = convert(orders, curve(orders))
-            if 2 * order <= largest or largest >= largest_order:
+            if 2 * order <= largest or largest >= _LARGEST_ORDER:
                 break
             largest *= 4
         refined = _around(orders, order)
@@ -165,16 +96,62 @@ def compose_renyi(
     return min(value, convert(refined, rdp)[0], num_steps * local_epsilon)
 
 
-def _around(orders: Vector, order: float) -> Vector:
+def compose_sampled_renyi(
+    *,
+    curve: Callable[[Vector], Vector],
+    local_epsilon: float,
+    population: int,
+    cohort: int,
+    num_steps: int,
+    delta: float,
+) -> float:
+    """ε of T rounds from the Rényi curve of a round of sampling and shuffling: their sum, converted.
+
+    The orders reach twice past the best one found, and every whole order around it is tried.
+
+    Args:
+        curve: upper bounds on the divergence of one sampled and shuffled round at whole orders from 2 on.
+        local_epsilon: ε0 > 0 in nats.
+        population: n.
+        cohort: k ≤ n.
+        num_steps: T ≥ 1.
+        delta: in (0, 1).
+
+    Returns:
+        ε in nats, never above T·ε0.
+
+    Raises:
+        ValueError: if an argument is out of range, or by ``curve``.
+    """
+    check_rounds(
+        local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=num_steps, delta=delta
+    )
+
+    def best(orders: Vector) -> tuple[float, float]:
+        return epsilon_from_rdp(orders=orders, rdp=num_steps * curve(orders), delta=delta)
+
+    largest = _FIRST_SAMPLED_ORDERS
+    while True:
+        orders = np.unique(np.geomspace(2, largest, _SAMPLED_POINTS).round())
+        value, order = best(orders)
+        if 2 * order <= largest or largest >= _LARGEST_SAMPLED_ORDER:
+            break
+        largest *= 2
+    refined = np.unique(_around(orders, order, points=_SAMPLED_REFINED_POINTS).round())
+    return min(value, best(refined)[0], num_steps * local_epsilon)
+
+
+def _around(orders: Vector, order: float, *, points: int = _REFINED_POINTS) -> Vector:
+    """Orders between the neighbours of the best one found."""
     place = int(np.argmin(np.abs(orders - order)))
-    return np.linspace(orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)], _REFINED_POINTS)
+    return np.linspace(orders[max(place - 1, 0)], orders[min(place + 1, orders.size - 1)], points)
 
 
 def _amplified(
-    orders: Vector, every: Vector, local_epsilon: float, sampling_rate: float, sampling: str
+    orders: Vector, every: Vector, local_epsilon: float, sampling_rate: float, sampling: Sampling
 ) -> Vector:
     """The sampling theorem on the curve at 2, 3, …, or the curve itself where that is smaller."""
-    if sampling == "poisson":
+    if sampling is Sampling.POISSON:
         amplified = rdp_subsampling.poisson(orders=orders, rdp=every, sampling_rate=sampling_rate)
     else:
         amplified = rdp_subsampling.without_replacement(
@@ -185,7 +162,11 @@ def _amplified(
 
 @lru_cache(maxsize=32)
 def _scan(
-    curve: Callable[[Vector], Vector], largest: int, local_epsilon: float, sampling_rate: float, sampling: str
+    curve: Callable[[Vector], Vector],
+    largest: int,
+    local_epsilon: float,
+    sampling_rate: float,
+    sampling: Sampling,
 ) -> tuple[Vector, Vector]:
     """Whole orders up to ``largest``, at nearly equal ratios, and the amplified divergences there."""
     orders = np.unique(np.geomspace(2, largest, _WHOLE_ORDER_POINTS).round())
