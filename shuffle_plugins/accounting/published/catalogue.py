@@ -26,7 +26,7 @@ from shuffle_plugins.accounting.published import (
     subsampled_rdp,
 )
 from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi, compose_sampled_renyi
-from shuffle_plugins.accounting.rounds.base import Sampling
+from shuffle_plugins.accounting.terms import Sampling
 
 
 class Composition(StrEnum):

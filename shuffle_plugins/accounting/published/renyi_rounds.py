@@ -16,7 +16,7 @@ from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
 from shuffle_plugins.accounting.composition.points import check_rounds
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.published import rdp_subsampling
-from shuffle_plugins.accounting.rounds.base import Sampling
+from shuffle_plugins.accounting.terms import Sampling
 
 _EVERY_ORDER_TO = 24  # small orders, where a curve bends most, are evaluated one by one
 _ORDER_RATIO = 1.06  # of neighbouring orders above; chords between them cost less than a part in 10³
