@@ -18,9 +18,9 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from shuffle_plugins.accounting import ShuffleRound
+from shuffle_plugins import accounting
+from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import LossLaw, loss_law
 from shuffle_plugins.accounting.pairs.counts import upper_mixture
 
 RESULTS = Path(__file__).parent / "results" / "pld_composition.json"
@@ -37,7 +37,7 @@ def main() -> None:
     rows = []
     for population, cohort, local_epsilon, steps, deltas in SETTINGS:
         shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-        laws = {kind: loss_law(upper_mixture(shuffle_round), kind=kind) for kind in ("upper", "lower")}
+        laws = {kind: pair_losses(upper_mixture(shuffle_round), kind=kind) for kind in ("upper", "lower")}
         for delta in deltas:
             started = time.process_time()
             interval = [LossComposition([laws[kind]], [steps]).epsilon(delta) for kind in ("lower", "upper")]
@@ -61,7 +61,9 @@ def main() -> None:
     options.output.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def peer(law: LossLaw, steps: int, delta: float, *, cells: int, optimistic: bool) -> dict[str, object]:
+def peer(
+    law: accounting.PrivacyLossDistribution, steps: int, delta: float, *, cells: int, optimistic: bool
+) -> dict[str, object]:
     """dp-accounting at ``cells`` grid cells per standard deviation of one step's loss."""
     cell = law.deviation / cells
     started = time.process_time()

@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
+from shuffle_plugins.accounting import gaussian_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.coins import gaussian_law
 from shuffle_plugins.accounting.losses.distribution import FINE
 
 matplotlib.use("Agg")
@@ -180,7 +180,7 @@ def gaussian_multiplier(train: TensorDataset, options: argparse.Namespace) -> fl
     """Least deviation over the clipping norm that gives (ε, δ) for replace-one neighbours, k of n."""
 
     def epsilon(multiplier: float) -> float:
-        law = gaussian_law(
+        law = gaussian_losses(
             noise_multiplier=multiplier / 2, sampling_rate=options.cohort / len(train), resolution=FINE
         )
         return LossComposition([law], [options.rounds]).epsilon(options.delta)

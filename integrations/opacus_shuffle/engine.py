@@ -51,8 +51,14 @@ from opacus_shuffle.summation import (
     whole,
 )
 from opacus_shuffle.training_plan import TrainingPlan
-from shuffle_plugins.accounting import EpsilonInterval, Sampling, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    LEAST_SEARCHED_LOCAL_EPSILON,
+    EpsilonInterval,
+    Sampling,
+    ShuffleRound,
+    calibrate_local_epsilon,
+)
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core import checks
@@ -716,7 +722,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             self._warn_of_cap(round_at(float(alone)), run)
             return float(alone)
         self._warn_of_history(run)
-        low, high = MIN_LOCAL_EPSILON, float(alone)
+        low, high = LEAST_SEARCHED_LOCAL_EPSILON, float(alone)
         if exceeds(low):
             raise ShufflePrivacyError(
                 f"the recorded rounds leave no room in ε={run.target_epsilon} at δ={run.target_delta}: raise "
@@ -745,8 +751,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             spent,
             target=run.target_epsilon,
             start=1.0,
-            lowest=MIN_LOCAL_EPSILON,
-            highest=MAX_LOCAL_EPSILON,
+            lowest=LEAST_SEARCHED_LOCAL_EPSILON,
+            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
             precision=_NOISE_PRECISION,
         )
         if found is None or self._exceeds(round_at(found), run):
@@ -758,12 +764,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         return found
 
     def _warn_of_cap(self, new_round: ShuffleRound, run: _Run) -> None:
-        if new_round.local_epsilon < MAX_LOCAL_EPSILON * (1 - 1e-3):
+        if new_round.local_epsilon < LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3):
             return
         spent = self._require_accountant().spent_with(
             new_round, num_steps=run.num_steps, target_delta=run.target_delta
         )
-        _warn_of_rest(spent, run, limit=f"local_epsilon={MAX_LOCAL_EPSILON:g}, the largest that is tried")
+        _warn_of_rest(
+            spent, run, limit=f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
+        )
 
 
 def _refuse_spent_delta(

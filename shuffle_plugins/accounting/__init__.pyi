@@ -3,9 +3,9 @@ from .accountant import DeltaInterval as DeltaInterval
 from .accountant import EpsilonInterval as EpsilonInterval
 from .accountant import NamedBound as NamedBound
 from .accountant import ShuffleAccountant as ShuffleAccountant
-from .calibrate import MAX_LOCAL_EPSILON as MAX_LOCAL_EPSILON
+from .calibrate import LARGEST_SEARCHED_LOCAL_EPSILON as LARGEST_SEARCHED_LOCAL_EPSILON
+from .calibrate import LEAST_SEARCHED_LOCAL_EPSILON as LEAST_SEARCHED_LOCAL_EPSILON
 from .calibrate import MAX_NUM_STEPS as MAX_NUM_STEPS
-from .calibrate import MIN_LOCAL_EPSILON as MIN_LOCAL_EPSILON
 from .calibrate import calibrate_cohort as calibrate_cohort
 from .calibrate import calibrate_local_epsilon as calibrate_local_epsilon
 from .calibrate import calibrate_num_steps as calibrate_num_steps
@@ -26,11 +26,11 @@ from .federated.accountant import RecordedRound as RecordedRound
 from .federated.accountant import RoundKind as RoundKind
 from .federated.accountant import distinct_participants as distinct_participants
 from .federated.accountant import frozen as frozen
-from .losses.coins import gaussian_law as gaussian_law
+from .losses.coins import gaussian_losses as gaussian_losses
 from .losses.distribution import COARSE as COARSE
 from .losses.distribution import FINE as FINE
-from .losses.distribution import LossLaw as LossLaw
-from .losses.distribution import loss_law as loss_law
+from .losses.distribution import PrivacyLossDistribution as PrivacyLossDistribution
+from .losses.distribution import pair_losses as pair_losses
 from .numerics.grid import Floats as Floats
 from .numerics.search import largest_within as largest_within
 from .numerics.search import zero_between as zero_between

@@ -15,7 +15,14 @@ from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, SINGLE, Kind, LossLaw, Resolution
+from shuffle_plugins.accounting.losses.distribution import (
+    COARSE,
+    FINE,
+    SINGLE,
+    Kind,
+    PrivacyLossDistribution,
+    Resolution,
+)
 from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.rounds.coins import SumRound
@@ -572,7 +579,7 @@ class ShuffleAccountant:
             return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
-    def _upper_laws(self) -> tuple[list[LossLaw], list[int]]:
+    def _upper_laws(self) -> tuple[list[PrivacyLossDistribution], list[int]]:
         distinct = self._counts
         resolution = self._resolution(distinct)
         return [upper_law(r, resolution) for r in distinct], list(distinct.values())
@@ -769,15 +776,15 @@ def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:
     return counts
 
 
-def _coarse_law(recorded: Round) -> LossLaw:
+def _coarse_law(recorded: Round) -> PrivacyLossDistribution:
     return upper_law(recorded, COARSE)
 
 
-def _coarse_instance(recorded: Round) -> LossLaw:
+def _coarse_instance(recorded: Round) -> PrivacyLossDistribution:
     return lower_law(recorded, COARSE, lower_families(recorded)[0])
 
 
-def _reversed_instance(recorded: Round) -> LossLaw:
+def _reversed_instance(recorded: Round) -> PrivacyLossDistribution:
     return reversed_lower_law(recorded, COARSE, lower_families(recorded)[0])
 
 

@@ -15,9 +15,12 @@ from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 from shuffle_plugins.core import checks
 
-MIN_LOCAL_EPSILON = 1e-4
-MAX_LOCAL_EPSILON = 20.0
+LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
+"""Range of ε0, in nats, that calibrations search. Mechanisms and rounds take more, see ``core.checks``."""
+
 MAX_NUM_STEPS = 10**9
+"""The most rounds that a calibration answers with."""
+
 _RELATIVE_PRECISION = 1e-4
 
 
@@ -92,13 +95,13 @@ def calibrate_local_epsilon(
             sampling=Sampling(sampling),
             adversary=Adversary(adversary),
         ),
-        lowest=MIN_LOCAL_EPSILON,
-        highest=MAX_LOCAL_EPSILON,
+        lowest=LEAST_SEARCHED_LOCAL_EPSILON,
+        highest=LARGEST_SEARCHED_LOCAL_EPSILON,
         precision=_RELATIVE_PRECISION,
     )
     if found is None:
         raise ValueError(
-            f"no local_epsilon down to {MIN_LOCAL_EPSILON} keeps {num_steps} rounds within "
+            f"no local_epsilon down to {LEAST_SEARCHED_LOCAL_EPSILON} keeps {num_steps} rounds within "
             f"ε={target_epsilon}, δ={delta}: use fewer rounds, a smaller cohort or a larger population"
         )
     return found
@@ -131,7 +134,7 @@ def normal_guess(
     width = 2 * target_epsilon / (math.sqrt(2 * (log_delta + target_epsilon)) + math.sqrt(2 * log_delta))
     share = width**2 * hidden / (2 * num_steps * rate**2)
     guess = math.log1p((share + math.sqrt(share**2 + 8 * share)) / 2)
-    return min(max(guess, MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON)
+    return min(max(guess, LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON)
 
 
 def calibrate_num_steps(

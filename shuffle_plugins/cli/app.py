@@ -765,10 +765,11 @@ def _only_the_cohort(answer: Comparison, *, population: int) -> str | None:
 
 
 def _capped(solve: Unknown, found: float) -> str | None:
-    from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
+    from shuffle_plugins.accounting import LARGEST_SEARCHED_LOCAL_EPSILON
+    from shuffle_plugins.accounting.calibrate import MAX_NUM_STEPS
 
-    if solve is Unknown.LOCAL_EPSILON and found >= MAX_LOCAL_EPSILON:
-        cap = f"ε0 = {MAX_LOCAL_EPSILON:g}"
+    if solve is Unknown.LOCAL_EPSILON and found >= LARGEST_SEARCHED_LOCAL_EPSILON:
+        cap = f"ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g}"
     elif solve is Unknown.ROUNDS and found >= MAX_NUM_STEPS:
         cap = f"T = {MAX_NUM_STEPS:,}"
     else:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, EpsilonInterval, Method, Sampling
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    NEIGHBOURING_RELATION,
+    Adversary,
+    EpsilonInterval,
+    Method,
+    Sampling,
+)
 from shuffle_plugins.planning.variance import NormName
 
 
@@ -180,8 +186,8 @@ class Plan:
                 f"The best T is the {self.steps_edge} one tried: {beyond} rounds than {best.num_steps:,} may "
                 "do better still."
             )
-        if best.local_epsilon >= MAX_LOCAL_EPSILON:
-            said.append(f"ε0 = {MAX_LOCAL_EPSILON:g} is the solver's cap, not the target's.")
+        if best.local_epsilon >= LARGEST_SEARCHED_LOCAL_EPSILON:
+            said.append(f"ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} is the solver's cap, not the target's.")
         if thrifty is not best:
             more = thrifty.average_mse / best.average_mse - 1
             said.append(

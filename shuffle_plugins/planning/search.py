@@ -6,8 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shuffle_plugins.accounting import Adversary, Blanket, Method, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MIN_LOCAL_EPSILON, normal_guess
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    LEAST_SEARCHED_LOCAL_EPSILON,
+    Adversary,
+    Blanket,
+    Method,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+)
+from shuffle_plugins.accounting.calibrate import normal_guess
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.counts import upper_mixture
 from shuffle_plugins.core import checks
@@ -231,8 +240,8 @@ class _Search:
             cost,
             target=self.target_epsilon,
             start=start,
-            lowest=MIN_LOCAL_EPSILON,
-            highest=MAX_LOCAL_EPSILON,
+            lowest=LEAST_SEARCHED_LOCAL_EPSILON,
+            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
             precision=PRECISION,
             slope=slope,
         )
@@ -327,7 +336,7 @@ class _Search:
         wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
         if not math.isfinite(wanted):
             return near.local_epsilon, None
-        bottom, top = math.log(MIN_LOCAL_EPSILON), math.log(MAX_LOCAL_EPSILON)
+        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
         x = math.log(near.local_epsilon)
         y = self._log_variance(mechanism, cohort, num_steps, x) - wanted
         nearby = x + _NEARBY if x < top - _NEARBY else x - _NEARBY
@@ -342,12 +351,12 @@ class _Search:
             x, y = following, self._log_variance(mechanism, cohort, num_steps, following) - wanted
             slope = (y - before[1]) / (x - before[0])
         if not _LEAST_SLOPE < slope < math.inf:
-            return min(max(math.exp(x), MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON), None
+            return min(max(math.exp(x), LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON), None
         slope /= 2
         spare = math.log(self.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
         if spare < PRECISION * _GREATEST_SLOPE:
             x += spare / slope - PRECISION / 2
-        return min(max(math.exp(x), MIN_LOCAL_EPSILON), MAX_LOCAL_EPSILON), slope
+        return min(max(math.exp(x), LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON), slope
 
     def _first_guess(self, cohort: int, num_steps: int) -> float:
         return normal_guess(
@@ -409,7 +418,7 @@ class _Search:
         least: dict[Cell, PlanRow] = {}
         for name in sorted(names, key=self._promise):
             try:
-                floor = self._report_error(name, MAX_LOCAL_EPSILON).variance
+                floor = self._report_error(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
                 promising = [
                     cell for cell in cells if cell not in least or floor < _reports_variance(least[cell])
                 ]
@@ -433,7 +442,8 @@ class _Search:
                     reason = (
                         "no smaller error than another mechanism's, by the variances of the losses"
                         if promising
-                        else f"a larger error at ε0 = {MAX_LOCAL_EPSILON:g} than another mechanism's here"
+                        else f"a larger error at ε0 = {LARGEST_SEARCHED_LOCAL_EPSILON:g} than another "
+                        "mechanism's here"
                     )
                     dismissed.append(Dismissed(mechanism=name, reason=reason))
         return tuple(dismissed)
@@ -526,7 +536,7 @@ class _Search:
         """No shuffler, a small sample, a trusted curator."""
         found = []
         unshuffled = self.target_epsilon / num_steps
-        if MIN_LOCAL_EPSILON <= unshuffled <= MAX_LOCAL_EPSILON:
+        if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
             report = self._report_error(best.mechanism, unshuffled)
             found.append(
                 Baseline(

@@ -13,6 +13,7 @@ import pytest
 
 from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     Method,
     Sampling,
@@ -20,7 +21,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     comparison,
 )
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, MAX_NUM_STEPS
+from shuffle_plugins.accounting.calibrate import MAX_NUM_STEPS
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -281,7 +282,7 @@ def test_calibrate_says_when_it_answers_with_its_own_cap(run: Run, asked: str, c
     code, out, err = run("calibrate", *common, "--json")
     assert code == 0
     assert remark in err
-    assert json.loads(out)["value"] in (MAX_LOCAL_EPSILON, MAX_NUM_STEPS)
+    assert json.loads(out)["value"] in (LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS)
 
 
 def test_calibrated_whole_numbers_are_shown_in_full(run: Run) -> None:

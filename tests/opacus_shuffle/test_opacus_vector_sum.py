@@ -27,9 +27,8 @@ from opacus_shuffle import (
 from torch import nn
 from torch.utils.data import DataLoader
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import ShuffleAccountant, gaussian_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.coins import gaussian_law
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
@@ -342,7 +341,7 @@ def test_noise_as_opacus_users_choose_it_has_an_epsilon(
     protocol = VectorSum.with_noise(dim=50_000, clients=600, noise_multiplier=noise_multiplier)
     accountant.record(protocol.sum_round(population=60_000), num_steps=1_000)
     central = LossComposition(
-        [gaussian_law(noise_multiplier=noise_multiplier / 2, sampling_rate=0.01, resolution=FINE)], [1_000]
+        [gaussian_losses(noise_multiplier=noise_multiplier / 2, sampling_rate=0.01, resolution=FINE)], [1_000]
     ).epsilon(1e-5)
     assert central * 0.999 < accountant.get_epsilon(1e-5) < 1.01 * central
 

@@ -11,9 +11,9 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from paper_figures.data import Curve, Role
-from shuffle_plugins.accounting import Sampling, ShuffleRound
+from shuffle_plugins.accounting import Sampling, ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition.renyi import renyi_divergence
-from shuffle_plugins.accounting.losses.distribution import FINE, loss_law
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import lower_mixtures
 from shuffle_plugins.accounting.published import shuffle_rdp
@@ -42,7 +42,7 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
     )
     lower = shuffle_rdp.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
     for mixture in lower_mixtures(shuffle_round).values():
-        law = loss_law(mixture, kind="lower", resolution=FINE)
+        law = pair_losses(mixture, kind="lower", resolution=FINE)
         for side in (law, law.reversed()):
             lower = np.maximum(lower, renyi_divergence(side, np.atleast_1d(orders)))
     return np.minimum(lower, upper), upper

@@ -25,7 +25,7 @@ from shuffle_plugins.accounting.composition.pld import (
     Window,
     to_grid,
 )
-from shuffle_plugins.accounting.losses.distribution import LossLaw
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import Floats, transform_size
 from shuffle_plugins.accounting.rounds.laws import Round
 
@@ -43,14 +43,14 @@ class GrowingHistory:
         law_of: the law of a round; those of all rounds bound from the same side.
     """
 
-    def __init__(self, law_of: Callable[[Round], LossLaw]) -> None:
+    def __init__(self, law_of: Callable[[Round], PrivacyLossDistribution]) -> None:
         self._law_of = law_of
         self._rounds: list[Round] = []
         self._steps: list[int] = []
-        self._laws: list[LossLaw] = []
+        self._laws: list[PrivacyLossDistribution] = []
         self._number = 0
         self._cell = 0.0
-        self._grids: dict[LossLaw, _OnGrid] = {}
+        self._grids: dict[PrivacyLossDistribution, _OnGrid] = {}
         self._moments: dict[float, tuple[int, Moments]] = {}
         self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
 
@@ -133,7 +133,12 @@ class GrowingComposition(LossComposition):
     """
 
     def __init__(
-        self, history: GrowingHistory, laws: Sequence[LossLaw], steps: Sequence[int], *, number: int
+        self,
+        history: GrowingHistory,
+        laws: Sequence[PrivacyLossDistribution],
+        steps: Sequence[int],
+        *,
+        number: int,
     ) -> None:
         self._history, self._number = history, number
         self._whole_steps = list(steps)
@@ -201,7 +206,7 @@ class _OnGrid:
     moments: dict[float, Moments] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, law: LossLaw, cell: float) -> _OnGrid:
+    def of(cls, law: PrivacyLossDistribution, cell: float) -> _OnGrid:
         grid = to_grid(law, cell)
         return cls(grid, np.asarray((grid.first + np.arange(len(grid.p))) * cell, dtype=np.float64))
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import Kind, LossLaw
+from shuffle_plugins.accounting.losses.distribution import Kind, PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import (
     Floats,
     merge_to_grid,
@@ -63,7 +63,7 @@ class LossComposition:
         ValueError: if there is nothing to compose, lengths differ, or kinds are mixed.
     """
 
-    def __init__(self, laws: Sequence[LossLaw], steps: Sequence[int]) -> None:
+    def __init__(self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> None:
         if not laws or len(laws) != len(steps):
             raise ValueError("compose at least one law, and give every law its number of steps")
         kinds = {law.kind for law in laws}
@@ -198,7 +198,7 @@ class LossComposition:
         keep = mass > 0
         return window.loss[keep], mass[keep]
 
-    def _single_delta(self, law: LossLaw, epsilon: float) -> float:
+    def _single_delta(self, law: PrivacyLossDistribution, epsilon: float) -> float:
         above = law.loss > epsilon
         value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
         slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
@@ -481,7 +481,7 @@ def _discounted(weight: Floats, cell: float) -> Floats:
     return result
 
 
-def _product(laws: Sequence[LossLaw], steps: Sequence[int]) -> LossLaw | None:
+def _product(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> PrivacyLossDistribution | None:
     """The composition outcome by outcome, if it has few enough of them."""
     total = sum(int(step) for step in steps)
     if total == 1:
@@ -500,7 +500,7 @@ def _product(laws: Sequence[LossLaw], steps: Sequence[int]) -> LossLaw | None:
             loss, p, q = loss[kept], p[kept], q[kept]
     order = np.argsort(loss, kind="stable")
     variance = math.fsum(step * law.deviation**2 for law, step in zip(laws, steps, strict=True))
-    return LossLaw(
+    return PrivacyLossDistribution(
         loss=loss[order],
         p=p[order],
         q=q[order],
@@ -524,7 +524,7 @@ def _sign(kind: Kind) -> float:
     return 1.0 if kind == "upper" else -1.0
 
 
-def to_grid(law: LossLaw, cell: float) -> GridLaw:
+def to_grid(law: PrivacyLossDistribution, cell: float) -> GridLaw:
     """The law with losses on a grid, on the side that it bounds from."""
     if law.kind == "upper":
         first, q = spread_to_grid(law.loss, law.q, cell=cell)
@@ -533,7 +533,7 @@ def to_grid(law: LossLaw, cell: float) -> GridLaw:
     return GridLaw(first=first, p=p)
 
 
-def _invert_single(law: LossLaw, delta: float, *, kind: Kind) -> float:
+def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: Kind) -> float:
     """ε at δ of one round, straight from its outcomes."""
     target = delta - law.missing if kind == "upper" else delta
     if target <= 0:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.losses.distribution import LossLaw
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import Floats
 
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
@@ -21,7 +21,7 @@ _REFINEMENTS = 2
 _REFINED_POINTS = 17
 
 
-def renyi_divergence(law: LossLaw, orders: npt.ArrayLike) -> Floats:
+def renyi_divergence(law: PrivacyLossDistribution, orders: npt.ArrayLike) -> Floats:
     """D_λ(P‖Q) of a loss law at real orders λ > 1, in nats; shape of ``orders``.
 
     With an upper law this is an upper bound on the pair's divergence, up to outcomes of total P mass
@@ -50,7 +50,7 @@ class RenyiComposition:
         ValueError: if a law is not an upper one, or lengths differ.
     """
 
-    def __init__(self, laws: Sequence[LossLaw], steps: Sequence[int]) -> None:
+    def __init__(self, laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> None:
         if len(laws) != len(steps) or not laws:
             raise ValueError("compose at least one law, and give every law its number of steps")
         if any(law.kind != "upper" for law in laws):

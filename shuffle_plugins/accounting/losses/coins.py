@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import erfcx, ndtr
 
-from shuffle_plugins.accounting.losses.distribution import LossLaw, Resolution, finite_law
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, finite_losses
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
@@ -40,7 +40,7 @@ def _mills(x: Floats) -> Floats:
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 
 
-def upper_law(sum_round: SumRound, resolution: Resolution) -> LossLaw:
+def upper_law(sum_round: SumRound, resolution: Resolution) -> PrivacyLossDistribution:
     """The law of the Gaussian that covers the round. Its distance from the round is not in it.
 
     The accountant charges that as ``replacement_distance``.
@@ -48,14 +48,16 @@ def upper_law(sum_round: SumRound, resolution: Resolution) -> LossLaw:
     Raises:
         ArithmeticError: if the noise is so small that losses leave floating-point range.
     """
-    return gaussian_law(
+    return gaussian_losses(
         noise_multiplier=sum_round.noise_multiplier,
         sampling_rate=sum_round.sampling_rate,
         resolution=resolution,
     )
 
 
-def gaussian_law(*, noise_multiplier: float, sampling_rate: float, resolution: Resolution) -> LossLaw:
+def gaussian_losses(
+    *, noise_multiplier: float, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
     """From above, the law of a Gaussian mechanism on a sample of fixed size, replace-one.
 
     Its profile is γ·δ_μ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1, with μ one over the multiplier: Balle, Barthe,
@@ -81,7 +83,7 @@ def gaussian_law(*, noise_multiplier: float, sampling_rate: float, resolution: R
     outcomes = hull_outcomes(losses, gamma * gaussian_profile(own, mu=mu))
     p, q = mirrored(outcomes)
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return finite_law(
+    return finite_losses(
         loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
     )
 
@@ -91,7 +93,7 @@ def has_instance(sum_round: SumRound) -> bool:
     return sum_round.attained > 0 and sum_round.trials <= _MOST_COUNTED
 
 
-def instance_law(sum_round: SumRound, resolution: Resolution) -> LossLaw:
+def instance_law(sum_round: SumRound, resolution: Resolution) -> PrivacyLossDistribution:
     """Everybody else holds x', and the client x or x', ``attained`` apart in one coordinate.
 
     P is the law of that coordinate's count when the client holds x and takes part with probability γ.
@@ -105,4 +107,4 @@ def instance_law(sum_round: SumRound, resolution: Resolution) -> LossLaw:
         raise ArithmeticError("the two records' counts have no outcome in common that floats can tell")
     q = mass[shift:] * (1 - TAIL)
     p = (1 - gamma) * q + gamma * mass[:-shift] * (1 - TAIL)
-    return finite_law(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

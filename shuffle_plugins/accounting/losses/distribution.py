@@ -58,7 +58,7 @@ _FINER = 3  # cells of a component's outcomes to one of the mixture's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LossLaw:
+class PrivacyLossDistribution:
     """A finite privacy loss law: outcome i has loss log(p_i/q_i).
 
     Attributes:
@@ -84,11 +84,11 @@ class LossLaw:
     condensed: bool = False
     symmetric: bool = False
 
-    def reversed(self) -> LossLaw:
+    def reversed(self) -> PrivacyLossDistribution:
         """The law of the pair with P and Q exchanged."""
         if self.symmetric:
             return self
-        return LossLaw(
+        return PrivacyLossDistribution(
             loss=-self.loss[::-1],
             p=self.q[::-1],
             q=self.p[::-1],
@@ -116,7 +116,9 @@ def _log_ratio(p: Floats, q: Floats) -> Floats:
     return np.asarray(np.sign(p - q) * size, dtype=np.float64)
 
 
-def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE) -> LossLaw:
+def pair_losses(
+    mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE
+) -> PrivacyLossDistribution:
     """The privacy loss law of a pair.
 
     Args:
@@ -138,7 +140,7 @@ def loss_law(mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE)
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
-    return finite_law(
+    return finite_losses(
         None, p, q, missing=missing + certain, kind=kind, resolution=resolution, symmetric=mixture.symmetric
     )
 
@@ -169,7 +171,7 @@ def _parts(mixture: PairMixture, *, kind: Kind, resolution: Resolution) -> list[
     return parts
 
 
-def finite_law(
+def finite_losses(
     loss: Floats | None,
     p: Floats,
     q: Floats,
@@ -178,14 +180,14 @@ def finite_law(
     kind: Kind,
     resolution: Resolution,
     symmetric: bool,
-) -> LossLaw:
+) -> PrivacyLossDistribution:
     """The law of a finite pair, with no more outcomes than ``resolution`` can tell apart.
 
     Args:
         loss: log(p/q) where it is known better than from the masses, in any order; None computes it.
         p: masses under P; outcomes without mass under P or Q are left out, and are part of ``missing``.
         q: masses under Q.
-        missing: as in :class:`LossLaw`.
+        missing: as in :class:`PrivacyLossDistribution`.
         kind: whether the pair bounds from above or from below.
         resolution: how finely losses are kept.
         symmetric: whether exchanging P and Q changes nothing.
@@ -201,7 +203,7 @@ def finite_law(
     deviation = _deviation(loss, p)
     outcomes = len(loss)
     loss, p, q = _condense(loss, p, q, cell=deviation / (_STORED_CELLS[kind] * resolution.cells), kind=kind)
-    return LossLaw(
+    return PrivacyLossDistribution(
         loss=loss,
         p=p,
         q=q,
@@ -214,7 +216,7 @@ def finite_law(
     )
 
 
-def tighter(first: LossLaw, second: LossLaw) -> LossLaw:
+def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
     """The upper law of the smaller profile of two symmetric upper laws of one pair, point by point.
 
     Raises:
@@ -234,7 +236,7 @@ def tighter(first: LossLaw, second: LossLaw) -> LossLaw:
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
     keep = (p > 0) & (q > 0)
     loss, p, q = loss[keep], p[keep], q[keep]
-    return LossLaw(
+    return PrivacyLossDistribution(
         loss=loss,
         p=p,
         q=q,

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from shuffle_plugins.accounting.losses.distribution import LossLaw, Resolution, finite_law
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, finite_losses
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
@@ -41,7 +41,7 @@ def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
     return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
 
 
-def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
+def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> PrivacyLossDistribution:
     """The law of the noise, from above. The distance of the round from it is not in it.
 
     On a sample its profile is γ·δ(log(1 + (E − 1)/γ)) for E ≥ 1: Balle, Barthe, Gaboardi 2018, Theorem 11.
@@ -52,7 +52,7 @@ def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
     outcomes = hull_outcomes(losses, gamma * values)
     p, q = mirrored(outcomes)
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return finite_law(
+    return finite_losses(
         loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
     )
 
@@ -62,7 +62,7 @@ def has_instance(laplace_round: LaplaceRound) -> bool:
     return 0 < laplace_round.attained <= _MOST_LISTED
 
 
-def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw:
+def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> PrivacyLossDistribution:
     """Everybody else holds x', and the client x or x', ``attained`` apart; from below.
 
     P is the law of the sum when the client holds x and takes part with probability γ.
@@ -74,4 +74,4 @@ def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> LossLaw
     moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
     q = moved[::-1]
     p = (1 - gamma) * q + gamma * moved
-    return finite_law(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+    return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

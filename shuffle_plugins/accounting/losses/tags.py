@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import LossLaw, Resolution, finite_law
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, finite_losses
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
 
@@ -21,8 +21,12 @@ INSTANCE = "tags instance"
 
 
 def upper_law(
-    laws: Sequence[LossLaw], counts: Sequence[int], *, sampling_rate: float, resolution: Resolution
-) -> LossLaw:
+    laws: Sequence[PrivacyLossDistribution],
+    counts: Sequence[int],
+    *,
+    sampling_rate: float,
+    resolution: Resolution,
+) -> PrivacyLossDistribution:
     """From above, the law of independent tags among one sample of fixed size, replace-one.
 
     With δ the profile of the composed tags that of the round is γ·δ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1
@@ -43,13 +47,18 @@ def upper_law(
     outcomes = hull_outcomes(np.log1p(sampling_rate * np.expm1(own)), sampling_rate * composition.deltas(own))
     p, q = mirrored(outcomes)
     loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return finite_law(
+    return finite_losses(
         loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
     )
 
 
 def _places(
-    laws: Sequence[LossLaw], counts: Sequence[int], *, largest: float, deviation: float, cells: int
+    laws: Sequence[PrivacyLossDistribution],
+    counts: Sequence[int],
+    *,
+    largest: float,
+    deviation: float,
+    cells: int,
 ) -> Floats:
     """Losses from 0 up at which the profile is asked for; between them its chord is above it.
 
@@ -68,8 +77,12 @@ def _places(
 
 
 def instance_law(
-    laws: Sequence[LossLaw], counts: Sequence[int], *, sampling_rate: float, resolution: Resolution
-) -> LossLaw:
+    laws: Sequence[PrivacyLossDistribution],
+    counts: Sequence[int],
+    *,
+    sampling_rate: float,
+    resolution: Resolution,
+) -> PrivacyLossDistribution:
     """From below: everybody else holds x', the client x or x', which are opposite in every message.
 
     P is the law of what is seen when the client holds x and takes part with probability γ.
@@ -87,4 +100,4 @@ def instance_law(
     q = p * np.exp(-loss)
     seen = sampling_rate * p + (1 - sampling_rate) * q
     loss = np.log1p(sampling_rate * np.expm1(np.minimum(loss, _LARGEST_LOSS)))
-    return finite_law(loss, seen, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+    return finite_losses(loss, seen, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

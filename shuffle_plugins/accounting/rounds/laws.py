@@ -7,7 +7,13 @@ from functools import lru_cache, reduce
 from shuffle_plugins.accounting.losses import coins as sum_losses
 from shuffle_plugins.accounting.losses import laplace as laplace_losses
 from shuffle_plugins.accounting.losses import tags as tagged_losses
-from shuffle_plugins.accounting.losses.distribution import Kind, LossLaw, Resolution, loss_law, tighter
+from shuffle_plugins.accounting.losses.distribution import (
+    Kind,
+    PrivacyLossDistribution,
+    Resolution,
+    pair_losses,
+    tighter,
+)
 from shuffle_plugins.accounting.pairs.counts import CountPair, lower_mixtures, upper_mixtures
 from shuffle_plugins.accounting.rounds.coins import SumRound
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
@@ -19,7 +25,7 @@ Round = ShuffleRound | SumRound | LaplaceRound | TaggedRound
 
 
 @lru_cache(maxsize=8192)
-def upper_law(recorded: Round, resolution: Resolution) -> LossLaw:
+def upper_law(recorded: Round, resolution: Resolution) -> PrivacyLossDistribution:
     """The law of the round's dominating pair, bounded from above."""
     if isinstance(recorded, SumRound):
         return sum_losses.upper_law(recorded, resolution)
@@ -37,7 +43,7 @@ def upper_law(recorded: Round, resolution: Resolution) -> LossLaw:
 
 
 @lru_cache(maxsize=8192)
-def upper_pair_from_below(recorded: Round, resolution: Resolution) -> LossLaw | None:
+def upper_pair_from_below(recorded: Round, resolution: Resolution) -> PrivacyLossDistribution | None:
     """The same pair bounded from below, which tells the numerical error; None if it is not made of counts."""
     if not isinstance(recorded, ShuffleRound) or not all(
         isinstance(pair, CountPair) for pair in _pairs(recorded)
@@ -46,8 +52,8 @@ def upper_pair_from_below(recorded: Round, resolution: Resolution) -> LossLaw | 
     return reduce(tighter, _pair_laws(recorded, resolution, "lower"))
 
 
-def _pair_laws(recorded: ShuffleRound, resolution: Resolution, kind: Kind) -> list[LossLaw]:
-    return [loss_law(m, kind=kind, resolution=resolution) for m in upper_mixtures(recorded)]
+def _pair_laws(recorded: ShuffleRound, resolution: Resolution, kind: Kind) -> list[PrivacyLossDistribution]:
+    return [pair_losses(m, kind=kind, resolution=resolution) for m in upper_mixtures(recorded)]
 
 
 def _pairs(recorded: ShuffleRound) -> list[object]:
@@ -63,7 +69,7 @@ def has_two_counts(recorded: Round) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
+def lower_law(recorded: Round, resolution: Resolution, family: str) -> PrivacyLossDistribution:
     """The law of one of the round's instances."""
     if isinstance(recorded, SumRound):
         return sum_losses.instance_law(recorded, resolution)
@@ -77,11 +83,11 @@ def lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
         )
     if isinstance(recorded, LaplaceRound):
         return laplace_losses.instance_law(recorded, resolution)
-    return loss_law(lower_mixtures(recorded)[family], kind="lower", resolution=resolution)
+    return pair_losses(lower_mixtures(recorded)[family], kind="lower", resolution=resolution)
 
 
 @lru_cache(maxsize=8192)
-def reversed_lower_law(recorded: Round, resolution: Resolution, family: str) -> LossLaw:
+def reversed_lower_law(recorded: Round, resolution: Resolution, family: str) -> PrivacyLossDistribution:
     """The law of that instance with its two datasets exchanged."""
     return lower_law(recorded, resolution, family).reversed()
 

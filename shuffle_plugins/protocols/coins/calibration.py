@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import ShuffleAccountant, gaussian_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.coins import gaussian_law
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
@@ -119,7 +118,7 @@ def least_noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float
 
     def fits(noise: float) -> bool:
         try:
-            law = gaussian_law(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
+            law = gaussian_losses(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
         except ArithmeticError:  # hardly any noise
             return False
         return LossComposition([law], [num_steps]).epsilon(delta) <= epsilon

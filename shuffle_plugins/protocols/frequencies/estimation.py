@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.calibrate import MAX_LOCAL_EPSILON, calibrate_local_epsilon
+from shuffle_plugins.accounting import LARGEST_SEARCHED_LOCAL_EPSILON, Adversary, Sampling, ShuffleRound
+from shuffle_plugins.accounting.calibrate import calibrate_local_epsilon
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.confidence import (
     clopper_pearson_lower,
@@ -132,7 +132,7 @@ class FrequencyEstimation:
             levels: dict[str, float] = {}
             least = math.inf
             for name in _by_promise(categories):
-                if _error(name, MAX_LOCAL_EPSILON, categories) <= least * _TIE:
+                if _error(name, LARGEST_SEARCHED_LOCAL_EPSILON, categories) <= least * _TIE:
                     levels[name] = largest(name)
                     least = min(least, _error(name, levels[name], categories))
             oracle = _best(levels, categories=categories)
@@ -373,7 +373,9 @@ def _error(name: str, local_epsilon: float, categories: int) -> float:
 
 def _by_promise(categories: int) -> list[str]:
     """All oracles, that of least error at the largest ε0 first; the others may not need calibration."""
-    return sorted(frequency_oracles(), key=lambda name: _error(name, MAX_LOCAL_EPSILON, categories))
+    return sorted(
+        frequency_oracles(), key=lambda name: _error(name, LARGEST_SEARCHED_LOCAL_EPSILON, categories)
+    )
 
 
 def _best(levels: dict[str, float], *, categories: int) -> str:

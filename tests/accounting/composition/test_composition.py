@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shuffle_plugins.accounting import ShuffleRound
+from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi_divergence
-from shuffle_plugins.accounting.losses.distribution import COARSE, FINE, loss_law
+from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_to_grid
 from shuffle_plugins.accounting.pairs.counts import lower_mixtures, upper_mixture
@@ -50,7 +50,7 @@ def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: 
 def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, cohort) -> None:
     shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
     laws = {
-        kind: loss_law(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
+        kind: pair_losses(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
         for kind in ("upper", "lower")
     }
     for multiple in (0.0, 0.5, 1.0, 2.0, 3.5):
@@ -69,7 +69,7 @@ def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, c
 def test_law_masses_are_probabilities() -> None:
     for sampling in ("without-replacement", "poisson"):
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=4_000, cohort=700, sampling=sampling)
-        law = loss_law(upper_mixture(shuffle_round), kind="upper")
+        law = pair_losses(upper_mixture(shuffle_round), kind="upper")
         assert law.p.sum() == pytest.approx(1.0, abs=1e-12)
         assert law.q.sum() == pytest.approx(1.0, abs=1e-12)
         assert law.missing < 1e-28
@@ -79,11 +79,11 @@ def test_law_masses_are_probabilities() -> None:
 @pytest.mark.parametrize("steps", [2, 3])
 def test_small_compositions_bracket_the_product_of_outcomes(steps: int) -> None:
     shuffle_round = ShuffleRound(local_epsilon=1.0, population=4, cohort=3)
-    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
     products = list(itertools.product(range(len(law.loss)), repeat=steps))
     index = np.array(products)
     p, q = law.p[index].prod(axis=1), law.q[index].prod(axis=1)
-    lower_law = loss_law(upper_mixture(shuffle_round), kind="lower")
+    lower_law = pair_losses(upper_mixture(shuffle_round), kind="lower")
     for epsilon in (0.0, 0.2, 0.7, 1.3):
         exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
         above = LossComposition([law], [steps]).delta(epsilon)
@@ -108,7 +108,7 @@ def test_composition_agrees_with_dp_accounting() -> None:
     theirs = composed.get_epsilon_for_delta(delta)
     shuffle_round = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000)
     ours = {
-        kind: LossComposition([loss_law(upper_mixture(shuffle_round), kind=kind)], [steps]).epsilon(delta)
+        kind: LossComposition([pair_losses(upper_mixture(shuffle_round), kind=kind)], [steps]).epsilon(delta)
         for kind in ("upper", "lower")
     }
     assert ours["lower"] <= theirs * (1 + 1e-6)
@@ -133,15 +133,15 @@ def test_reference_table(
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
     )
-    law = loss_law(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
     upper = LossComposition([law], [steps]).epsilon(delta)
-    lower = LossComposition([loss_law(upper_mixture(shuffle_round), kind="lower")], [steps]).epsilon(delta)
+    lower = LossComposition([pair_losses(upper_mixture(shuffle_round), kind="lower")], [steps]).epsilon(delta)
     assert upper == pytest.approx(pld, rel=0.02)
     assert RenyiComposition([law], [steps]).epsilon(delta) == pytest.approx(rdp, rel=0.02)
     assert 0 <= upper - lower < 0.002 * upper
     mixtures = lower_mixtures(shuffle_round)
     for name, value in (("3-RR instance", ternary), ("binary-RR instance", binary)):
-        instance = loss_law(mixtures[name], kind="lower")
+        instance = pair_losses(mixtures[name], kind="lower")
         best = max(
             LossComposition([side], [steps]).epsilon(delta) for side in (instance, instance.reversed())
         )
@@ -168,7 +168,7 @@ def test_single_rounds_bracket_their_golden_values(local_epsilon, population, de
         local_epsilon=local_epsilon, population=population, cohort=population, sampling="full"
     )
     bounds = [
-        LossComposition([loss_law(upper_mixture(shuffle_round), kind=kind)], [1]).epsilon(delta)
+        LossComposition([pair_losses(upper_mixture(shuffle_round), kind=kind)], [1]).epsilon(delta)
         for kind in ("lower", "upper")
     ]
     assert bounds[0] <= epsilon * (1 + 1e-4)
@@ -191,7 +191,8 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
     shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1)
     mixture = upper_mixture(shuffle_round)
     above, below = (
-        LossComposition([loss_law(mixture, kind=kind)], [steps]).epsilon(delta) for kind in ("upper", "lower")
+        LossComposition([pair_losses(mixture, kind=kind)], [steps]).epsilon(delta)
+        for kind in ("upper", "lower")
     )
     assert exact_delta_at(above) <= delta * (1 + 1e-9)
     assert below == 0 or exact_delta_at(below) >= delta * (1 - 1e-9)
@@ -201,7 +202,7 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
     """Two lumps of mass, δ far below either: rounding in the transform must not push ε past the last one."""
-    law = loss_law(upper_mixture(ShuffleRound(local_epsilon=1.0, population=2, cohort=1)), kind=kind)
+    law = pair_losses(upper_mixture(ShuffleRound(local_epsilon=1.0, population=2, cohort=1)), kind=kind)
     epsilon = LossComposition([law], [2]).epsilon(1e-10)
     assert epsilon <= 2 * law.loss[-1] * (1 + 1e-11)
     assert epsilon == pytest.approx(2 * law.loss[-1], rel=1e-3)
@@ -209,7 +210,7 @@ def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
 
 
 def test_delta_and_epsilon_are_inverse() -> None:
-    law = loss_law(
+    law = pair_losses(
         upper_mixture(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)), kind="upper"
     )
     for steps, delta in itertools.product((1, 2, 50, 10_000), (1e-3, 1e-6, 1e-12)):
@@ -221,7 +222,7 @@ def test_delta_and_epsilon_are_inverse() -> None:
 
 def test_order_and_splitting_of_entries_do_not_matter() -> None:
     rounds = [ShuffleRound(local_epsilon=x, population=9_000, cohort=900) for x in (0.5, 1.0, 1.5)]
-    laws = [loss_law(upper_mixture(r), kind="upper") for r in rounds]
+    laws = [pair_losses(upper_mixture(r), kind="upper") for r in rounds]
     together = LossComposition(laws, [10, 20, 30]).epsilon(1e-6)
     turned = LossComposition(laws[::-1], [30, 20, 10]).epsilon(1e-6)
     split = LossComposition([*laws, laws[0]], [4, 20, 30, 6]).epsilon(1e-6)
@@ -231,7 +232,7 @@ def test_order_and_splitting_of_entries_do_not_matter() -> None:
 
 def test_tilted_transform_reaches_tiny_delta() -> None:
     """δ = 1e-15 lies far below what an untilted transform resolves; the Rényi route checks it."""
-    law = loss_law(
+    law = pair_losses(
         upper_mixture(ShuffleRound(local_epsilon=1.0, population=100_000, cohort=1_000)), kind="upper"
     )
     pld, rdp = (c([law], [10_000]).epsilon(1e-15) for c in (LossComposition, RenyiComposition))
@@ -268,7 +269,7 @@ def test_spreading_keeps_masses_and_raises_every_hockey_stick(outcomes, cell: fl
 
 def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
     """One client, no sampling: the pair is binary randomized response itself."""
-    law = loss_law(upper_mixture(ShuffleRound(local_epsilon=1.0, population=1, cohort=1)), kind="upper")
+    law = pair_losses(upper_mixture(ShuffleRound(local_epsilon=1.0, population=1, cohort=1)), kind="upper")
     e = math.e
     orders = np.array([1.001, 1.5, 2.0, 7.3, 64.0, 500.0])
     p, q = np.array([e, 1]) / (e + 1), np.array([1, e]) / (e + 1)
@@ -281,7 +282,7 @@ def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
 @pytest.mark.parametrize("steps", [1, 30])
 def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
     for cohort in (50, 400, 4_000):
-        law = loss_law(
+        law = pair_losses(
             upper_mixture(ShuffleRound(local_epsilon=1.0, population=4_000, cohort=cohort)), kind="upper"
         )
         for delta in (1e-4, 1e-8):
@@ -293,7 +294,7 @@ def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
 
 def test_mixed_kinds_are_refused() -> None:
     mixture = upper_mixture(ShuffleRound(local_epsilon=1.0, population=10, cohort=5))
-    upper, lower = (loss_law(mixture, kind=kind) for kind in ("upper", "lower"))
+    upper, lower = (pair_losses(mixture, kind=kind) for kind in ("upper", "lower"))
     with pytest.raises(ValueError, match="cannot be composed together"):
         LossComposition([upper, lower], [1, 1])
     with pytest.raises(ValueError, match="upper laws"):

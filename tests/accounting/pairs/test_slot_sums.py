@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.accounting import Blanket, pair_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import loss_law
 from shuffle_plugins.accounting.pairs import slots as slot_sums
 from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture, blanket_pair
 from shuffle_plugins.accounting.pairs.slots import SlotPair, slot_outcomes
@@ -142,7 +141,7 @@ def test_corners_agree_with_counting(local_epsilon, population, slots):
         Blanket.generic(local_epsilon), population=population, slots=slots, participation=1.0
     )
     assert isinstance(counted, CountPair)
-    below = LossComposition([loss_law(PairMixture.single(counted), kind="lower")], [1])
+    below = LossComposition([pair_losses(PairMixture.single(counted), kind="lower")], [1])
     assert len(found[0]) < 3000
     for delta in (1e-4, 1e-7, 1e-10, 1e-14, 1e-25):
         epsilon = below.epsilon(delta)

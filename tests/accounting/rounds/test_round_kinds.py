@@ -332,8 +332,8 @@ def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: st
         np.concatenate([mass * part[side] for mass, part in zip(mixture.masses, parts, strict=True)])
         for side in (0, 1)
     )
-    law = losses.loss_law(mixture, kind=kind)
-    exact = losses.finite_law(
+    law = losses.pair_losses(mixture, kind=kind)
+    exact = losses.finite_losses(
         None,
         p,
         q,
