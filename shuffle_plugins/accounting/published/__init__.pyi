@@ -6,8 +6,5 @@ from . import rdp_subsampling as rdp_subsampling
 from . import shuffle_rdp as shuffle_rdp
 from . import stronger_clones as stronger_clones
 from . import subsampled_rdp as subsampled_rdp
-from . import subsampling as subsampling
 from .catalogue import PUBLISHED_BOUNDS as PUBLISHED_BOUNDS
 from .catalogue import PublishedBound as PublishedBound
-from .rounds import compose_points as compose_points
-from .rounds import compose_renyi as compose_renyi
