@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response
+from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"
@@ -52,7 +52,7 @@ QUICK = 10**4
 LAWS: dict[str, Callable[[float], Blanket]] = {
     "generic": Blanket.generic,
     "interactive": Blanket.clones,
-    "10-RR": lambda e: k_ary_response(local_epsilon=e, categories=10),
+    "10-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=10),
     "Laplace": OTHERS["Laplace"],
     "Gaussian": lambda _: gaussian_blanket(sigma=SIGMA, radius=0.5),
 }
@@ -299,7 +299,7 @@ def shortcut(directory: Path) -> dict[str, Any]:
             population=setting.population,
             cohort=setting.cohort,
             mechanism="k-rr",
-            blanket=k_ary_response(local_epsilon=setting.local_epsilon, categories=5),
+            blanket=ideal_k_ary_response(local_epsilon=setting.local_epsilon, categories=5),
         )
     )
     ours = accountant.delta(epsilon)

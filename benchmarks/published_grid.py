@@ -31,13 +31,13 @@ from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.published import bbg19, clones
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
-    hadamard_response,
-    k_ary_response,
-    local_hashing,
-    optimal_unary_encoding,
-    rappor,
-    subset_selection,
+from shuffle_plugins.mechanisms.categories.oracles_law import (
+    ideal_hadamard_response,
+    ideal_k_ary_response,
+    ideal_local_hashing,
+    ideal_optimal_unary_encoding,
+    ideal_rappor,
+    ideal_subset_selection,
 )
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, laplace_blanket
 from shuffle_plugins.mechanisms.registry import blanket as registered_blanket
@@ -51,18 +51,18 @@ LawOf = Callable[[float], Blanket]
 
 COUNTED: dict[str, LawOf] = {
     "binary RR": lambda e: Blanket.bit(e),
-    "3-RR": lambda e: k_ary_response(local_epsilon=e, categories=3),
-    "10-RR": lambda e: k_ary_response(local_epsilon=e, categories=10),
+    "3-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=3),
+    "10-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=10),
 }
 """Mechanisms whose upper and lower bounds should meet."""
 
 OTHERS: dict[str, LawOf] = {
-    "100-RR": lambda e: k_ary_response(local_epsilon=e, categories=100),
-    "Hadamard response": lambda e: hadamard_response(local_epsilon=e),
-    "subset selection, K = 64": lambda e: subset_selection(local_epsilon=e, categories=64),
-    "RAPPOR, K = 64": lambda e: rappor(local_epsilon=e, categories=64),
-    "OUE, K = 64": lambda e: optimal_unary_encoding(local_epsilon=e, categories=64),
-    "local hashing": lambda e: local_hashing(local_epsilon=e),
+    "100-RR": lambda e: ideal_k_ary_response(local_epsilon=e, categories=100),
+    "Hadamard response": lambda e: ideal_hadamard_response(local_epsilon=e),
+    "subset selection, K = 64": lambda e: ideal_subset_selection(local_epsilon=e, categories=64),
+    "RAPPOR, K = 64": lambda e: ideal_rappor(local_epsilon=e, categories=64),
+    "OUE, K = 64": lambda e: ideal_optimal_unary_encoding(local_epsilon=e, categories=64),
+    "local hashing": lambda e: ideal_local_hashing(local_epsilon=e),
     "Laplace": laplace_blanket,
     "discrete Laplace, 16 steps": lambda e: discrete_laplace_blanket(local_epsilon=e, steps=16),
     "PrivUnit, d = 1000": lambda e: registered_blanket("privunit", local_epsilon=e, dim=1000),

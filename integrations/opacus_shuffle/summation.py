@@ -23,7 +23,7 @@ from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import LocalRandomizer, registry
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
-from shuffle_plugins.mechanisms.signs.spreading import Frame
+from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness
 

@@ -76,7 +76,7 @@ _ENTRIES: dict[str, _Entry] = {
     "discrete-laplace": _Entry(
         f"{_PACKAGE}.noise.discrete_laplace:DiscreteLaplace",
         "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
-        f"{_PACKAGE}.noise.laplace_law:grid_blanket",
+        f"{_PACKAGE}.noise.discrete_laplace_law:grid_blanket",
     ),
     "gaussian": _Entry(
         f"{_PACKAGE}.noise.gaussian:Gaussian",
@@ -86,7 +86,7 @@ _ENTRIES: dict[str, _Entry] = {
     "laplace": _Entry(
         f"{_PACKAGE}.noise.laplace:Laplace",
         "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
-        f"{_PACKAGE}.noise.laplace_law:fine_blanket",
+        f"{_PACKAGE}.noise.discrete_laplace_law:fine_blanket",
     ),
     "privunit": _Entry(
         f"{_PACKAGE}.privunit.privunit:PrivUnit",

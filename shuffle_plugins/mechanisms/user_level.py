@@ -48,8 +48,8 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.randomized_response import random_signs, sign_values
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.mechanisms.signs.sign_reports import random_signs, sign_values
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"

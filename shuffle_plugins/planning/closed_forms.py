@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shuffle_plugins.compressors.public_bits import public_bytes
-from shuffle_plugins.mechanisms.noise.gaussian_grid import gaussian_grid
+from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import gaussian_grid
+from shuffle_plugins.mechanisms.noise.discrete_laplace_law import COARSE_BITS, FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
-from shuffle_plugins.mechanisms.noise.laplace_law import DEFAULT_BITS, FINE_BITS, laplace_grid
-from shuffle_plugins.mechanisms.privunit import privunit_g_law as privunit_g_parameters
-from shuffle_plugins.mechanisms.privunit import privunit_law as privunit_parameters
+from shuffle_plugins.mechanisms.privunit import privunit_g_law, privunit_law
 from shuffle_plugins.mechanisms.privunit.projunit_law import (
     DEFAULT_SLACK,
     along_square,
@@ -36,8 +35,7 @@ from shuffle_plugins.mechanisms.signs.bit_planes_law import (
 )
 from shuffle_plugins.mechanisms.signs.coefficients_law import sound_level
 from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, block_count, report_bits
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants, split_budget
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, SignThresholds, split_budget
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 
@@ -87,18 +85,18 @@ def _linf_block(local_epsilon: float, dim: int) -> tuple[float, int]:
 
 
 def _privunit(local_epsilon: float, dim: int) -> tuple[float, int]:
-    return privunit_parameters.optimal_parameters(local_epsilon=local_epsilon, dim=dim).mean ** -2, 32 * dim
+    return privunit_law.optimal_privunit(local_epsilon=local_epsilon, dim=dim).mean ** -2, 32 * dim
 
 
 def _privunit_g(local_epsilon: float, dim: int) -> tuple[float, int]:
-    found = privunit_g_parameters.optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    found = privunit_g_law.optimal_privunit_g(local_epsilon=local_epsilon, dim=dim)
     return found.mean_square / found.mean**2, 32 * dim
 
 
 def _projunit(local_epsilon: float, dim: int) -> tuple[float, int]:
     size = check_projected_dim(None, dim=dim)
     grown = inflation(projected_dim=size, dim=dim, slack=DEFAULT_SLACK)
-    mean = privunit_parameters.optimal_parameters(local_epsilon=local_epsilon, dim=size).mean
+    mean = privunit_law.optimal_privunit(local_epsilon=local_epsilon, dim=size).mean
     block = 1 if size == dim else min(_padded(dim), _MIXED)
     folds = -(-(-(-dim // block) * block) // size)
     excess = along_square(local_epsilon=local_epsilon, dim=size)
@@ -228,7 +226,7 @@ def _frame_overlaps(dim: int) -> NDArray[np.float64]:
 CLOSED_FORMS = {
     "binary-rr": ClosedForm("linf", _binary_rr),
     "discrete-gaussian": ClosedForm("l2", _discrete_gaussian, _LOCAL_DELTA),
-    "discrete-laplace": ClosedForm("l1", _laplace(DEFAULT_BITS)),
+    "discrete-laplace": ClosedForm("l1", _laplace(COARSE_BITS)),
     "gaussian": ClosedForm("l2", _gaussian, _LOCAL_DELTA),
     "l1-hadamard": ClosedForm("l1", _l1_hadamard),
     "l2-bit-planes": ClosedForm("l2", _l2_bit_planes),

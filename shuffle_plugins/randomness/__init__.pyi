@@ -3,9 +3,10 @@ from .chacha import COIN_BITS as COIN_BITS
 from .chacha import Cursor as Cursor
 from .chacha import Keystream as Keystream
 from .devices import runs_kernels as runs_kernels
-from .sources import PROBABILITY_BITS as PROBABILITY_BITS
 from .sources import Randomness as Randomness
 from .sources import SecureRandomness as SecureRandomness
 from .sources import SeededRandomness as SeededRandomness
 from .sources import Size as Size
 from .sources import secure as secure
+from .thresholds import PROBABILITY_BITS as PROBABILITY_BITS
+from .thresholds import WHOLE as WHOLE

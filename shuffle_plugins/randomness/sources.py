@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.randomness.chacha import Cursor, Keystream
-
-PROBABILITY_BITS = 62
-"""Bernoulli thresholds are integers in [0, 2**PROBABILITY_BITS]."""
+from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
 
 Size = int | tuple[int, ...]
 

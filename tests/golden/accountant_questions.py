@@ -27,13 +27,13 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
 from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
-    hadamard_response,
-    k_ary_response,
-    local_hashing,
-    optimal_unary_encoding,
-    rappor,
-    subset_selection,
+from shuffle_plugins.mechanisms.categories.oracles_law import (
+    ideal_hadamard_response,
+    ideal_k_ary_response,
+    ideal_local_hashing,
+    ideal_optimal_unary_encoding,
+    ideal_rappor,
+    ideal_subset_selection,
 )
 from shuffle_plugins.mechanisms.noise.additive_law import (
     discrete_laplace_blanket,
@@ -336,29 +336,30 @@ for _level in (0.1, 1.0, 5.0):
                         shuffled(
                             local_epsilon=e,
                             mechanism="k-rr",
-                            blanket=k_ary_response(local_epsilon=e, categories=k),
+                            blanket=ideal_k_ary_response(local_epsilon=e, categories=k),
                         ),
                         3,
                     )
                 ]
             ),
         )
-        for _oracle in (subset_selection, rappor, optimal_unary_encoding):
+        for _oracle in (ideal_subset_selection, ideal_rappor, ideal_optimal_unary_encoding):
             QUESTIONS.add(
-                f"blanket of {_oracle.__name__}: {_level}, {_categories}",
+                f"blanket of {_oracle.__name__.removeprefix('ideal_')}: {_level}, {_categories}",
                 lambda f=_oracle, e=_level, k=_categories: f(local_epsilon=e, categories=k).state(),
             )
     QUESTIONS.add(
         f"subsets of a given size: {_level}",
-        lambda e=_level: subset_selection(local_epsilon=e, categories=12, size=4).state(),
+        lambda e=_level: ideal_subset_selection(local_epsilon=e, categories=12, size=4).state(),
     )
     for _buckets in (None, 2, 7):
         QUESTIONS.add(
             f"blanket of local_hashing: {_level}, {_buckets}",
-            lambda e=_level, g=_buckets: local_hashing(local_epsilon=e, buckets=g).state(),
+            lambda e=_level, g=_buckets: ideal_local_hashing(local_epsilon=e, buckets=g).state(),
         )
     QUESTIONS.add(
-        f"blanket of hadamard_response: {_level}", lambda e=_level: hadamard_response(local_epsilon=e).state()
+        f"blanket of hadamard_response: {_level}",
+        lambda e=_level: ideal_hadamard_response(local_epsilon=e).state(),
     )
     QUESTIONS.add(f"blanket of laplace: {_level}", lambda e=_level: laplace_blanket(e).state())
     QUESTIONS.add(

@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import available, blanket, get
 from shuffle_plugins.mechanisms.privunit import privunit_reports
-from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 from shuffle_plugins.randomness.chacha import Keystream
@@ -129,7 +129,7 @@ class Far(Randomness):
 @pytest.mark.parametrize("dim", [100, 10_000])
 def test_uniform_reports_reach_every_cap(local_epsilon, dim):
     """They once ended at 0.704 in 100 dimensions, where the cap of ε0 = 50 begins at 0.757."""
-    parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     calls = math.ceil(-math.log2(parameters.cap_measure) / 10) + 1
     along = float(privunit_reports._coordinate(1, dim, Far(calls)).abs())
     assert parameters.threshold < along < 1

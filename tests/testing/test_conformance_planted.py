@@ -11,7 +11,7 @@ from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response
+from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.testing import CHECKS, ConformanceError, Status, check_mechanism
@@ -345,7 +345,7 @@ def shrunk(mechanism, share):
 
 class BlanketOfABillionCategories(KRR):
     def blanket(self):
-        return k_ary_response(local_epsilon=self.local_epsilon, categories=10**9)
+        return ideal_k_ary_response(local_epsilon=self.local_epsilon, categories=10**9)
 
 
 class BlanketOfABillionCoordinates(LInfCoordinate):

@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
-from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 
@@ -227,7 +227,7 @@ def _laplace_error(local_epsilon: float) -> float:
 
 
 def _privunit_error(local_epsilon: float) -> float:
-    return optimal_parameters(local_epsilon=local_epsilon, dim=_DIM).mean ** -2 / _CLIENTS
+    return optimal_privunit(local_epsilon=local_epsilon, dim=_DIM).mean ** -2 / _CLIENTS
 
 
 def _clones(error: Callable[[float], float]) -> Callable[[float], float]:

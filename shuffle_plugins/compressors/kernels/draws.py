@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.randomness.chacha import COIN_BITS, Keystream
+from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream
 
-PROBABILITY_BITS = 62
 MARGIN = 2.0**-5
 """Float32 errs by less than this in the expected coin; within it, integers decide."""
 
@@ -23,8 +22,8 @@ _HALF = 1 << (PROBABILITY_BITS - 1)
 class SignRule:
     """How a value v in [-1, 1] becomes a sign: plus exactly if a uniform 62-bit draw is below a threshold.
 
-    The threshold is that of :func:`~shuffle_plugins.mechanisms.signs.sign_reports.random_signs`: an integer
-    in [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
+    The threshold is that of ``random_signs`` (``mechanisms/signs/randomized_response.py``): an integer in
+    [low, 2**62 - low] for every v, linear in v up to rounding in float64. Draw i of a keystream has coin
     i, plus 2**15, as its upper 16 bits and the lower 46 bits of refinement i as the rest
     (:meth:`~shuffle_plugins.randomness.chacha.Keystream.coins`,
     :meth:`~shuffle_plugins.randomness.chacha.Keystream.refinements`).

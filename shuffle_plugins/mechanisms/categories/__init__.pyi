@@ -1,1 +1,1 @@
-from . import frequency_oracles_law as frequency_oracles_law
+from . import oracles_law as oracles_law

@@ -12,14 +12,14 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, whole_numbers
-from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, odds_below
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     flip_threshold,
     hadamard_blanket,
     limited_hadamard_blanket,
 )
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import WHOLE, Randomness
 
 
 def binary_entropy(probability: float) -> float:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.flags import column_counts
+from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
-from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import hash_range, local_hashing_blanket
 from shuffle_plugins.randomness import Randomness
 
@@ -37,7 +37,7 @@ class LocalHashing(MixtureOracle):
     coordinate two of the points agree, say the first two; then λ3 times (third - first) is 0 there. So all
     three agree in that coordinate, unless a weight is 0, and then the points of the other two weights are
     equal. Either way two points coincide. Hence the blanket of
-    :func:`~shuffle_plugins.mechanisms.categories.frequency_oracles_law.local_hashing`, which asks for
+    :func:`~shuffle_plugins.mechanisms.categories.oracles_law.ideal_local_hashing`, which asks for
     three-wise independence, holds, and the variance is exact.
 
     Summing takes clients x dim comparisons.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import Randomness
 
@@ -22,7 +22,7 @@ class MixtureOracle(FrequencyOracle):
     .. math:: P(y|x) = \frac{1}{N} \Bigl(1 - γ + \frac{γ}{share}\,[y \text{ likely for } x]\Bigr)
 
     for N reports, of which a part ``share`` is likely for each x. See
-    :class:`~shuffle_plugins.mechanisms.categories.mixtures.Mixture` for γ, which never exceeds ε0.
+    :class:`~shuffle_plugins.mechanisms.categories.mixture_oracle_law.Mixture` for γ, which never exceeds ε0.
 
     A subclass sets ``_mixture`` when it is built.
     """

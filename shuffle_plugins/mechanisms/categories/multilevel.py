@@ -14,8 +14,8 @@ from torch import Tensor
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms.categories.limited_hadamard import LimitedHadamard, binary_entropy
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
-from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, odds_below
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,17 @@
-"""Blankets of the frequency oracles as they are built here: rounded probabilities, and two categories too.
+"""Privacy blankets of the frequency oracles, mechanisms that report one of K categories. Torch-free.
 
-Where 62 bits can follow ε0 they are those of
-:mod:`~shuffle_plugins.mechanisms.categories.frequency_oracles_law`. Elsewhere a mechanism is one of a smaller
-ε0, that is a post-processing of the one at ε0 (its report is further mixed with a uniform one, its bits are
-further flipped), so the blanket at ε0 holds as a bound. Nothing here imports torch.
+Every output of these has just two likelihoods over the categories, in the ratio e^ε0, so a blanket report
+weighs 1 or e^ε0 for each record. Any two categories have the same law, so one pair of records is the worst at
+every ε.
+
+``ideal_…`` are the blankets of the mechanisms as published, in real arithmetic. ``…_blanket`` are those of
+the mechanisms as built here, whose probabilities are multiples of 2**-62. Where these follow ε0 the two
+agree. Elsewhere a mechanism is one of a smaller ε0, that is a post-processing of the one at ε0 (its report is
+further mixed with a uniform one, its bits are further flipped), so the blanket at ε0 holds as a bound.
+
+Sources: Kairouz, Bonawitz, Ramage 2016 (k-RR); Acharya, Sun, Zhang 2019 (Hadamard response); Ye, Barg 2018
+and Wang et al. 2016 (subset selection); Erlingsson, Pihur, Korolova 2014 (RAPPOR, one round); Wang, Blocki,
+Li, Jha 2017 (optimal unary encoding, local hashing). Masses are derived in ``docs/proofs/accounting.md``.
 """
 
 from __future__ import annotations
@@ -14,8 +22,8 @@ from fractions import Fraction
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.categories import frequency_oracles_law as laws
-from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, Mixture, follows, odds_below
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, follows, odds_below
+from shuffle_plugins.randomness import WHOLE
 
 _WIDEST_HASH = 10**9
 _NO_EDGE = 1 - 1e-6
@@ -36,6 +44,122 @@ def hash_range(local_epsilon: float) -> int:
     return max(round(min(math.exp(local_epsilon), _WIDEST_HASH)) + 1, 2)
 
 
+def ideal_k_ary_response(*, local_epsilon: float, categories: int) -> Blanket:
+    """K-ary randomized response: the true category with odds e^ε0 over any other. K = 2 is one bit.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    checks.whole("categories", categories, at_least=2)
+    if categories == 2:
+        return Blanket.bit(local_epsilon)
+    size = math.exp(checks.local_epsilon(local_epsilon)) + categories - 1
+    return Blanket(
+        local_epsilon=local_epsilon, differing=1 / size, low=(categories - 2) / size, outside=1 / size
+    )
+
+
+def ideal_hadamard_response(*, local_epsilon: float) -> Blanket:
+    """Hadamard response: a row of the code half of which is likely for each category, any two sharing half.
+
+    Raises:
+        ValueError: if ε0 is out of range.
+    """
+    share = 1 / (2 * (math.exp(checks.local_epsilon(local_epsilon)) + 1))
+    return Blanket(local_epsilon=local_epsilon, differing=share, low=share, high=share)
+
+
+def ideal_subset_selection(*, local_epsilon: float, categories: int, size: int | None = None) -> Blanket:
+    """Subset selection: a set of ``size`` categories, likelier by e^ε0 if it has the true one.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        categories: K ≥ 3.
+        size: categories in a report, in [1, K − 1]; the best for estimation, about K/(e^ε0 + 1), by default.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    e = math.exp(checks.local_epsilon(local_epsilon))
+    checks.whole("categories", categories, at_least=3)
+    if size is None:
+        size = subset_size(local_epsilon=local_epsilon, categories=categories)
+    k, s = categories, checks.whole("size", size, at_most=categories - 1)
+    density = 1 / (1 + (e - 1) * s / k)
+    one = s * (k - s) / (k * (k - 1))
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=density * one,
+        low=density * (k - s) * (k - s - 1) / (k * (k - 1)),
+        high=density * s * (s - 1) / (k * (k - 1)),
+        outside=density * one * min((k - s - 1) / (k - 2), 1.0),
+    )
+
+
+def ideal_rappor(*, local_epsilon: float, categories: int) -> Blanket:
+    """Symmetric unary encoding: K bits, each flipped with odds e^(−ε0/2).
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    flipped = 1 / (math.exp(checks.local_epsilon(local_epsilon) / 2) + 1)
+    return _unary(local_epsilon, categories, likely=flipped, missed=flipped)
+
+
+def ideal_optimal_unary_encoding(*, local_epsilon: float, categories: int) -> Blanket:
+    """Optimal unary encoding: the true bit is a fair coin, every other one is set with odds e^−ε0.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    likely = 1 / (math.exp(checks.local_epsilon(local_epsilon)) + 1)
+    return _unary(local_epsilon, categories, likely=likely, missed=0.5)
+
+
+def ideal_local_hashing(*, local_epsilon: float, buckets: int | None = None) -> Blanket:
+    """Local hashing: a public random hash of the category, as K-ary response over its buckets.
+
+    Args:
+        local_epsilon: ε0 in nats.
+        buckets: g ≥ 2; the best for estimation, about e^ε0 + 1, by default. Hash values of any three
+            categories are uniform and independent.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    e = math.exp(checks.local_epsilon(local_epsilon))
+    g = hash_range(local_epsilon) if buckets is None else checks.whole("buckets", buckets, at_least=2)
+    size = e + g - 1
+    apart = 1 - 1 / g
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=apart / size,
+        low=apart * (g - 2) / size + (g - 1) / (g * size),
+        high=1 / (g * size),
+        outside=apart * apart / size,
+    )
+
+
+def _unary(local_epsilon: float, categories: int, *, likely: float, missed: float) -> Blanket:
+    """K bits: the true one is unset with probability ``missed``, another one set with probability ``likely``.
+
+    A category with its bit unset makes a report e^ε0 times less likely than one with its bit set, so the
+    blanket is the report's probability as if nobody's bit were the true one, times missed/(1 − likely); only
+    a report of all ones has none that is unlikely.
+    """
+    checks.whole("categories", categories, at_least=3)
+    unset = 1 - likely
+    scale = missed / unset
+    all_ones = scale * likely**categories
+    return Blanket(
+        local_epsilon=local_epsilon,
+        differing=scale * likely * unset,
+        low=scale * unset * unset + all_ones * math.exp(local_epsilon),
+        high=scale * likely * likely - all_ones,
+        outside=scale * likely * unset * unset,
+    )
+
+
 def k_rr_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     """K-ary randomized response.
 
@@ -43,7 +167,7 @@ def k_rr_blanket(*, local_epsilon: float, categories: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     mixture = Mixture.of(local_epsilon, share=Fraction(1, _check(categories)))
-    return _rounded(laws.k_ary_response(local_epsilon=local_epsilon, categories=categories), mixture.odds)
+    return _rounded(ideal_k_ary_response(local_epsilon=local_epsilon, categories=categories), mixture.odds)
 
 
 def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
@@ -54,7 +178,7 @@ def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     """
     _check(categories)
     mixture = Mixture.of(local_epsilon, share=Fraction(1, 2))
-    return _rounded(laws.hadamard_response(local_epsilon=local_epsilon), mixture.odds)
+    return _rounded(ideal_hadamard_response(local_epsilon=local_epsilon), mixture.odds)
 
 
 def limited_hadamard_blanket(*, local_epsilon: float, yes: int, no: int) -> Blanket:
@@ -100,7 +224,7 @@ def subset_blanket(*, local_epsilon: float, categories: int, size: int | None = 
     mixture = Mixture.of(local_epsilon, share=Fraction(size, categories))
     if categories == 2:
         return _rounded(Blanket.generic(local_epsilon), mixture.odds)
-    law = laws.subset_selection(local_epsilon=local_epsilon, categories=categories, size=size)
+    law = ideal_subset_selection(local_epsilon=local_epsilon, categories=categories, size=size)
     return _rounded(law, mixture.odds)
 
 
@@ -112,7 +236,7 @@ def rappor_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     """
     checks.local_epsilon(local_epsilon)
     flipped = flip_threshold(Fraction(local_epsilon) / 2)
-    law = laws.rappor(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
+    law = ideal_rappor(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped) ** 2)
 
 
@@ -123,7 +247,7 @@ def oue_blanket(*, local_epsilon: float, categories: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     flipped = flip_threshold(checks.local_epsilon(local_epsilon))
-    law = laws.optimal_unary_encoding(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
+    law = ideal_optimal_unary_encoding(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped))
 
 
@@ -135,7 +259,7 @@ def local_hashing_blanket(*, local_epsilon: float, categories: int, buckets: int
     """
     buckets = buckets or hash_range(checks.local_epsilon(local_epsilon))
     mixture = Mixture.of(local_epsilon, share=Fraction(1, buckets))
-    law = laws.local_hashing(local_epsilon=local_epsilon, buckets=buckets)
+    law = ideal_local_hashing(local_epsilon=local_epsilon, buckets=buckets)
     return _rounded(_of_two(law, _check(categories)), mixture.odds)
 
 

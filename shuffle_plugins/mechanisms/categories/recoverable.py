@@ -16,7 +16,7 @@ from torch import Tensor
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
-from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.randomness import Randomness, secure
 
 _SMALL = 1e-4

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.flags import column_counts, flags_of, row_counts
+from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
-from shuffle_plugins.mechanisms.categories.mixtures import Mixture
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import subset_blanket, subset_size
 from shuffle_plugins.mechanisms.categories.subsets import (
     elements_through,

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.categories.flags import row_counts
+from shuffle_plugins.mechanisms.categories.bit_vectors import row_counts
 from shuffle_plugins.randomness import Randomness
 
 RANK_BITS = 62

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms.categories.flags import column_counts, flags_of, row_counts
+from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
-from shuffle_plugins.mechanisms.categories.mixtures import WHOLE
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, oue_blanket, rappor_blanket
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import WHOLE, Randomness
 
 _CHUNK = 1 << 18
 

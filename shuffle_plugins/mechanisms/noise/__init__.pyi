@@ -1,4 +1,4 @@
 from . import additive_law as additive_law
-from . import gaussian_grid as gaussian_grid
+from . import discrete_gaussian_law as discrete_gaussian_law
+from . import discrete_laplace_law as discrete_laplace_law
 from . import gaussian_law as gaussian_law
-from . import laplace_law as laplace_law

@@ -12,8 +12,13 @@ from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
+from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import (
+    LEAST_BITS,
+    MOST_BITS,
+    GaussianGrid,
+    gaussian_grid,
+)
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_gaussian
-from shuffle_plugins.mechanisms.noise.gaussian_grid import LEAST_BITS, MOST_BITS, GaussianGrid, gaussian_grid
 from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
 from shuffle_plugins.randomness import Randomness
 
@@ -22,7 +27,7 @@ class DiscreteGaussian(ApproximateNoise):
     r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-k^2/(2σ^2)}`.
 
     (ε0, δ0) holds for the whole l2 ball and the rounding in it: see
-    :mod:`shuffle_plugins.mechanisms.noise.gaussian_grid`. Noise is drawn from its exact law
+    :mod:`shuffle_plugins.mechanisms.noise.discrete_gaussian_law`. Noise is drawn from its exact law
     (:mod:`.discrete_sampling`), rounding from thresholds out of 2**62; no float
     decides. Codes end 9.5σ beyond the ball; a coordinate is cut there with probability below 1e-20, a bias
     below 1e-21·σ, which is not removed. Fewer bits mean a coarser grid and so more noise.

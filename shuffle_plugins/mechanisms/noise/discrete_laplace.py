@@ -13,14 +13,14 @@ from shuffle_plugins.compressors.quantization import stochastic_round
 from shuffle_plugins.core.reports import Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import Norm
-from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
-from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise, check_bits
-from shuffle_plugins.mechanisms.noise.laplace_law import (
-    DEFAULT_BITS,
+from shuffle_plugins.mechanisms.noise.discrete_laplace_law import (
+    COARSE_BITS,
     LaplaceGrid,
     grid_blanket,
     laplace_grid,
 )
+from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
+from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise, check_bits
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOME_BITS = 16
@@ -30,7 +30,7 @@ class DiscreteLaplace(GridNoise):
     r"""x/h rounded to whole numbers without bias, plus noise with P[k] ∝ :math:`e^{-|k|/T}`, per coordinate.
 
     ε0 holds for the whole l1 ball and the rounding in it, exactly: see
-    :mod:`shuffle_plugins.mechanisms.noise.laplace_law`. Noise is drawn from its exact law
+    :mod:`shuffle_plugins.mechanisms.noise.discrete_laplace_law`. Noise is drawn from its exact law
     (:mod:`.discrete_sampling`), rounding from thresholds out of 2**62. Fewer bits
     mean a coarser grid: the noise's variance is about :math:`e^{1/(2T)}` times that of the Laplace mechanism,
     2·(2r/ε0)², with T about :math:`2^{bits-1}/(28 + ε_0/2)`. Codes end 28·T·h beyond the ball; a coordinate
@@ -52,7 +52,7 @@ class DiscreteLaplace(GridNoise):
     norm: ClassVar[Norm] = Norm.L1
 
     def __init__(
-        self, *, local_epsilon: float, dim: int, radius: float = 1.0, bits: int = DEFAULT_BITS
+        self, *, local_epsilon: float, dim: int, radius: float = 1.0, bits: int = COARSE_BITS
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
         self._bits = check_bits(bits, least=8, most=24)

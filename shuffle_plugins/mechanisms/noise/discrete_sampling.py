@@ -18,7 +18,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.noise.gaussian_grid import MAX_SIGMA
+from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 
 MAX_SCALE = 1 << 30

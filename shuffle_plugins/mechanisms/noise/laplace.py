@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shuffle_plugins.mechanisms.noise.discrete_laplace import DiscreteLaplace
-from shuffle_plugins.mechanisms.noise.laplace_law import FINE_BITS
+from shuffle_plugins.mechanisms.noise.discrete_laplace_law import FINE_BITS
 
 
 class Laplace(DiscreteLaplace):

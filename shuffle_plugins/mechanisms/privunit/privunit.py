@@ -13,15 +13,14 @@ from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_law import (
-    PROBABILITY_BITS,
     PrivUnitParameters,
-    optimal_parameters,
+    optimal_privunit,
     privunit_blanket,
 )
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum, chunk_size
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 _UNIT_TOLERANCE = 1e-3
 _ROUNDED_ANGLE = 5e-7
@@ -32,7 +31,7 @@ class PrivUnit(LocalRandomizer):
 
     A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
     x/radius. PrivUnit turns the direction into a unit vector V (see
-    :mod:`.privunit_parameters`), which stands for V·radius/m. The direction is
+    :mod:`.privunit_law`), which stands for V·radius/m. The direction is
     drawn within the client, so every output density is an average of PrivUnit's and ε0 holds for the whole
     ball; x = 0 reports a uniform V. ‖R(x)‖ is constant, so E‖R(x) - x‖² = (radius/m)² - ‖x‖².
 
@@ -59,7 +58,7 @@ class PrivUnit(LocalRandomizer):
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._parameters = optimal_parameters(local_epsilon=self.local_epsilon, dim=dim)
+        self._parameters = optimal_privunit(local_epsilon=self.local_epsilon, dim=dim)
 
     @property
     def parameters(self) -> PrivUnitParameters:
@@ -157,11 +156,10 @@ class PrivUnit(LocalRandomizer):
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> Draws:
         count = norms.shape[0]
-        whole = 1 << PROBABILITY_BITS
         lengths = norms.cpu().double()
         uniform = randomness.bernoulli(torch.full((count,), self._parameters.uniform_threshold))
         filled = (lengths / self.radius).clamp(max=1.0)
-        thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
+        thresholds = ((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE)
         sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
         tails = randomness.exponential(count).neg_().exp_().numpy() * self._parameters.cap_measure
         along = torch.from_numpy(cap_coordinate(tails, dim=self.dim))

@@ -15,13 +15,12 @@ from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
-    PROBABILITY_BITS,
     PrivUnitGParameters,
-    optimal_parameters,
+    optimal_privunit_g,
     privunit_g_blanket,
 )
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import WHOLE, Randomness
 
 _CHUNK_VALUES = 1 << 19
 _LONGEST_BEYOND = 64.0
@@ -33,7 +32,7 @@ class PrivUnitG(LocalRandomizer):
 
     A row x becomes a direction: x/‖x‖ with probability (1 + ‖x‖/radius)/2, else the opposite, whose mean is
     x/radius. PrivUnitG turns the direction into a vector V (see
-    :mod:`.privunit_g_parameters`), which stands for V·radius/m. The direction is
+    :mod:`.privunit_g_law`), which stands for V·radius/m. The direction is
     drawn within the client, so every density is an average of PrivUnitG's and ε0 holds for the whole ball;
     x = 0 reports N(0, I). E‖R(x) - x‖² = (radius/m)²(d + t·m) - ‖x‖².
 
@@ -65,7 +64,7 @@ class PrivUnitG(LocalRandomizer):
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._parameters = optimal_parameters(local_epsilon=self.local_epsilon, dim=dim)
+        self._parameters = optimal_privunit_g(local_epsilon=self.local_epsilon, dim=dim)
 
     @property
     def parameters(self) -> PrivUnitGParameters:
@@ -186,9 +185,8 @@ class PrivUnitG(LocalRandomizer):
         count, p = norms.shape[0], self._parameters
         lengths = norms.double().cpu()
         plain = randomness.bernoulli(torch.full((count,), p.plain_threshold)) | (lengths == 0)
-        whole = 1 << PROBABILITY_BITS
         filled = torch.where(plain, 0.0, (lengths / self.radius).clamp(max=1.0))
-        thresholds = ((1 + filled) * (whole / 2)).to(torch.int64).clamp_(max=whole)
+        thresholds = ((1 + filled) * (WHOLE / 2)).to(torch.int64).clamp_(max=WHOLE)
         sign = randomness.bernoulli(thresholds).double().mul_(2).sub_(1)
         log_tails = torch.where(plain, math.log(0.5), math.log(p.tail)).sub_(randomness.exponential(count))
         along = torch.from_numpy(-special.ndtri_exp(log_tails.numpy())).mul_(sign)

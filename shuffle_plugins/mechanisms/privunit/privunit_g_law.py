@@ -3,7 +3,7 @@ r"""The numbers of PrivUnitG: threshold, mixture, mean, blanket. Torch-free.
 PrivUnitG (Asi, Feldman, Talwar 2022) reports a vector V of :math:`\mathbb{R}^d` whose density with respect to
 N(0, I) is :math:`c\,e^{ε_0}` on the half-space :math:`\{v : \langle v, u \rangle \ge t\}` and c elsewhere, u
 the client's direction. With :math:`s = P[N(0, 1) \ge t]` and φ the normal density,
-:math:`c = 1/(1 + (e^{ε_0}-1)s)`; as in :mod:`.privunit_parameters`, V is N(0, I)
+:math:`c = 1/(1 + (e^{ε_0}-1)s)`; as in :mod:`.privunit_law`, V is N(0, I)
 with probability c and else conditioned on the half-space, so that ε0 is spent in full.
 
 The mean of V is m·u with :math:`m = (1-c)φ(t)/s`, and :math:`E‖V‖^2 = d + t\,m`. The estimate V/m has
@@ -21,8 +21,8 @@ from scipy import special
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
+from shuffle_plugins.randomness import WHOLE
 
-PROBABILITY_BITS = 62
 _ROUNDING = 1e-12
 _LARGEST_THRESHOLD = 36.0
 
@@ -53,7 +53,7 @@ class PrivUnitGParameters:
     @property
     def plain_probability(self) -> float:
         """c, mass of the blanket."""
-        return self.plain_threshold / (1 << PROBABILITY_BITS)
+        return self.plain_threshold / WHOLE
 
     @classmethod
     def at(cls, threshold: float, *, local_epsilon: float, dim: int) -> PrivUnitGParameters:
@@ -69,9 +69,8 @@ class PrivUnitGParameters:
         tail = float(special.ndtr(-threshold))
         shrink = math.exp(-local_epsilon)
         plain = shrink / (shrink - math.expm1(-local_epsilon) * tail)
-        whole = 1 << PROBABILITY_BITS
-        plain_threshold = min(math.ceil(plain * (1 + _ROUNDING) * whole), whole)
-        informative = (whole - plain_threshold) / whole
+        plain_threshold = min(math.ceil(plain * (1 + _ROUNDING) * WHOLE), WHOLE)
+        informative = (WHOLE - plain_threshold) / WHOLE
         if informative <= 0:
             raise ValueError(
                 f"at local_epsilon={local_epsilon} and threshold={threshold} a report says nothing: raise "
@@ -90,7 +89,7 @@ class PrivUnitGParameters:
 
 
 @lru_cache(maxsize=256)
-def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitGParameters:
+def optimal_privunit_g(*, local_epsilon: float, dim: int) -> PrivUnitGParameters:
     """The PrivUnitG of least variance.
 
     Raises:
@@ -126,7 +125,7 @@ def privunit_g_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    s = optimal_parameters(local_epsilon=local_epsilon, dim=dim).tail
+    s = optimal_privunit_g(local_epsilon=local_epsilon, dim=dim).tail
     shrink = math.exp(-local_epsilon)
     plain = shrink / (shrink - math.expm1(-local_epsilon) * s)
     return Blanket(

@@ -28,8 +28,8 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure, cap_moment, caps_overlap
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
+from shuffle_plugins.randomness import WHOLE
 
-PROBABILITY_BITS = 62
 _ROUNDING = 1e-12
 
 
@@ -57,7 +57,7 @@ class PrivUnitParameters:
     @property
     def uniform_probability(self) -> float:
         """c, mass of the blanket."""
-        return self.uniform_threshold / (1 << PROBABILITY_BITS)
+        return self.uniform_threshold / WHOLE
 
     @classmethod
     def at(cls, threshold: float, *, local_epsilon: float, dim: int) -> PrivUnitParameters:
@@ -75,9 +75,9 @@ class PrivUnitParameters:
             raise ValueError(f"the cap at {threshold} has no measure in dimension {dim}")
         shrink = math.exp(-local_epsilon)
         uniform = shrink / (shrink - math.expm1(-local_epsilon) * measure)
-        scaled = math.ceil(uniform * (1 + _ROUNDING) * (1 << PROBABILITY_BITS))
-        uniform_threshold = min(scaled, 1 << PROBABILITY_BITS)
-        informative = ((1 << PROBABILITY_BITS) - uniform_threshold) / (1 << PROBABILITY_BITS)
+        scaled = math.ceil(uniform * (1 + _ROUNDING) * WHOLE)
+        uniform_threshold = min(scaled, WHOLE)
+        informative = (WHOLE - uniform_threshold) / WHOLE
         if informative <= 0:
             raise ValueError(
                 f"at local_epsilon={local_epsilon} and threshold={threshold} a report says nothing: raise "
@@ -94,7 +94,7 @@ class PrivUnitParameters:
 
 
 @lru_cache(maxsize=256)
-def optimal_parameters(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
+def optimal_privunit(*, local_epsilon: float, dim: int) -> PrivUnitParameters:
     """The PrivUnit of least variance.
 
     Raises:
@@ -141,7 +141,7 @@ def privunit_blanket(*, local_epsilon: float, dim: int) -> Blanket:
     Raises:
         ValueError: if a parameter is out of range.
     """
-    parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
         return bit_blanket(local_epsilon=local_epsilon)
     s = parameters.cap_measure

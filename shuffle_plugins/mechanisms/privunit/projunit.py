@@ -121,7 +121,7 @@ class ProjUnit(LocalRandomizer):
         return means / folding.patterns
 
     def blanket(self) -> Blanket:
-        """PrivUnit's in k dimensions, as a bound; see ``projunit_parameters.projunit_blanket``."""
+        """PrivUnit's in k dimensions, as a bound; see ``projunit_law.projunit_blanket``."""
         return projunit_blanket(
             local_epsilon=self.local_epsilon, dim=self.dim, projected_dim=self.projected_dim
         )

@@ -10,7 +10,7 @@ from scipy import special
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_parameters, privunit_blanket
+from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit, privunit_blanket
 
 DEFAULT_PROJECTED_DIM = 4096
 DEFAULT_SLACK = 3.0
@@ -51,7 +51,7 @@ def along_square(*, local_epsilon: float, dim: int) -> float:
     With probability c it is that of the uniform law, 1/d. On the cap, :math:`A^2 \sim Beta(1/2, (d-1)/2)`
     gives :math:`E[A^2; A \ge t] = P[Beta(3/2, (d-1)/2) \ge t^2]/(2d)`.
     """
-    parameters = optimal_parameters(local_epsilon=local_epsilon, dim=dim)
+    parameters = optimal_privunit(local_epsilon=local_epsilon, dim=dim)
     if dim == 1:
         return 1.0
     c, t = parameters.uniform_probability, parameters.threshold

@@ -1,12 +1,18 @@
 """Randomizers of vectors that send the signs of a few coordinates or coefficients.
 
-Mechanisms: ``binary_rr``, ``linf_coordinate``, ``sampled_bits``, ``linf_bit_planes``, ``linf_block``
-(coordinates), ``l1_hadamard``, ``l2_bit_planes``, ``sqkr``, ``l2_block`` (coefficients).
+Mechanisms of coordinates: ``binary_rr``, ``linf_coordinate``, ``sampled_bits``, ``linf_bit_planes``,
+``linf_block``. Mechanisms of the coefficients of a public representation: ``l1_hadamard``, ``l2_bit_planes``,
+``l2_block``, ``sqkr``; the last three are built on ``coefficients``.
 
-They share: a flipped sign (``randomized_response``, ``signs``), one ε0 over several (``sign_budgets``),
-patterns of signs sent as one (``hypercube_cap``, ``sign_patterns``, ``sign_blocks``), which coordinates
-(``coordinate_blocks``, ``public_indices``), bit planes (``bit_planes``), representations of an l2 ball
-(``spreading``, ``spread_randomizer``, ``coefficient_levels``). ``…_parameters`` need no torch.
+What they share:
+
+- ``randomized_response``: one sign, flipped at random;
+- ``sign_patterns``: several signs sent as one pattern; ``sign_blocks``: a block of coordinates as a pattern;
+- ``bit_planes``: numbers sent bit by bit, a few of them sampled;
+- ``coordinate_blocks``, ``public_indices``: which coordinates a client reports on;
+- ``representations``: rotations and Kashin frames, which make all coefficients of a vector small.
+
+``…_law`` modules hold numbers and blankets, and need no torch.
 """
 
 import lazy_loader

@@ -4,7 +4,6 @@ from . import coefficients_law as coefficients_law
 from . import coordinate_blocks as coordinate_blocks
 from . import linf_block_law as linf_block_law
 from . import randomized_response_law as randomized_response_law
-from . import sign_budgets as sign_budgets
+from . import representations as representations
 from . import sign_patterns_law as sign_patterns_law
-from . import spreading as spreading
 from . import sqkr_law as sqkr_law

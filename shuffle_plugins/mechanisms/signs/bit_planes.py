@@ -19,9 +19,8 @@ from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     worst_excess,
 )
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
-from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants, split_budget
-from shuffle_plugins.mechanisms.signs.sign_reports import plus_thresholds, sign_log_likelihood
+from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds, sign_log_likelihood
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, SignThresholds, split_budget
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16

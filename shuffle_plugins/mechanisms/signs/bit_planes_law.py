@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.randomized_response_law import randomized_response_blanket
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, randomized_response_blanket
 
 MAX_LEVELS = 32
 _PATIENCE = 2

@@ -18,11 +18,15 @@ from shuffle_plugins.mechanisms.signs.public_indices import (
     check_public,
     public_indices,
 )
+from shuffle_plugins.mechanisms.signs.randomized_response import (
+    random_signs,
+    sign_log_likelihood,
+    sign_values,
+)
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
     randomized_response_blanket,
 )
-from shuffle_plugins.mechanisms.signs.sign_reports import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16

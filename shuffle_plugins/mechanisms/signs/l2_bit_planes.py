@@ -12,14 +12,14 @@ from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan
+from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, l2_bit_planes_blanket
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
-from shuffle_plugins.mechanisms.signs.spread_randomizer import SpreadRandomizer
-from shuffle_plugins.mechanisms.signs.spreading import Frame
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.randomness import Randomness
 
 
-class L2BitPlanes(SpreadRandomizer):
+class L2BitPlanes(CoefficientRandomizer):
     r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
 
     A row x is represented by D coefficients w, public and linear (the randomised rotation
@@ -82,12 +82,12 @@ class L2BitPlanes(SpreadRandomizer):
             local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
         )
         constants = Constants(constants)
-        size = self._spreading.size
+        size = self._representation.size
         plan = best_plan(
             local_epsilon=self.local_epsilon, dim=size, levels=levels, samples=samples, constants=constants
         )
         self._planes = BitPlanes.within(self.local_epsilon, dim=size, plan=plan, constants=constants)
-        noise = self._planes.worst_second_moment * self._spreading.column_square / size
+        noise = self._planes.worst_second_moment * self._representation.column_square / size
         self._level = self._choose_level(
             Oversized(oversized),
             clients=clients,
@@ -122,7 +122,7 @@ class L2BitPlanes(SpreadRandomizer):
             ValueError: if the reports are not this mechanism's, or name a place that does not exist.
         """
         self.check_reports(reports, fields=self._planes.fields)
-        total = self._spreading.reconstruct(self._planes.sum(reports))
+        total = self._representation.reconstruct(self._planes.sum(reports))
         return (total * self.coefficient_radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
@@ -144,17 +144,19 @@ class L2BitPlanes(SpreadRandomizer):
 
     @property
     def _worst_spread_variance(self) -> float:
-        if self._spreading.isometric:
+        if self._representation.isometric:
             return self.coefficient_radius**2 * self._planes.worst_variance
-        return self.coefficient_radius**2 * self._spreading.column_square * self._planes.worst_second_moment
+        return (
+            self.coefficient_radius**2 * self._representation.column_square * self._planes.worst_second_moment
+        )
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        if self._spreading.isometric:
+        if self._representation.isometric:
             scaled = coefficients / self.coefficient_radius
             return self.coefficient_radius**2 * self._planes.variance(scaled)
         lengths = self._planes.blocks.lengths().tolist()
         total = coefficients.new_zeros(len(coefficients))
         for means, second_moments in self._planes.moments(coefficients / self.coefficient_radius):
-            total += second_moments.sum(dim=1) * self._spreading.column_square
+            total += second_moments.sum(dim=1) * self._representation.column_square
             total -= self._blockwise_squares(means, lengths)
         return total * self.coefficient_radius**2

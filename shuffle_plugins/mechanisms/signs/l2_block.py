@@ -12,29 +12,29 @@ from torch.nn.functional import pad
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
 from shuffle_plugins.mechanisms.signs.public_indices import (
     check_public,
     public_indices,
 )
+from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.mechanisms.signs.spread_randomizer import SpreadRandomizer
-from shuffle_plugins.mechanisms.signs.spreading import Frame
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20
 
 
-class L2Block(SpreadRandomizer):
+class L2Block(CoefficientRandomizer):
     r"""``sqkr`` with its k coefficients side by side: one place instead of k.
 
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
     B = ceil(D/k) blocks of k neighbouring coefficients uniformly, rounds them to signs of mean c_j/r_inf, and
     sends the block and the pattern, which is likelier by e^ε0 where it agrees with the rounded one in at
-    least t places (``hypercube_cap``). With P the reconstruction, c_b the coefficients of block b and
+    least t places (``sign_patterns_law``). With P the reconstruction, c_b the coefficients of block b and
     :math:`ρ = E[y_1 y_2]` for a pattern y about all-plus signs,
 
     .. math:: E\|R(x) - x\|^2 = \frac{d}{D} \frac{r_{inf}^2 B D}{g^2} - \|x\|^2
@@ -97,7 +97,7 @@ class L2Block(SpreadRandomizer):
         )
         self._public_seed, self._position = check_public(public_seed, position=position)
         self._blocks = self._choose_blocks(signs, max_bits)
-        noise = self._second_moment / self._spreading.size
+        noise = self._second_moment / self._representation.size
         self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)
 
     @property
@@ -132,7 +132,7 @@ class L2Block(SpreadRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a block that does not exist.
         """
-        total = self._spreading.reconstruct(self._blocks.sum(*self._parse(reports)))
+        total = self._representation.reconstruct(self._blocks.sum(*self._parse(reports)))
         return (total * self.coefficient_radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
@@ -151,13 +151,13 @@ class L2Block(SpreadRandomizer):
         else:
             blocks = self._public_blocks(x.num_rows, x.device)
         columns = self._blocks.columns(blocks)
-        values = self._sampled_values(x, norms, columns.clamp(max=self._spreading.size - 1))
-        values.masked_fill_(columns >= self._spreading.size, 0.0)
+        values = self._sampled_values(x, norms, columns.clamp(max=self._representation.size - 1))
+        values.masked_fill_(columns >= self._representation.size, 0.0)
         patterns = self._blocks.encode(values, randomness=randomness)
         return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
-        size, most = self._spreading.size, min(self.dim, MAX_SIGNS)
+        size, most = self._representation.size, min(self.dim, MAX_SIGNS)
         if max_bits is not None and type(max_bits) is not int:
             raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")
         allowed = [k for k in range(1, most + 1) if max_bits is None or self._bits(k) <= max_bits]
@@ -174,13 +174,13 @@ class L2Block(SpreadRandomizer):
         return SignBlocks(dim=size, cap=cap, public=not self.shufflable)
 
     def _bits(self, signs: int) -> int:
-        return report_bits(dim=self._spreading.size, signs=signs) if self.shufflable else signs
+        return report_bits(dim=self._representation.size, signs=signs) if self.shufflable else signs
 
     @property
     def _second_moment(self) -> float:
         """E‖R(x)‖² in units of r_inf², less what pairs of neighbours add."""
-        coefficients = self._spreading.size * self._blocks.coordinate_second_moment
-        return coefficients * self._spreading.column_square
+        coefficients = self._representation.size * self._blocks.coordinate_second_moment
+        return coefficients * self._representation.column_square
 
     @property
     def _pair_factor(self) -> float:
@@ -190,13 +190,13 @@ class L2Block(SpreadRandomizer):
     @property
     def _worst_spread_variance(self) -> float:
         largest = max(float(torch.linalg.eigvalsh(part).amax()) for _, part in self._neighbour_overlaps())
-        pairs = self._pair_factor * self._spreading.size * max(0.0, largest)
+        pairs = self._pair_factor * self._representation.size * max(0.0, largest)
         return self.coefficient_radius**2 * (self._second_moment + pairs)
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        norms = self._spreading.reconstruct(coefficients).square().sum(dim=1)
+        norms = self._representation.reconstruct(coefficients).square().sum(dim=1)
         blocks, signs = self._blocks.blocks, self.signs
-        cut = pad(coefficients, (0, blocks * signs - self._spreading.size)).view(-1, blocks, signs)
+        cut = pad(coefficients, (0, blocks * signs - self._representation.size)).view(-1, blocks, signs)
         pairs = torch.zeros_like(norms)
         for some, overlaps in self._neighbour_overlaps():
             part = cut[:, some]
@@ -205,12 +205,12 @@ class L2Block(SpreadRandomizer):
 
     def _neighbour_overlaps(self) -> Iterator[tuple[slice, Tensor]]:
         """Some blocks, and inner products of the columns of each, (blocks, k, k), without the diagonal."""
-        overlaps = self._spreading.overlaps()
+        overlaps = self._representation.overlaps()
         step = max(1, _CHUNK_ENTRIES // self.signs**2)
         for start in range(0, self._blocks.blocks, step):
             some = slice(start, min(start + step, self._blocks.blocks))
             columns = self._blocks.columns(torch.arange(some.start, some.stop))
-            beyond = columns >= self._spreading.size
+            beyond = columns >= self._representation.size
             both = columns.unsqueeze(2) ^ columns.unsqueeze(1)
             alone = beyond.unsqueeze(2) | beyond.unsqueeze(1) | (both == 0)
             yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)

@@ -14,7 +14,7 @@ from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20

@@ -24,7 +24,7 @@ class LInfBlock(LocalRandomizer):
     A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
     (beyond
     d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with the
-    rounded signs in at least t places (``hypercube_cap``). A sign stands for ±B·r/g, so
+    rounded signs in at least t places (``sign_patterns_law``). A sign stands for ±B·r/g, so
 
     .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
               \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}

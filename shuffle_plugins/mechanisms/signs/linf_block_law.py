@@ -8,7 +8,7 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
 
-DEFAULT_BITS = 15
+_DEFAULT_MOST_BITS = 15
 
 
 def block_count(*, dim: int, signs: int) -> int:
@@ -34,7 +34,7 @@ def best_block(*, local_epsilon: float, dim: int, max_bits: int | None = None) -
     """
     checks.local_epsilon(local_epsilon)
     one = report_bits(dim=checks.dim(dim), signs=1)
-    limit = max(DEFAULT_BITS, one) if max_bits is None else max_bits
+    limit = max(_DEFAULT_MOST_BITS, one) if max_bits is None else max_bits
     if type(limit) is not int:
         raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")
     return _best_block(local_epsilon, dim, limit)

@@ -12,11 +12,15 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.signs.randomized_response import (
+    random_signs,
+    sign_log_likelihood,
+    sign_values,
+)
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
     randomized_response_blanket,
 )
-from shuffle_plugins.mechanisms.signs.sign_reports import random_signs, sign_log_likelihood, sign_values
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16

@@ -1,16 +1,25 @@
-"""Binary randomized response with integer thresholds: the numbers behind every sign that is flipped."""
+"""Binary randomized response with integer thresholds: the numbers of a flipped sign. Torch-free.
+
+A sign that is flipped with probability p = low/2**62 costs log((1-p)/p). The signs of one report are
+independent, so their costs add up: :func:`split_budget` divides one ε0 over several.
+"""
 
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
+from shuffle_plugins.randomness import WHOLE
 
-PROBABILITY_BITS = 62
+_LOUDEST_EXACT = 42  # from here on the probability of a flip is a few units of 2**-62 and cannot follow ε0
 
-_LOUDEST_EXACT = 42
+_CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)
+_BELOW = 1 - Decimal(10) ** -60  # more than 80 digits can lose in one exponential
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +35,12 @@ class SignThresholds:
     @property
     def high(self) -> int:
         """The largest threshold."""
-        return (1 << PROBABILITY_BITS) - self.low
+        return WHOLE - self.low
 
     @property
     def gain(self) -> float:
         """E[sign] at the value 1: 1 - 2·low/2**62, about tanh(ε0/2). Dividing by it removes the bias."""
-        return (self.high - self.low) / (1 << PROBABILITY_BITS)
+        return (self.high - self.low) / WHOLE
 
     @classmethod
     def of(cls, local_epsilon: float) -> SignThresholds:
@@ -43,11 +52,7 @@ class SignThresholds:
         Raises:
             ValueError: if ε0 is out of range.
         """
-        checks.local_epsilon(local_epsilon)
-        with decimal.localcontext(decimal.Context(prec=80, rounding=decimal.ROUND_FLOOR)):
-            odds = decimal.Decimal(local_epsilon).exp() * (1 - decimal.Decimal(10) ** -60)
-            low = (decimal.Decimal(1 << PROBABILITY_BITS) / (odds + 1)).to_integral_value(decimal.ROUND_FLOOR)
-        return cls(low=int(low) + 1)
+        return _thresholds(Decimal(checks.local_epsilon(local_epsilon)), Constants.EXACT)
 
 
 def randomized_response_blanket(*, local_epsilon: float, dim: int) -> Blanket:
@@ -74,3 +79,57 @@ def bit_blanket(*, local_epsilon: float, dim: int = 1) -> Blanket:
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
     return Blanket.bit(local_epsilon, exact=local_epsilon < _LOUDEST_EXACT)
+
+
+class Constants(StrEnum):
+    """Whose constants a sampled mechanism uses.
+
+    ``EXACT``: each message spends its share v of ε0 to the last bit, E[sign] = tanh(v/2) times the value, and
+    values are counted from the centre of their range, which is best in the worst case.
+
+    ``THESIS``: as printed in Girgis's thesis (Lemma 2.4.1, Algorithms 3.3.1 and 3.5.1), for comparison. There
+    E[sign] = v/√(v² + 4) times the value, which spends only 2·asinh(v/2) < v, and what is not sampled counts
+    as the low end of the range.
+    """
+
+    EXACT = "exact"
+    THESIS = "thesis"
+
+
+def split_budget(
+    local_epsilon: float, *, shares: Sequence[float], repeats: int = 1, constants: Constants = Constants.EXACT
+) -> tuple[SignThresholds, ...]:
+    r"""Thresholds for ``repeats`` signs of each share, which together cost at most ε0.
+
+    Sign k gets :math:`v_k = ε_0 \, share_k / (repeats \sum_l share_l)`, rounded down in 80-digit arithmetic;
+    its ``low`` is rounded up, so that :math:`(2^{62} - low)/low \le e^{v_k}`.
+
+    Args:
+        local_epsilon: ε0 of a whole report, in nats.
+        shares: relative budgets, positive.
+        repeats: signs of each kind.
+        constants: the thesis's thresholds are never below the exact ones.
+
+    Raises:
+        ValueError: if ε0 is out of range, or a sign's budget below 1e-9.
+    """
+    exact_epsilon = Decimal(checks.local_epsilon(local_epsilon))
+    with decimal.localcontext(_CONTEXT):
+        total = sum((Decimal(share) for share in shares), Decimal(0)) * repeats
+        budgets = [exact_epsilon * Decimal(share) / total * _BELOW for share in shares]
+    if float(min(budgets)) < checks.MIN_LOCAL_EPSILON * (1 - 1e-9):
+        raise ValueError(
+            f"local_epsilon={local_epsilon:g} over {repeats * len(shares)} signs leaves one less than "
+            f"{checks.MIN_LOCAL_EPSILON:g}: send fewer levels or samples"
+        )
+    return tuple(_thresholds(budget, constants) for budget in budgets)
+
+
+def _thresholds(budget: Decimal, constants: Constants) -> SignThresholds:
+    with decimal.localcontext(_CONTEXT):
+        odds = budget.exp() * _BELOW
+        low = int((WHOLE / (odds + 1)).to_integral_value(decimal.ROUND_FLOOR)) + 1
+        if constants is Constants.THESIS:
+            gain = (budget**2 / (budget**2 + 4)).sqrt()
+            low = max(low, int((WHOLE * (1 - gain) / 2).to_integral_value(decimal.ROUND_CEILING)))
+    return SignThresholds(low=low)

@@ -7,12 +7,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS, SignThresholds
+from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters
-from shuffle_plugins.mechanisms.signs.sign_reports import plus_thresholds
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import WHOLE, Randomness
 
-_WHOLE = 1 << PROBABILITY_BITS
 _FAIR = SignThresholds(low=0)
 
 
@@ -44,7 +43,7 @@ def send_patterns(patterns: Tensor, *, cap: CapParameters, randomness: Randomnes
 def pattern_likelihood(sent: Tensor, values: Tensor, *, cap: CapParameters) -> Tensor:
     """Probability of each pattern sent, (clients,) float64, for values (clients, signs) in [-1, 1]."""
     plus = plus_thresholds(values, thresholds=_FAIR)
-    agree = torch.where(pattern_signs(sent, signs=cap.signs) > 0, plus, _WHOLE - plus).double() / _WHOLE
+    agree = torch.where(pattern_signs(sent, signs=cap.signs) > 0, plus, WHOLE - plus).double() / WHOLE
     counts = torch.zeros(len(sent), cap.signs + 1, dtype=torch.float64, device=sent.device)
     counts[:, 0] = 1
     for probability in agree.unbind(dim=1):
@@ -52,7 +51,7 @@ def pattern_likelihood(sent: Tensor, values: Tensor, *, cap: CapParameters) -> T
         counts *= 1 - probability.unsqueeze(1)
         counts[:, 1:] += one_more
     near: Tensor = counts[:, cap.agreements :].sum(dim=1)
-    uniform = (_WHOLE - cap.cap_threshold) / _WHOLE / (1 << cap.signs)
+    uniform = (WHOLE - cap.cap_threshold) / WHOLE / (1 << cap.signs)
     return near * (cap.cap_probability / cap.patterns) + uniform
 
 

@@ -23,11 +23,11 @@ from functools import lru_cache
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS, SignThresholds
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.randomness import WHOLE
 
 MAX_SIGNS = 20
 _LOUDEST_EXACT = 42
-_WHOLE = 1 << PROBABILITY_BITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class CapParameters:
     @property
     def cap_probability(self) -> float:
         """Probability of a draw from the cap."""
-        return self.cap_threshold / _WHOLE
+        return self.cap_threshold / WHOLE
 
 
 def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
@@ -79,14 +79,14 @@ def _best_cap(local_epsilon: float, signs: int) -> CapParameters:
 def excess_odds(local_epsilon: float) -> Fraction:
     """A fraction that is at most e^ε0 - 1 and as good as equal: realised by binary randomized response."""
     low = SignThresholds.of(local_epsilon).low
-    return Fraction(_WHOLE - 2 * low, low)
+    return Fraction(WHOLE - 2 * low, low)
 
 
 def _cap(signs: int, agreements: int, above_one: Fraction) -> CapParameters:
     patterns = sum(math.comb(signs, a) for a in range(agreements, signs + 1))
     share = above_one * patterns / (above_one * patterns + (1 << signs))
-    threshold = math.floor(share * _WHOLE)
-    gain = Fraction(threshold, _WHOLE) * Fraction(math.comb(signs - 1, agreements - 1), patterns)
+    threshold = math.floor(share * WHOLE)
+    gain = Fraction(threshold, WHOLE) * Fraction(math.comb(signs - 1, agreements - 1), patterns)
     pairs = signs * (signs - 1)
     pair_sum = sum(math.comb(signs, a) * ((2 * a - signs) ** 2 - signs) for a in range(agreements, signs + 1))
     return CapParameters(
@@ -95,7 +95,7 @@ def _cap(signs: int, agreements: int, above_one: Fraction) -> CapParameters:
         patterns=patterns,
         cap_threshold=threshold,
         gain=float(gain),
-        pair_moment=float(Fraction(threshold, _WHOLE) * Fraction(pair_sum, pairs * patterns))
+        pair_moment=float(Fraction(threshold, WHOLE) * Fraction(pair_sum, pairs * patterns))
         if pairs
         else 0.0,
     )

@@ -11,12 +11,14 @@ from torch import Tensor
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.signs.public_indices import (
     check_public,
     public_indices,
 )
+from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,
     pattern_signs,
@@ -24,21 +26,19 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
     send_patterns,
 )
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.mechanisms.signs.spread_randomizer import SpreadRandomizer
-from shuffle_plugins.mechanisms.signs.spreading import Frame
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16
 
 
-class SQKR(SpreadRandomizer):
+class SQKR(CoefficientRandomizer):
     r"""Subsampled and quantised Kashin response (Chen, Kairouz, Özgür 2020), with the optimal cap.
 
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D, a Kashin
     representation. A client draws one coefficient from each of k blocks of them, rounds these to signs of
     mean c_j/r_inf, and sends the places and the pattern of k signs, which is likelier by e^ε0 where it agrees
-    with the rounded one in at least t places (``hypercube_cap``). The paper's :math:`2^k`-ary randomised
+    with the rounded one in at least t places (``sign_patterns_law``). The paper's :math:`2^k`-ary randomised
     response is t = k; the best t is never worse. A sign at a coefficient of a block of length b stands for
     ±b·r_inf/g.
 
@@ -106,8 +106,8 @@ class SQKR(SpreadRandomizer):
             raise ValueError(f"signs must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {signs!r}")
         self._public_seed, self._position = check_public(public_seed, position=position)
         self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
-        self._blocks = CoordinateBlocks(dim=self._spreading.size, count=signs)
-        noise = self._second_moment / self._spreading.size
+        self._blocks = CoordinateBlocks(dim=self._representation.size, count=signs)
+        noise = self._second_moment / self._representation.size
         self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)
 
     @property
@@ -148,7 +148,7 @@ class SQKR(SpreadRandomizer):
         counts.index_add_(0, columns.flatten(), signs.flatten())
         totals = counts.double() * self._blocks.lengths_by_coordinate().to(counts.device)
         scale = self.coefficient_radius / self._cap.gain
-        return (self._spreading.reconstruct(totals) * scale).to(torch.float32)
+        return (self._representation.reconstruct(totals) * scale).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
         """Every pattern at every combination of places, at most 2**16; none with public places."""
@@ -184,7 +184,7 @@ class SQKR(SpreadRandomizer):
     @property
     def _second_moment(self) -> float:
         """E‖R(x)‖² in units of r_inf², less what pairs of coefficients add."""
-        return self._spreading.column_square * self._blocks.square_lengths / self._cap.gain**2
+        return self._representation.column_square * self._blocks.square_lengths / self._cap.gain**2
 
     @property
     def _pair_gain(self) -> float:
@@ -197,7 +197,7 @@ class SQKR(SpreadRandomizer):
         return self.coefficient_radius**2 * self._second_moment + pairs
 
     def _spread_variance(self, coefficients: Tensor) -> Tensor:
-        norms = self._spreading.reconstruct(coefficients).square().sum(dim=1)
+        norms = self._representation.reconstruct(coefficients).square().sum(dim=1)
         pairs = norms - self._blockwise_squares(coefficients, self._blocks.lengths().tolist())
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_gain * pairs
 

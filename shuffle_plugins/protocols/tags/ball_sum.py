@@ -11,11 +11,11 @@ from torch import Tensor
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
-from shuffle_plugins.mechanisms.signs.spreading import (
+from shuffle_plugins.mechanisms.signs.representations import (
     Frame,
-    KashinSpreading,
-    RotationSpreading,
-    spreading,
+    KashinRepresentation,
+    RotationRepresentation,
+    representation,
 )
 from shuffle_plugins.protocols.tags.base import TaggedSum
 from shuffle_plugins.protocols.tags.calibration import calibrate
@@ -47,14 +47,14 @@ class BallSum(TaggedSum):
     frame: Frame = Frame.KASHIN
     seed: int = 0
     failure: float = 1e-6
-    spread: RotationSpreading | KashinSpreading = field(init=False, repr=False, compare=False)
+    spread: RotationRepresentation | KashinRepresentation = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checks.dim(self.dim)
         object.__setattr__(self, "radius", checks.radius(self.radius))
         object.__setattr__(self, "frame", Frame(self.frame))
         check_expected(clients=self.clients, failure=self.failure)
-        object.__setattr__(self, "spread", spreading(self.frame, dim=self.dim, seed=self.seed))
+        object.__setattr__(self, "spread", representation(self.frame, dim=self.dim, seed=self.seed))
         TaggedSum.__post_init__(self)
 
     @property
@@ -70,7 +70,7 @@ class BallSum(TaggedSum):
     @property
     def coefficient_radius(self) -> float:
         """Beyond which a coefficient is clipped, in units of the data."""
-        if isinstance(self.spread, KashinSpreading):
+        if isinstance(self.spread, KashinRepresentation):
             level = self.spread.frame.level
         else:
             level = sound_level(size=self.size, clients=self.clients, failure=self.failure)
@@ -123,7 +123,7 @@ class BallSum(TaggedSum):
         """
         checks.dim(dim)
         return calibrate(
-            size=spreading(Frame(frame), dim=dim, seed=seed).size,
+            size=representation(Frame(frame), dim=dim, seed=seed).size,
             clients=clients,
             epsilon=epsilon,
             delta=delta,
@@ -183,7 +183,7 @@ class BallSum(TaggedSum):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
         check_overhead(overhead)
         honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
-        size = spreading(Frame(frame), dim=dim, seed=seed).size
+        size = representation(Frame(frame), dim=dim, seed=seed).size
         noise = noise_multiplier / 2
         plan = best_tag_plan(
             size=size,
@@ -218,7 +218,7 @@ class BallSum(TaggedSum):
         norms = rows.l2_norm().double()
         scale = self.radius / norms.clamp(min=self.radius) / self.coefficient_radius
         wanted = columns.flatten(1)
-        if isinstance(self.spread, KashinSpreading) or wanted.shape[1] <= self.size.bit_length():
+        if isinstance(self.spread, KashinRepresentation) or wanted.shape[1] <= self.size.bit_length():
             values = self.spread.entries(rows, wanted)
         else:
             values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)

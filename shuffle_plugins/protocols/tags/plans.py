@@ -24,7 +24,7 @@ from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     plane_weights,
     worst_excess,
 )
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 
 _QUIETEST, _LOUDEST = 1e-8, 400.0  # ε0 of one message, where searches end
 _MOST_PLANES = 16

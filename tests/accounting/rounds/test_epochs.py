@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.rounds.coins import SumRound
 from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.mechanisms.categories import frequency_oracles_law as frequency_oracles
+from shuffle_plugins.mechanisms.categories import oracles_law
 
 VIOLATION = 1e-12
 SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95)  # of ε0
@@ -165,17 +165,17 @@ def hadamard(local_epsilon: float) -> np.ndarray:
 MECHANISMS = {
     "k-rr": (
         lambda e: k_ary_response(e, 3),
-        lambda e: frequency_oracles.k_ary_response(local_epsilon=e, categories=3),
+        lambda e: oracles_law.ideal_k_ary_response(local_epsilon=e, categories=3),
     ),
     "k-rr of 4": (
         lambda e: k_ary_response(e, 4),
-        lambda e: frequency_oracles.k_ary_response(local_epsilon=e, categories=4),
+        lambda e: oracles_law.ideal_k_ary_response(local_epsilon=e, categories=4),
     ),
     "subset-selection": (
         lambda e: subsets(e, 4, 2),
-        lambda e: frequency_oracles.subset_selection(local_epsilon=e, categories=4, size=2),
+        lambda e: oracles_law.ideal_subset_selection(local_epsilon=e, categories=4, size=2),
     ),
-    "hadamard-response": (hadamard, lambda e: frequency_oracles.hadamard_response(local_epsilon=e)),
+    "hadamard-response": (hadamard, lambda e: oracles_law.ideal_hadamard_response(local_epsilon=e)),
     "binary-rr": (lambda e: k_ary_response(e, 2), Blanket.bit),
 }
 
@@ -302,7 +302,7 @@ def test_the_delta_of_reports_is_charged_for_everybody() -> None:
 
 def test_what_an_epoch_is_survives_a_checkpoint() -> None:
     one = epoch(
-        600, mechanism="k-rr", blanket=frequency_oracles.k_ary_response(local_epsilon=3.0, categories=9)
+        600, mechanism="k-rr", blanket=oracles_law.ideal_k_ary_response(local_epsilon=3.0, categories=9)
     )
     assert from_state(one.state()) == one
     accountant, restored = accountant_of((one, 3)), ShuffleAccountant()

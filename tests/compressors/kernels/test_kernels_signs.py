@@ -16,8 +16,8 @@ from shuffle_plugins.compressors.kernels import (
 )
 from shuffle_plugins.compressors.kernels.draws import SignRule
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.signs.randomized_response import random_signs
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.mechanisms.signs.sign_reports import random_signs
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 from shuffle_plugins.randomness.chacha import Keystream
 

@@ -11,14 +11,14 @@ from brute_force import hockey_stick, k_ary_response, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import (
-    hadamard_response,
-    local_hashing,
-    optimal_unary_encoding,
-    rappor,
-    subset_selection,
+from shuffle_plugins.mechanisms.categories.oracles_law import (
+    ideal_hadamard_response,
+    ideal_local_hashing,
+    ideal_optimal_unary_encoding,
+    ideal_rappor,
+    ideal_subset_selection,
 )
-from shuffle_plugins.mechanisms.categories.frequency_oracles_law import k_ary_response as k_ary_blanket
+from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response as k_ary_blanket
 
 VIOLATION = 1e-12
 LEVELS = (0.4, 1.3, 3.0)
@@ -62,22 +62,22 @@ def cases(local_epsilon: float) -> dict[str, tuple[np.ndarray, Blanket]]:
     return {
         "3-RR": (k_ary_response(local_epsilon, 3), k_ary_blanket(local_epsilon=local_epsilon, categories=3)),
         "5-RR": (k_ary_response(local_epsilon, 5), k_ary_blanket(local_epsilon=local_epsilon, categories=5)),
-        "hadamard": (hadamard(8, local_epsilon), hadamard_response(local_epsilon=local_epsilon)),
+        "hadamard": (hadamard(8, local_epsilon), ideal_hadamard_response(local_epsilon=local_epsilon)),
         "subsets": (
             subsets(5, 2, local_epsilon),
-            subset_selection(local_epsilon=local_epsilon, categories=5, size=2),
+            ideal_subset_selection(local_epsilon=local_epsilon, categories=5, size=2),
         ),
         "rappor": (
             unary(4, kept=half / (half + 1), set_=1 / (half + 1)),
-            rappor(local_epsilon=local_epsilon, categories=4),
+            ideal_rappor(local_epsilon=local_epsilon, categories=4),
         ),
         "oue": (
             unary(4, kept=0.5, set_=1 / (e + 1)),
-            optimal_unary_encoding(local_epsilon=local_epsilon, categories=4),
+            ideal_optimal_unary_encoding(local_epsilon=local_epsilon, categories=4),
         ),
         "hashing": (
             hashed(3, 3, local_epsilon),
-            local_hashing(local_epsilon=local_epsilon, buckets=3),
+            ideal_local_hashing(local_epsilon=local_epsilon, buckets=3),
         ),
     }
 
@@ -178,8 +178,8 @@ def test_the_registry_tells_the_accountant(name: str) -> None:
 
 @pytest.mark.parametrize("categories", [0, 1, 2.5, True, None])
 def test_bad_numbers_of_categories_are_refused(categories: object) -> None:
-    for law in (k_ary_blanket, subset_selection, rappor, optimal_unary_encoding):
+    for law in (k_ary_blanket, ideal_subset_selection, ideal_rappor, ideal_optimal_unary_encoding):
         with pytest.raises(ValueError, match="categories"):
             law(local_epsilon=1.0, categories=categories)
     with pytest.raises(ValueError, match="size"):
-        subset_selection(local_epsilon=1.0, categories=5, size=5)
+        ideal_subset_selection(local_epsilon=1.0, categories=5, size=5)

@@ -6,8 +6,9 @@ from fractions import Fraction
 import pytest
 
 from shuffle_plugins.mechanisms import get, registry
-from shuffle_plugins.mechanisms.categories.mixtures import WHOLE, Mixture, odds_below
+from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
+from shuffle_plugins.randomness import WHOLE
 
 EPSILONS = [1e-9, 1e-7, 1e-4, 0.1, 0.3, 1.0, 1.5, 2.718281828, 7.77, 20.0, 30.0, 42.9, 43.5, 100.0, 500.0]
 SHARES = [Fraction(1, 2), Fraction(1, 3), Fraction(7, 1000), Fraction(1, 10**6), Fraction(1, 10**9 + 1)]

@@ -12,9 +12,9 @@ from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, gaussian_blanket
-from shuffle_plugins.mechanisms.noise.gaussian_grid import rounded_distance
+from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import rounded_distance
+from shuffle_plugins.mechanisms.noise.discrete_laplace_law import laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import gaussian_delta, noise_ratio
-from shuffle_plugins.mechanisms.noise.laplace_law import laplace_grid
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 NAMES = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]

@@ -11,7 +11,7 @@ from shuffle_plugins.core.reports import Field
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,
-    optimal_parameters,
+    optimal_privunit_g,
 )
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
@@ -29,7 +29,7 @@ def test_within_a_percent_of_privunit_in_many_dimensions(epsilon):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", [1, 3, 500])
 def test_threshold_is_optimal(dim, epsilon):
-    best = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    best = optimal_privunit_g(local_epsilon=epsilon, dim=dim)
     for factor in (0.98, 1.02):
         other = PrivUnitGParameters.at(best.threshold * factor, local_epsilon=epsilon, dim=dim)
         assert best.mean_square / best.mean**2 <= other.mean_square / other.mean**2 * (1 + 1e-10)
@@ -37,7 +37,7 @@ def test_threshold_is_optimal(dim, epsilon):
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_mixture_spends_epsilon_and_not_more(epsilon):
-    p = optimal_parameters(local_epsilon=epsilon, dim=7)
+    p = optimal_privunit_g(local_epsilon=epsilon, dim=7)
     leaning = 1 - p.plain_probability
     spent = math.log1p(leaning / p.tail / p.plain_probability)
     assert spent <= epsilon * (1 + 1e-13)

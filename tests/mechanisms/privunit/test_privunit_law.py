@@ -10,7 +10,7 @@ from scipy import integrate, special
 
 from shuffle_plugins.mechanisms.privunit.privunit_law import (
     PrivUnitParameters,
-    optimal_parameters,
+    optimal_privunit,
     privunit_blanket,
 )
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate, cap_measure, cap_moment
@@ -61,7 +61,7 @@ def test_cap_coordinate_inverts_cap_measure(dim):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", [1, *DIMS])
 def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
-    parameters = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    parameters = optimal_privunit(local_epsilon=epsilon, dim=dim)
     uniform = Fraction(parameters.uniform_threshold, 1 << 62)
     inside = uniform + (1 - uniform) / Fraction(parameters.cap_measure)
     ratio = inside / uniform
@@ -75,7 +75,7 @@ def test_likelihood_ratio_is_epsilon_in_exact_arithmetic(dim, epsilon):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_no_other_cap_has_less_variance(dim, epsilon):
-    best = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    best = optimal_privunit(local_epsilon=epsilon, dim=dim)
     assert best.threshold == pytest.approx(best.mean, rel=1e-6)
     span = np.sort(np.concatenate([np.linspace(0, 8, 200) / math.sqrt(dim), np.linspace(0, 1, 200)]))
     for threshold in span[span < 1 - 1e-9]:
@@ -87,7 +87,7 @@ def test_no_other_cap_has_less_variance(dim, epsilon):
 
 def test_one_dimension_is_binary_randomized_response():
     for epsilon in (0.1, 1.5, 6.0):
-        parameters = optimal_parameters(local_epsilon=epsilon, dim=1)
+        parameters = optimal_privunit(local_epsilon=epsilon, dim=1)
         assert parameters.mean == pytest.approx(math.tanh(epsilon / 2), rel=1e-9)
         assert privunit_blanket(local_epsilon=epsilon, dim=1).low == 0
 
@@ -95,7 +95,7 @@ def test_one_dimension_is_binary_randomized_response():
 def test_two_budget_original_is_worse():
     """Bhowmick et al. split ε0 between the cap's probability and its size; no split reaches this mean."""
     dim, epsilon = 1_000, 4.0
-    best = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    best = optimal_privunit(local_epsilon=epsilon, dim=dim)
     for share in np.linspace(0.05, 0.95, 19):
         probability = 1 / (1 + math.exp(-share * epsilon))
         gamma = min((math.exp((1 - share) * epsilon) - 1) / (math.exp((1 - share) * epsilon) + 1), 0.999)
@@ -174,7 +174,7 @@ def _with_mean(values, masses, mean):
 @pytest.mark.parametrize("epsilon", [0.1, 1.5, 4.0, 50.0])
 @pytest.mark.parametrize("dim", [1, 2, 1_000])
 def test_blanket_has_the_masses_of_antipodal_caps(dim, epsilon):
-    parameters = optimal_parameters(local_epsilon=epsilon, dim=dim)
+    parameters = optimal_privunit(local_epsilon=epsilon, dim=dim)
     blanket = privunit_blanket(local_epsilon=epsilon, dim=dim)
     c, s = parameters.uniform_probability, parameters.cap_measure
     assert blanket.differing == pytest.approx(c * s, rel=1e-6, abs=1e-18)

@@ -157,7 +157,7 @@ def test_sound_level_is_sound_and_binds_only_in_large_dimensions():
 def test_a_vector_made_for_the_rotation_is_clipped_and_the_bias_told(name):
     rotation = {"local_epsilon": 3.0, "dim": 256, "frame": "rotation"}
     clipping, bound = get(name, **rotation), get(name, oversized="bound", **rotation)
-    made = clipping._spreading.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
+    made = clipping._representation.reconstruct(torch.eye(256, dtype=torch.float64)[3]).unsqueeze(0)
     expected = 1 - clipping.level / 16
     assert float(clipping.clipping_bias(made).norm()) == pytest.approx(expected, rel=1e-9)
     assert float(clipping.variance(made)) <= clipping.worst_variance

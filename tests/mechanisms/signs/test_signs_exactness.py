@@ -10,7 +10,7 @@ import torch
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes, plane_value
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, budgets, plane_weights
-from shuffle_plugins.mechanisms.signs.sign_budgets import Constants, split_budget
+from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, split_budget
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import cap_parameters
 from shuffle_plugins.randomness import SeededRandomness
 

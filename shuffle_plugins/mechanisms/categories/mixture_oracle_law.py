@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS
-
-WHOLE = 1 << PROBABILITY_BITS
+from shuffle_plugins.randomness import WHOLE
 
 _FOLLOWED = 1e-6
 

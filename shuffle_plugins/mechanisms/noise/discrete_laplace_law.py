@@ -36,7 +36,9 @@ from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blank
 FINE_BITS = 20
 """Bits per coordinate of the mechanism called Laplace: the grid adds about 1e-4 to its variance."""
 
-DEFAULT_BITS = 12
+COARSE_BITS = 12
+"""Bits per coordinate of the mechanism called discrete Laplace, unless it is told others."""
+
 _TAIL = 28.0
 _MARGIN = 1e-9
 _SCALE_DIGITS = 40
@@ -89,7 +91,7 @@ def laplace_grid(*, local_epsilon: float, dim: int, bits: int) -> LaplaceGrid:
 
 
 @lru_cache(maxsize=256)
-def grid_blanket(*, local_epsilon: float, dim: int, bits: int = DEFAULT_BITS) -> Blanket:
+def grid_blanket(*, local_epsilon: float, dim: int, bits: int = COARSE_BITS) -> Blanket:
     """The discrete Laplace blanket in one dimension, the generic one as a bound in more.
 
     The generic one also where ε0 is too large for the discrete Laplace one (above 150), or so small that the

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core.reports import Field
-from shuffle_plugins.mechanisms.signs.randomized_response_law import PROBABILITY_BITS, SignThresholds
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 
 
 def random_signs(values: Tensor, *, thresholds: SignThresholds, randomness: Randomness) -> Tensor:
@@ -36,7 +36,7 @@ def plus_thresholds(values: Tensor, *, thresholds: SignThresholds) -> Tensor:
 def sign_log_likelihood(signs: Tensor, values: Tensor, *, thresholds: SignThresholds) -> Tensor:
     """Log-probability, float64, that :func:`random_signs` gives these signs (±1) for these values."""
     plus = plus_thresholds(values, thresholds=thresholds)
-    drawn = torch.where(signs > 0, plus, (1 << PROBABILITY_BITS) - plus)
+    drawn = torch.where(signs > 0, plus, WHOLE - plus)
     return drawn.double().log_().sub_(PROBABILITY_BITS * math.log(2))
 
 

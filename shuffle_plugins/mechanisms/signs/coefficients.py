@@ -19,13 +19,13 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
     sound_level,
     thesis_level,
 )
-from shuffle_plugins.mechanisms.signs.spreading import Frame, KashinSpreading, spreading
+from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
 
 _CHUNK_ENTRIES = 1 << 20
 _LARGEST_LEVEL = 1e6
 
 
-class SpreadRandomizer(LocalRandomizer):
+class CoefficientRandomizer(LocalRandomizer):
     r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
     r_inf = level·r/√D. A coefficient beyond it is clipped, and only then is the estimate biased.
@@ -59,7 +59,7 @@ class SpreadRandomizer(LocalRandomizer):
             isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= _LARGEST_LEVEL
         ):
             raise ValueError(f"level must be a number in (0, {_LARGEST_LEVEL:g}], got {level!r}")
-        self._spreading = spreading(Frame(frame), dim=dim, seed=seed, level=level)
+        self._representation = representation(Frame(frame), dim=dim, seed=seed, level=level)
         self._level = math.nan if level is None else float(level)
 
     @property
@@ -70,15 +70,15 @@ class SpreadRandomizer(LocalRandomizer):
     @property
     def coefficient_radius(self) -> float:
         """r_inf, beyond which a coefficient is clipped."""
-        return self._level * self.radius / math.sqrt(self._spreading.size)
+        return self._level * self.radius / math.sqrt(self._representation.size)
 
     def clipping_bias(self, x: Tensor | Rows) -> Tensor:
         """E[R(x)] - x of each row, (clients, dim) float64: rounding alone where no coefficient is clipped."""
         rows = self.check_rows(x)
         biases = [torch.zeros(0, self.dim, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
-            clipped = self._clipped(self._spreading.represent(part))
-            biases.append(self._spreading.reconstruct(clipped) - part)
+            clipped = self._clipped(self._representation.represent(part))
+            biases.append(self._representation.reconstruct(clipped) - part)
         return torch.cat(biases)
 
     def variance(self, x: Tensor | Rows) -> Tensor:
@@ -90,8 +90,8 @@ class SpreadRandomizer(LocalRandomizer):
         rows = self.check_rows(x)
         totals = [torch.zeros(0, dtype=torch.float64, device=rows.device)]
         for part in self._chunks(rows):
-            clipped = self._clipped(self._spreading.represent(part))
-            bias = self._spreading.reconstruct(clipped) - part
+            clipped = self._clipped(self._representation.represent(part))
+            bias = self._representation.reconstruct(clipped) - part
             totals.append(self._spread_variance(clipped) + bias.square().sum(dim=1))
         return torch.cat(totals)
 
@@ -102,7 +102,7 @@ class SpreadRandomizer(LocalRandomizer):
         The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
         seed.
         """
-        kashin = isinstance(self._spreading, KashinSpreading)
+        kashin = isinstance(self._representation, KashinRepresentation)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
         return self._worst_spread_variance + bias**2
 
@@ -120,11 +120,11 @@ class SpreadRandomizer(LocalRandomizer):
     ) -> float:
         """The level, given the variance of one report at level 1 in units of r²."""
         check_expected(clients=clients, failure=failure)
-        size = self._spreading.size
+        size = self._representation.size
         if not math.isnan(self._level):
             return self._level
-        if isinstance(self._spreading, KashinSpreading):
-            return self._spreading.frame.level
+        if isinstance(self._representation, KashinRepresentation):
+            return self._representation.frame.level
         if oversized is Oversized.BOUND:
             return math.sqrt(size)
         if oversized is Oversized.BALANCE:
@@ -135,31 +135,31 @@ class SpreadRandomizer(LocalRandomizer):
     def _sampled_values(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
         """Coefficients over r_inf of rows as ``clip`` leaves them, of the shape (clients, ...) of columns."""
         scale = self.clip_factors(norms.double()) / self.coefficient_radius
-        values = self._spreading.entries(x, columns.flatten(1)) * scale.unsqueeze(1)
+        values = self._representation.entries(x, columns.flatten(1)) * scale.unsqueeze(1)
         return values.clamp_(-1, 1).view(columns.shape)
 
     def _coefficients_of(self, x: Tensor) -> Tensor:
         """Clipped coefficients over r_inf of one vector (dim,), (D,)."""
-        coefficients = self._spreading.represent(x.detach().double().unsqueeze(0))[0]
+        coefficients = self._representation.represent(x.detach().double().unsqueeze(0))[0]
         return self._clipped(coefficients) / self.coefficient_radius
 
     def _clipped(self, coefficients: Tensor) -> Tensor:
         return coefficients.clamp(-self.coefficient_radius, self.coefficient_radius)
 
     def _chunks(self, rows: Rows) -> Iterator[Tensor]:
-        step = max(1, _CHUNK_ENTRIES // self._spreading.size)
+        step = max(1, _CHUNK_ENTRIES // self._representation.size)
         for start in range(0, rows.num_rows, step):
             yield rows.narrow(start, start + step).dense().double()
 
     def _blockwise_squares(self, means: Tensor, lengths: list[int]) -> Tensor:
         """Squared norm of what each block of coefficients reconstructs to alone, summed, (clients,)."""
-        if self._spreading.isometric:
+        if self._representation.isometric:
             return means.square().sum(dim=1)
         total = torch.zeros(len(means), dtype=torch.float64, device=means.device)
         start = 0
         for length in lengths:
             alone = torch.zeros_like(means)
             alone[:, start : start + length] = means[:, start : start + length]
-            total += self._spreading.reconstruct(alone).square().sum(dim=1)
+            total += self._representation.reconstruct(alone).square().sum(dim=1)
             start += length
         return total

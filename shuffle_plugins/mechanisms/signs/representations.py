@@ -22,7 +22,7 @@ class Frame(StrEnum):
     KASHIN = "kashin"
 
 
-class Spreading(Protocol):
+class Representation(Protocol):
     """Coefficients c of a vector x with ``reconstruct(c) = x``; a function of x and a public seed."""
 
     @property
@@ -51,7 +51,7 @@ class Spreading(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotationSpreading:
+class RotationRepresentation:
     """A randomised rotation: single coefficients cost one pass over a row; large ones are only unlikely."""
 
     rotation: Rotation
@@ -89,7 +89,7 @@ class RotationSpreading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KashinSpreading:
+class KashinRepresentation:
     """A Kashin representation: no coefficient is ever large, but each takes the whole row, several times."""
 
     frame: KashinFrame
@@ -133,9 +133,9 @@ def _overlaps(kept: Tensor, *, size: int) -> Tensor:
     return hadamard_transform(indicator) / size
 
 
-def spreading(
+def representation(
     frame: Frame, *, dim: int, seed: int, level: float | None = None
-) -> RotationSpreading | KashinSpreading:
+) -> RotationRepresentation | KashinRepresentation:
     """The spreading of that kind, the same wherever dim, seed and level are.
 
     Args:
@@ -150,7 +150,7 @@ def spreading(
     if type(seed) is not int:
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     if frame is Frame.ROTATION:
-        return RotationSpreading(rotation=Rotation(dim=dim, seed=seed))
+        return RotationRepresentation(rotation=Rotation(dim=dim, seed=seed))
     if level is None:
-        return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed))
-    return KashinSpreading(frame=KashinFrame(dim=dim, seed=seed, level=level))
+        return KashinRepresentation(frame=KashinFrame(dim=dim, seed=seed))
+    return KashinRepresentation(frame=KashinFrame(dim=dim, seed=seed, level=level))
