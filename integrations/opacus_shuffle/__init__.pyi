@@ -2,9 +2,10 @@ from .accountants import SubsampledShuffleAccountant as SubsampledShuffleAccount
 from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDAccountant
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
 from .accountants import register_accountants as register_accountants
+from .clipping import AdaptiveGradientClipping as AdaptiveGradientClipping
 from .deliveries import Delivery as Delivery
 from .engine import PrivacyEngine as PrivacyEngine
-from .errors import CohortMismatch as CohortMismatch
+from .errors import BatchMismatch as BatchMismatch
 from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
 from .errors import ShufflePrivacyError as ShufflePrivacyError
 from .loaders import CohortLoader as CohortLoader
@@ -16,5 +17,4 @@ from .samplers import CohortSampler as CohortSampler
 from .samplers import EpochSampler as EpochSampler
 from .samplers import FixedSizeSampler as FixedSizeSampler
 from .samplers import PoissonSampler as PoissonSampler
-from .summation import AdaptiveClipping as AdaptiveClipping
 from .training_plan import TrainingPlan as TrainingPlan

@@ -23,8 +23,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.clipping import AdaptiveGradientClipping, LayerLimits, clipping_of, positive
 from opacus_shuffle.distributed import common_randomness, require_distinct_streams
-from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.errors import ShufflePrivacyError, checked
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
 from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
 from opacus_shuffle.samplers import (
@@ -36,19 +37,14 @@ from opacus_shuffle.samplers import (
 )
 from opacus_shuffle.summation import (
     DEFAULT_RANDOMIZER,
-    AdaptiveClipping,
     RandomizerFactory,
     SumFactory,
     SumSetting,
     build_randomizer,
-    clipping_of,
     is_sum,
-    layer_limits,
     norm_of,
-    positive,
     randomizer_factory,
     sum_factory,
-    whole,
 )
 from opacus_shuffle.training_plan import TrainingPlan
 from shuffle_plugins.accounting import (
@@ -65,7 +61,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 GradSampleMode = Literal["hooks", "functorch", "ew", "no_op"]
 SamplingName = Literal["without-replacement", "poisson", "epoch"]
@@ -97,7 +93,7 @@ class _Run:
     num_steps: int  # as the accountant counts them: an epoch is one
     target_epsilon: float
     target_delta: float
-    adaptive: AdaptiveClipping | None = None
+    adaptive: AdaptiveGradientClipping | None = None
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
@@ -187,7 +183,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str | AdaptiveClipping = "flat",
+        clipping: str | AdaptiveGradientClipping = "flat",
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
         min_clipbound: float | None = None,
@@ -241,7 +237,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
                 parameter's part of it, where ε is the same and the noise is that of the ball which the parts
                 make up; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
-                round (Andrew et al. 2021). An ``AdaptiveClipping`` is that with its numbers.
+                round (Andrew et al. 2021). An ``AdaptiveGradientClipping`` is that with its numbers.
             target_unclipped_quantile: with ``"adaptive"``, share of gradients to leave unclipped; 0.5 by
                 default.
             clipbound_learning_rate: with ``"adaptive"``, how fast the radius follows; 0.2 by default.
@@ -375,7 +371,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str | AdaptiveClipping = "flat",
+        clipping: str | AdaptiveGradientClipping = "flat",
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
         min_clipbound: float | None = None,
@@ -454,9 +450,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if (epochs is None) == (num_steps is None):
             raise ShufflePrivacyError("give exactly one of epochs and num_steps")
         steps = (
-            whole("num_steps", num_steps)
+            checked(checks.whole, "num_steps", num_steps)
             if epochs is None
-            else whole("epochs", epochs) * (population // cohort)
+            else checked(checks.whole, "epochs", epochs) * (population // cohort)
         )
         target_epsilon = positive("target_epsilon", target_epsilon)
         target_delta = positive("target_delta", target_delta)
@@ -464,7 +460,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         dim = sum(p.numel() for p in trained)
         if clipping == "per_layer":
             norm = norm_of(randomizer, dim=dim)
-            radius = layer_limits(max_grad_norm, parameters=len(trained), norm=norm).radius
+            radius = LayerLimits.of(max_grad_norm, parameters=len(trained), norm=norm).radius
         else:
             radius = positive("max_grad_norm", max_grad_norm)
         run = _Run(
@@ -476,14 +472,14 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             num_steps=rounds_in(steps, population=population, cohort=cohort, sampling=Sampling(sampling)),
             target_epsilon=target_epsilon,
             target_delta=target_delta,
-            adaptive=clipping if isinstance(clipping, AdaptiveClipping) else None,
+            adaptive=clipping if isinstance(clipping, AdaptiveGradientClipping) else None,
         )
         local_epsilon = noise_multiplier = None
         if is_sum(randomizer):
             noise_multiplier = self._least_noise(sum_factory(randomizer), run)  # type: ignore[arg-type]
         else:
             local_epsilon = self._largest_epsilon(randomizer_factory(randomizer), run)  # type: ignore[arg-type]
-        logger.info(
+        _logger.info(
             "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
             "noise_multiplier" if local_epsilon is None else "local_epsilon",
             noise_multiplier if local_epsilon is None else local_epsilon,

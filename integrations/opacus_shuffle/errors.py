@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
 
 class ShufflePrivacyError(ValueError):
     """A request whose ε would be wrong or unknown; raised before anything is released."""
 
 
-class CohortMismatch(ShufflePrivacyError):
-    """A round holds another number of reports than it is charged for; it was not recorded, nor released."""
+class BatchMismatch(ShufflePrivacyError):
+    """A round holds another number of gradients than it is charged for; nothing of it was recorded or
+    released."""
 
 
 class PrivacyBudgetExceeded(ShufflePrivacyError):
     """The next round would spend more than the budget; it was neither recorded nor released."""
+
+
+def checked(check: Callable[..., T], *arguments: Any, **limits: float) -> T:
+    """Apply a function of :mod:`shuffle_plugins.core.checks` to what a user passed, a NumPy scalar included.
+
+    Raises:
+        ShufflePrivacyError: if the value is refused.
+    """
+    try:
+        return check(*(a.item() if isinstance(a, np.generic) else a for a in arguments), **limits)
+    except ValueError as error:
+        raise ShufflePrivacyError(str(error)) from None

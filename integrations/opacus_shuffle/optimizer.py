@@ -18,28 +18,23 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from opacus_shuffle.clipping import AdaptiveGradientClipping, LayerLimits, clipping_of, positive
 from opacus_shuffle.deliveries import Delivery, StaleInputs
-from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError
+from opacus_shuffle.errors import BatchMismatch, ShufflePrivacyError, checked
 from opacus_shuffle.samplers import CohortSampler
 from opacus_shuffle.summation import (
     NO_NOISE_MULTIPLIER,
-    AdaptiveClipping,
-    LayerLimits,
     LocalSetting,
     RandomizerFactory,
     Setting,
     SumFactory,
     SumSetting,
-    clipping_of,
-    layer_limits,
     norm_of,
-    positive,
     setting,
-    whole,
 )
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.rounds.laws import Round
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, secure
@@ -114,7 +109,7 @@ class ShuffleMixin:
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
-        clipping: str | AdaptiveClipping = "flat",
+        clipping: str | AdaptiveGradientClipping = "flat",
         population: int,
         cohort: int,
         sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
@@ -134,7 +129,8 @@ class ShuffleMixin:
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``);
                 with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
             clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
-                where ``max_grad_norm`` is the first radius; an ``AdaptiveClipping`` says how it moves.
+                where ``max_grad_norm`` is the first radius; an ``AdaptiveGradientClipping`` says how it
+                moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.
@@ -152,7 +148,10 @@ class ShuffleMixin:
                 f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
             )
         sampling = Sampling(sampling)
-        population, cohort = whole("population", population), whole("cohort", cohort)
+        population, cohort = (
+            checked(checks.whole, "population", population),
+            checked(checks.whole, "cohort", cohort),
+        )
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
         self.original_optimizer = optimizer
@@ -176,13 +175,13 @@ class ShuffleMixin:
         self._stale_inputs = StaleInputs()
         self._paid: _PaidEpoch | None = None
         clipping = clipping_of(clipping)
-        adaptive: AdaptiveClipping | None = None
+        adaptive: AdaptiveGradientClipping | None = None
         self._next_radius: float | None = None
         self._limits: LayerLimits | None = None
-        if isinstance(clipping, AdaptiveClipping):
+        if isinstance(clipping, AdaptiveGradientClipping):
             adaptive = clipping.starting_at(positive("max_grad_norm", max_grad_norm))
         if clipping == "per_layer":
-            self._limits = layer_limits(
+            self._limits = LayerLimits.of(
                 max_grad_norm,
                 parameters=len(self._trained),
                 norm=norm_of(randomizer, dim=self.num_parameters),
@@ -282,7 +281,7 @@ class ShuffleMixin:
     def max_grad_norms(self, values: Sequence[float]) -> None:
         if self._limits is None:
             raise AttributeError("clipping is flat: assign max_grad_norm, or use clipping='per_layer'")
-        limits = layer_limits(values, parameters=len(self._trained), norm=self._limits.norm)
+        limits = LayerLimits.of(values, parameters=len(self._trained), norm=self._limits.norm)
         self._build(self._setting.changed(radius=limits.radius))
         self._limits = limits
 
@@ -412,7 +411,7 @@ class ShuffleMixin:
         """Clip and randomise each sample's gradient once over all parameters, and add them up.
 
         Raises:
-            CohortMismatch: for another number of gradients than the batch has records.
+            BatchMismatch: for another number of gradients than the batch has records.
             ShufflePrivacyError: for accumulated or missing per-sample gradients, or changed parameters.
             ValueError: for NaN or infinite gradients.
         """
@@ -438,7 +437,7 @@ class ShuffleMixin:
     def _check_rows(self, received: int) -> None:
         """One report a record: two views of a record, or records twice, would cost more than is recorded."""
         if self._batch is not None and received != self._batch.rows:
-            raise CohortMismatch(
+            raise BatchMismatch(
                 f"the step processed {received} gradients, its batch has {self._batch.rows} records: every "
                 "record gives one gradient. Average several views of a record inside the model or the loss, "
                 "keep every row of the batch, and flatten no other dimension into the batch's"
@@ -481,7 +480,7 @@ class ShuffleMixin:
 
         Raises:
             ShufflePrivacyError: if no accountant is attached.
-            CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
+            BatchMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
         if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
             raise ShufflePrivacyError(
@@ -490,7 +489,7 @@ class ShuffleMixin:
             )
         received = self._count_received()
         if self._sampling is not Sampling.POISSON and received != self._cohort:
-            raise CohortMismatch(
+            raise BatchMismatch(
                 f"the step processed {received} gradients, its cohort is {self._cohort}: train on the loader "
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
@@ -564,7 +563,7 @@ class ShuffleMixin:
                 "earlier ones under torch.no_grad() only"
             )
         if self._taken != batch.part:
-            raise CohortMismatch(
+            raise BatchMismatch(
                 f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
                 "round of some of its records is not what the accounting is for: call step() on every "
                 "physical batch that BatchMemoryManager delivers. This round is dropped; the next one may go "

@@ -18,8 +18,9 @@ from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from opacus_shuffle.deliveries import Delivery, new_iteration
 from opacus_shuffle.distributed import seed_from
-from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import Sampling
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _LAW = ("population", "cohort", "rank", "world_size")
@@ -113,8 +114,7 @@ class CohortSampler(BatchSampler):
         world_size: int = 1,
     ) -> None:
         for name, value in (("population", population), ("cohort", cohort), ("world_size", world_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ShufflePrivacyError(f"{name} must be a positive integer, got {value!r}")
+            checked(checks.whole, name, value)
         if cohort > population:
             raise ShufflePrivacyError(
                 f"a cohort of {cohort} cannot be drawn from {population} records: use a smaller batch_size"
@@ -123,9 +123,12 @@ class CohortSampler(BatchSampler):
             raise ShufflePrivacyError(f"rank must be in [0, {world_size}), got {rank!r}")
         if cohort < world_size:
             raise ShufflePrivacyError(f"a cohort of {cohort} leaves some of {world_size} processes idle")
-        steps = population // cohort if num_steps is None else num_steps
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ShufflePrivacyError(f"num_steps must be a positive integer, got {num_steps!r}")
+        steps = checked(checks.whole, "num_steps", population // cohort if num_steps is None else num_steps)
+        if self.sampling is Sampling.EPOCH and steps > population // cohort:
+            raise ShufflePrivacyError(
+                f"an epoch of {population} records has {population // cohort} batches of {cohort}, not "
+                f"{steps}: iterate again for the next epoch"
+            )
         super().__init__(SequentialSampler(range(population)), len(range(rank, cohort, world_size)), False)
         self.population = population
         self.cohort = cohort
@@ -302,30 +305,6 @@ class EpochSampler(CohortSampler):
     sampling = Sampling.EPOCH
     _order: Iterator[Tensor] = iter(())
 
-    def __init__(
-        self,
-        *,
-        population: int,
-        cohort: int,
-        num_steps: int | None = None,
-        randomness: Randomness | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__(
-            population=population,
-            cohort=cohort,
-            num_steps=num_steps,
-            randomness=randomness,
-            rank=rank,
-            world_size=world_size,
-        )
-        if self.num_steps > population // cohort:
-            raise ShufflePrivacyError(
-                f"an epoch of {population} records has {population // cohort} batches of {cohort}, not "
-                f"{self.num_steps}: iterate again for the next epoch"
-            )
-
     def start(self) -> None:
         """Put all records into a new order, uniformly."""
         whole = self.num_steps * self.cohort
@@ -349,12 +328,8 @@ class PhysicalBatches(Sampler[list[int]]):
     """
 
     def __init__(self, *, cohorts: CohortSampler, max_batch_size: int) -> None:
-        if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
-            raise ShufflePrivacyError(
-                f"max_physical_batch_size must be a positive integer, got {max_batch_size!r}"
-            )
         self.cohorts = cohorts
-        self.max_batch_size = max_batch_size
+        self.max_batch_size = checked(checks.whole, "max_physical_batch_size", max_batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.cohorts.batches(max_batch_size=self.max_batch_size)

@@ -18,7 +18,7 @@ from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _USUAL_DELTA = 1e-5
 
@@ -139,8 +139,8 @@ class TrainingPlan:
 
     def announce(self) -> None:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn from, or of δ0."""
-        if logger.isEnabledFor(logging.INFO):
-            logger.info("%s", self)
+        if _logger.isEnabledFor(logging.INFO):
+            _logger.info("%s", self)
         for told in (self.warning(), self.delta_warning()):
             if told is not None:
                 warnings.warn(told, stacklevel=4 if self.whole_run else 3)  # where the user calls the engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -170,3 +171,19 @@ class Rows:
     def is_finite(self) -> bool:
         """Whether no entry is NaN or infinite."""
         return bool(self.linf_norm().isfinite().all())
+
+
+def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: float) -> float:
+    """The next clipping norm, norm·exp(-learning_rate·(share - quantile)), of one that follows the clients.
+
+    Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive Clipping",
+    Algorithm 1.
+
+    Args:
+        norm: the present one.
+        share: estimated share of the clients whose vectors are within it; noise may take it out of [0, 1].
+        quantile: the share that is wanted.
+        learning_rate: how fast the norm moves.
+    """
+    move = -learning_rate * (share - quantile)
+    return norm * math.exp(min(max(move, -700.0), 700.0))  # e^±700 are floats still

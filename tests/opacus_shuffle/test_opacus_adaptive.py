@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, summation
+from opacus_shuffle import AdaptiveGradientClipping, PrivacyEngine, ShufflePrivacyError, summation
 from opacus_shuffle.summation import LocalSetting, LongerSummation, PairSummation, SumSetting, setting
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -90,7 +90,7 @@ def pair(local_epsilon: float, **adaptive: Any) -> PairSummation:
         local_epsilon=local_epsilon,
         noise_multiplier=None,
         radius=2.0,
-        adaptive=AdaptiveClipping(**adaptive).starting_at(2.0),
+        adaptive=AdaptiveGradientClipping(**adaptive).starting_at(2.0),
     )
     built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, PairSummation)
@@ -165,7 +165,7 @@ def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum
         factory=VectorSum.with_noise,
         noise_multiplier=noise_multiplier,
         radius=radius,
-        adaptive=AdaptiveClipping(**adaptive).starting_at(radius),
+        adaptive=AdaptiveGradientClipping(**adaptive).starting_at(radius),
     )
     built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, LongerSummation)
@@ -274,13 +274,13 @@ def test_physical_batches_give_one_bit_a_record_and_move_the_radius_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, float]] = []
-    original = summation._within
+    original = summation.within
 
     def spy(rows: Rows, *, radius: float, norm: Any) -> Tensor:
         asked.append((rows.num_rows, radius))
         return original(rows, radius=radius, norm=norm)
 
-    monkeypatch.setattr(summation, "_within", spy)
+    monkeypatch.setattr(summation, "within", spy)
     _, module, optimizer, loader = private(randomizer="privunit")
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=30, optimizer=optimizer) as batches:
         train(module, optimizer, batches, steps=16)
@@ -372,13 +372,13 @@ def test_a_resumed_run_goes_on_with_the_radius_it_had(tmp_path: Path, options: d
         ({"clipping": "flat", "target_unclipped_quantile": 0.5}, "belongs to clipping='adaptive'"),
         ({"clipping": "per_layer", "min_clipbound": 1, "max_clipbound": 2}, "belong to clipping='adaptive'"),
         ({"target_unclipped_quantile": 1.5}, r"in \[0, 1\]"),
-        ({"clipbound_learning_rate": 0.0}, "clipbound_learning_rate must be positive"),
+        ({"clipbound_learning_rate": 0.0}, "clipbound_learning_rate must be in"),
         ({"min_clipbound": 2.0, "max_clipbound": 1.0}, "in order"),
         ({"min_clipbound": 1.5}, "in order"),
         ({"max_clipbound": 0.5}, "in order"),
-        ({"unclipped_num_std": -1.0}, "unclipped_num_std must be positive"),
+        ({"unclipped_num_std": -1.0}, "unclipped_num_std must be in"),
         ({"unclipped_num_std": 1.0}, "more than half"),
-        ({"max_grad_norm": [1.0]}, "max_grad_norm must be one finite number"),
+        ({"max_grad_norm": [1.0]}, "max_grad_norm must be one number"),
         (
             {"randomizer": "vector-sum", "noise_multiplier": 4.0, "unclipped_num_std": 2.0},
             "smaller than 2 . unclipped_num_std",
@@ -391,7 +391,7 @@ def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any],
 
 
 def test_the_optimizer_takes_adaptive_clipping_with_its_numbers() -> None:
-    moves = AdaptiveClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
+    moves = AdaptiveGradientClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
     _, module, optimizer, loader = private(clipping=moves)
     assert isinstance(optimizer._setting, LocalSetting)
     assert optimizer._setting.adaptive == moves.starting_at(1.0)

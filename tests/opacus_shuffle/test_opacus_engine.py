@@ -23,7 +23,7 @@ from opacus_shuffle import (
     ShuffleDPOptimizer,
     ShufflePrivacyError,
 )
-from opacus_shuffle.summation import LayerLimits
+from opacus_shuffle.clipping import LayerLimits
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import (
