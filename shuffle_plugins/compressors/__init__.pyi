@@ -8,7 +8,7 @@ from .hadamard import hadamard_transform as hadamard_transform
 from .hadamard import padded_dim as padded_dim
 from .kashin import KashinFrame as KashinFrame
 from .norms import l1_norms as l1_norms
-from .public_bits import public_bytes as public_bytes
+from .public_bits import public_random_bytes as public_random_bytes
 from .public_bits import public_signs as public_signs
 from .quantization import stochastic_round as stochastic_round
 from .rotation import Rotation as Rotation

@@ -202,7 +202,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
         part = x[start : start + chunk]
         if triton is not None:
             there = out[start : start + chunk]
-            triton.transform_rows(part, size=size, signs=signs, scale=scale, out=there)
+            triton.transform_rows_triton(part, size=size, signs=signs, scale=scale, out=there)
             continue
         work = torch.zeros((part.shape[0], size), dtype=wide, device=out.device)
         work[:, : part.shape[1]] = part if signs is None else part.to(wide) * signs

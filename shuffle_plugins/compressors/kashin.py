@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
-from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
+from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.core.rows import Rows
 
 _CHUNK = 1 << 20
@@ -87,7 +87,7 @@ class KashinFrame:
         iterations = self.max_iterations
         if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
             raise ValueError(f"max_iterations must be a whole number, one or more, got {iterations!r}")
-        drawn = np.frombuffer(public_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")
+        drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")
         chosen = np.sort(np.argsort(drawn, kind="stable")[: self.dim])
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "positions", torch.from_numpy(chosen))

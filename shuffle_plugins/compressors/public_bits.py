@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def public_bytes(purpose: str, *, seed: int, count: int) -> bytes:
+def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
     """SHAKE-256 of the purpose and the seed: the same on every machine, in every version.
 
     Args:
@@ -33,7 +33,7 @@ def public_signs(purpose: str, *, seed: int, count: int) -> Tensor:
     Raises:
         ValueError: if the seed is not a whole number.
     """
-    import torch  # public_bytes is asked without it
+    import torch  # public_random_bytes is asked without it
 
-    data = np.frombuffer(public_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)
+    data = np.frombuffer(public_random_bytes(purpose, seed=seed, count=(count + 7) // 8), dtype=np.uint8)
     return torch.from_numpy(1 - 2 * np.unpackbits(data, count=count).view(np.int8))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.public_bits import public_bytes
+from shuffle_plugins.compressors.public_bits import public_random_bytes
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
 _CHUNK = 1 << 16
@@ -55,7 +55,7 @@ def public_dither(size: int | tuple[int, ...], *, seed: int) -> Tensor:
         ValueError: if the seed is not a whole number.
     """
     shape = (size,) if isinstance(size, int) else tuple(size)
-    drawn = public_bytes("dither", seed=seed, count=_DITHER_BITS // 8 * math.prod(shape))
+    drawn = public_random_bytes("dither", seed=seed, count=_DITHER_BITS // 8 * math.prod(shape))
     grid = np.frombuffer(drawn, dtype="<u4").astype(np.float64)
     grid += 0.5
     grid *= 2.0**-_DITHER_BITS

@@ -10,7 +10,7 @@ import math
 from enum import StrEnum
 from typing import TypeVar
 
-E = TypeVar("E", bound=StrEnum)
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 MIN_LOCAL_EPSILON, MAX_LOCAL_EPSILON = 1e-9, 500.0
 """Range of ε0, in nats, in which every mechanism and every bound of this package works.
@@ -86,7 +86,7 @@ def number(
     return found
 
 
-def choice(kind: type[E], name: str, value: object) -> E:
+def choice(kind: type[_Choice], name: str, value: object) -> _Choice:
     """Return a member of an enumeration, given itself or its value.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.compressors.public_bits import public_bytes
+from shuffle_plugins.compressors.public_bits import public_random_bytes
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import gaussian_grid
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import COARSE_BITS, FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
@@ -212,7 +212,7 @@ def _largest_eigenvalue(dim: int, signs: int) -> float:
 def _frame_overlaps(dim: int) -> NDArray[np.float64]:
     """Inner products of columns i and j of the Kashin frame of seed 0, by i XOR j."""
     size = 2 * _padded(dim)
-    drawn = np.frombuffer(public_bytes("kashin rows", seed=0, count=8 * size), dtype="<u8")
+    drawn = np.frombuffer(public_random_bytes("kashin rows", seed=0, count=8 * size), dtype="<u8")
     found = np.zeros(size)
     found[np.argsort(drawn, kind="stable")[:dim]] = 1.0
     width = 1

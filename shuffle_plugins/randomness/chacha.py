@@ -66,7 +66,7 @@ class Keystream:
         if runs_kernels(device):
             from shuffle_plugins.randomness.triton_chacha import keystream_words
 
-            return keystream_words(self, start, count, device=torch.device(device))
+            return keystream_words(self.state, start, count, device=torch.device(device))
         return Cursor(self, start=start).words(count, device=device)
 
     def coins(self, start: int, count: int, *, device: torch.device | str = "cpu") -> Tensor:

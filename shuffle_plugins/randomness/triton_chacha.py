@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from shuffle_plugins.randomness.chacha import Keystream
 
 KEY_ARGUMENTS = ("k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "n0", "n1")
 """A kernel's arguments for ``Keystream.state``. Never let it specialise on them: it would be a key's own."""
@@ -115,8 +112,8 @@ def _words_kernel(out, first, halves, k0, k1, k2, k3, k4, k5, k6, k7, n0, n1, BL
     tl.store(out + index, words.to(tl.int32, bitcast=True), mask=index < halves)
 
 
-def keystream_words(keystream: Keystream, start: int, count: int, *, device: torch.device) -> Tensor:
-    """Words ``start`` to ``start + count`` of a keystream, int64, made on ``device``."""
+def keystream_words(state: Sequence[int], start: int, count: int, *, device: torch.device) -> Tensor:
+    """Words ``start`` to ``start + count`` of the keystream with a state, int64, on ``device``."""
     first = start // _WORDS_PER_BLOCK
     blocks = -(-(start + count) // _WORDS_PER_BLOCK) - first
     words = torch.empty(blocks * _WORDS_PER_BLOCK, dtype=torch.int64, device=device)
@@ -126,7 +123,7 @@ def keystream_words(keystream: Keystream, start: int, count: int, *, device: tor
                 words.view(torch.int32),
                 first,
                 2 * words.numel(),
-                *keystream.state,
+                *state,
                 BLOCKS=_BLOCKS_PER_PROGRAM,
             )
     offset = start - first * _WORDS_PER_BLOCK

@@ -7,23 +7,23 @@ import torch
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, splits
+from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, splits
 
 _CLIENTS = 200
 _LOUDEST = 2.0
 _ROUNDING = 2e-5
 
 
-def repeats_under_a_seed(setting: Setting) -> Measured:
+def repeats_under_a_seed(case: Case) -> Measured:
     """One seed gives the same reports and sums again, whatever the state of torch's own generator."""
-    mechanism = setting.mechanism
-    batch = setting.inside(_CLIENTS)
+    mechanism = case.mechanism
+    batch = case.inside(_CLIENTS)
     seen, sums = set(), set()
     for state in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(state)
-            seen.add(mechanism.randomize(batch, randomness=setting.source(5)).to_bytes())
-            sums.add(tuple(mechanism.randomize_sum(batch, randomness=setting.source(6)).tolist()))
+            seen.add(mechanism.randomize(batch, randomness=case.source(5)).to_bytes())
+            sums.add(tuple(mechanism.randomize_sum(batch, randomness=case.source(6)).tolist()))
     if len(seen) > 1:
         raise Broken("two runs under one seed differ: take every random bit from the randomness given")
     if len(sums) > 1:
@@ -31,37 +31,37 @@ def repeats_under_a_seed(setting: Setting) -> Measured:
     return {}
 
 
-def differs_without_a_seed(setting: Setting) -> Measured:
+def differs_without_a_seed(case: Case) -> Measured:
     """Two seeds differ; and so do any two runs without a seed, also after torch's generator is reset."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     if mechanism.local_epsilon > _LOUDEST:
         raise NotApplicable("at so large an ε0 reports may agree by themselves")
-    batch = setting.inside(_CLIENTS)
+    batch = case.inside(_CLIENTS)
 
     def sent(randomness: SeededRandomness | None) -> bytes:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return mechanism.randomize(batch, randomness=randomness).to_bytes()
 
-    if sent(setting.source(7)) == sent(setting.source(8)):
+    if sent(case.source(7)) == sent(case.source(8)):
         raise Broken("two seeds give the same reports: the randomness given is ignored")
     if sent(None) == sent(None):
         raise Broken("two runs without a seed give the same reports: nothing is random by default")
     return {}
 
 
-def does_not_depend_on_order(setting: Setting) -> Measured:
+def does_not_depend_on_order(case: Case) -> Measured:
     """The sum is the same in any order, and sums of pieces add up; the mean is the sum over n."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     if not mechanism.shufflable:
         raise NotApplicable("its reports can be read only in their order")
-    reports = mechanism.randomize(setting.inside(_CLIENTS), randomness=setting.source())
+    reports = mechanism.randomize(case.inside(_CLIENTS), randomness=case.source())
     each = [mechanism.sum(reports.narrow(i, i + 1)).double() for i in range(0, _CLIENTS, 10)]
     scale = _CLIENTS * max(float(value.norm()) for value in each) + 1e-300
     total = mechanism.sum(reports).double()
     if total.shape != (mechanism.dim,):
         raise Broken(f"sum must return ({mechanism.dim},), got {tuple(total.shape)}")
-    shuffled = mechanism.sum(reports.permute(setting.source(9).permutation(_CLIENTS))).double()
+    shuffled = mechanism.sum(reports.permute(case.source(9).permutation(_CLIENTS))).double()
     pieces = [mechanism.sum(reports.narrow(start, stop)).double() for start, stop in splits(_CLIENTS)]
     others = {
         "another order": shuffled,
@@ -77,35 +77,35 @@ def does_not_depend_on_order(setting: Setting) -> Measured:
     return {"off by a share of": worst}
 
 
-def leaves_its_input_alone(setting: Setting) -> Measured:
+def leaves_its_input_alone(case: Case) -> Measured:
     """The batch is not changed, and no gradient is followed through."""
-    mechanism = setting.mechanism
-    batch = setting.inside(_CLIENTS)
+    mechanism = case.mechanism
+    batch = case.inside(_CLIENTS)
     before = batch.clone()
-    mechanism.randomize(batch, randomness=setting.source())
-    mechanism.randomize_sum(batch, randomness=setting.source())
+    mechanism.randomize(batch, randomness=case.source())
+    mechanism.randomize_sum(batch, randomness=case.source())
     mechanism.variance(batch)
     if not torch.equal(batch, before):
         raise Broken("the batch is changed in place")
     if isinstance(mechanism, LocalRandomizer):
         batch.requires_grad_()
         released = [
-            mechanism.sum(mechanism.randomize(batch, randomness=setting.source())),
-            mechanism.randomize_sum(batch, randomness=setting.source()),
+            mechanism.sum(mechanism.randomize(batch, randomness=case.source())),
+            mechanism.randomize_sum(batch, randomness=case.source()),
         ]
         if any(value.requires_grad for value in released):
             raise Broken("gradients flow through the reports")
     return {}
 
 
-def agrees_between_devices(setting: Setting) -> Measured:
+def agrees_between_devices(case: Case) -> Measured:
     """Under one seed a batch on a CUDA device gives the reports of the same batch on the CPU."""
     if not torch.cuda.is_available():
         raise NotApplicable("there is no CUDA device")
-    mechanism = setting.mechanism
-    batch = setting.inside(_CLIENTS)
-    here = mechanism.randomize(batch, randomness=setting.source())
-    there = mechanism.randomize(batch.cuda(), randomness=setting.source())
+    mechanism = case.mechanism
+    batch = case.inside(_CLIENTS)
+    here = mechanism.randomize(batch, randomness=case.source())
+    there = mechanism.randomize(batch.cuda(), randomness=case.source())
     if any(field.values.device.type != "cuda" for field in there.fields):
         raise Broken("reports of a batch on a device must stay there")
     off = _mismatch(here, there.to("cpu"))

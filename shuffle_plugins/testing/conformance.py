@@ -11,13 +11,13 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, shuffling, wire
+from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, Records
 from shuffle_plugins.testing.report import EVERYWHERE, CheckResult, ConformanceReport, Status
-from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Records, Setting
 
-Factory = Callable[..., Mechanism]
+MechanismFactory = Callable[..., Mechanism]
 """Builds the mechanism from ``local_epsilon`` and ``dim`` (and ``radius``, if it takes one) by keyword."""
 
-Check = Callable[[Setting], Measured]
+Check = Callable[[Case], Measured]
 
 _CHECKS: tuple[Check, ...] = (
     privacy.probabilities_sum_to_one,
@@ -69,7 +69,7 @@ CHECKS: tuple[str, ...] = (_BUILDING, _PARAMETERS, *map(_name, _CHECKS))
 
 
 def check_mechanism(
-    factory: str | Factory,
+    factory: str | MechanismFactory,
     *,
     dims: Sequence[int] = DEFAULT_DIMS,
     local_epsilons: Sequence[float] = DEFAULT_LOCAL_EPSILONS,
@@ -126,14 +126,14 @@ def check_mechanism(
                 continue
             title = title or (factory.__name__ if isinstance(factory, type) else found.name)
             results.append(_result(_BUILDING, f"ε0={local_epsilon:g}, dim={dim}", Status.PASSED))
-            setting = Setting(
+            case = Case(
                 mechanism=found,
                 seed=seed,
                 samples=_enough(samples, dim=dim, local_epsilon=local_epsilon),
                 variance_is_bound=variance_is_bound,
                 records=records,
             )
-            results.extend(_run(check, setting) for check in chosen)
+            results.extend(_run(check, case) for check in chosen)
     if not title:
         results.append(
             _result(_BUILDING, "every setting", Status.FAILED, "it cannot be built in any setting")
@@ -141,7 +141,7 @@ def check_mechanism(
     return ConformanceReport(mechanism=title or str(factory), results=tuple(results))
 
 
-def _builder(factory: str | Factory, *, radius: float | None) -> Factory:
+def _builder(factory: str | MechanismFactory, *, radius: float | None) -> MechanismFactory:
     """The factory, given a radius where it takes one."""
     if isinstance(factory, str):
         registry.summary(factory)
@@ -171,7 +171,7 @@ def _enough(samples: int, *, dim: int, local_epsilon: float) -> int:
 
 
 def _built(
-    build: Factory, *, dim: int, local_epsilon: float
+    build: MechanismFactory, *, dim: int, local_epsilon: float
 ) -> LocalRandomizer | FrequencyOracle | CheckResult:
     title = f"ε0={local_epsilon:g}, dim={dim}"
     try:
@@ -188,7 +188,9 @@ def _built(
     return mechanism
 
 
-def _parameters(build: Factory, *, dims: Sequence[int], local_epsilons: Sequence[float]) -> CheckResult:
+def _parameters(
+    build: MechanismFactory, *, dims: Sequence[int], local_epsilons: Sequence[float]
+) -> CheckResult:
     """ε0, dimensions and radii that make no sense are a ValueError."""
     good = {"local_epsilon": local_epsilons[-1], "dim": dims[-1]}
     taken = []
@@ -217,17 +219,17 @@ def _nonsense() -> Iterator[dict[str, object]]:
         yield {"radius": radius}
 
 
-def _run(check: Check, setting: Setting) -> CheckResult:
+def _run(check: Check, case: Case) -> CheckResult:
     try:
-        measured = check(setting)
+        measured = check(case)
     except NotApplicable as reason:
-        return _result(_name(check), setting.title, Status.SKIPPED, str(reason))
+        return _result(_name(check), case.title, Status.SKIPPED, str(reason))
     except Broken as fault:
-        return _result(_name(check), setting.title, Status.FAILED, str(fault), fault.measured)
+        return _result(_name(check), case.title, Status.FAILED, str(fault), fault.measured)
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-        return _result(_name(check), setting.title, Status.FAILED, f"unexpected {told}")
-    return _result(_name(check), setting.title, Status.PASSED, "", measured)
+        return _result(_name(check), case.title, Status.FAILED, f"unexpected {told}")
+    return _result(_name(check), case.title, Status.PASSED, "", measured)
 
 
 def _result(

@@ -10,8 +10,8 @@ import torch
 
 from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.testing.accuracy import worst_z
+from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, lengths
 from shuffle_plugins.testing.privacy import LARGEST_Z
-from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, lengths
 
 _CLIENTS = 50
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -21,10 +21,10 @@ _CLOSE = 1e-4
 _COHORT, _COHORTS = 200, 60
 
 
-def takes_an_empty_batch(setting: Setting) -> Measured:
+def takes_an_empty_batch(case: Case) -> Measured:
     """No clients: no reports, a sum of zeros, bytes and back; no mean."""
-    mechanism = setting.mechanism
-    nobody = setting.inside(3)[:0]
+    mechanism = case.mechanism
+    nobody = case.inside(3)[:0]
     reports = mechanism.randomize(nobody)
     zeros = torch.zeros(mechanism.dim)
     sums = [mechanism.sum(reports), mechanism.randomize_sum(nobody), mechanism.sum(reports.to("cpu"))]
@@ -38,14 +38,14 @@ def takes_an_empty_batch(setting: Setting) -> Measured:
     return {}
 
 
-def takes_every_dtype(setting: Setting) -> Measured:
+def takes_every_dtype(case: Case) -> Measured:
     """Floats of 16, 32 and 64 bits, or integers of every width: finite sums, float64 for float64."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     vectors = isinstance(mechanism, LocalRandomizer)
     for dtype in _FLOATS if vectors else _INTEGERS:
-        batch = setting.inside(_CLIENTS).to(dtype)
-        reports = mechanism.randomize(batch, randomness=setting.source())
-        total = mechanism.randomize_sum(batch, randomness=setting.source())
+        batch = case.inside(_CLIENTS).to(dtype)
+        reports = mechanism.randomize(batch, randomness=case.source())
+        total = mechanism.randomize_sum(batch, randomness=case.source())
         if len(reports) != _CLIENTS or not bool(mechanism.sum(reports).isfinite().all()):
             raise Broken(f"a batch of {dtype} is not randomised")
         if vectors and total.dtype != (torch.float64 if dtype == torch.float64 else torch.float32):
@@ -53,10 +53,10 @@ def takes_every_dtype(setting: Setting) -> Measured:
     return {}
 
 
-def refuses_malformed_batches(setting: Setting) -> Measured:
+def refuses_malformed_batches(case: Case) -> Measured:
     """Wrong types, dtypes, shapes and dimensions, and categories that do not exist."""
-    mechanism = setting.mechanism
-    batch = setting.inside(_CLIENTS)
+    mechanism = case.mechanism
+    batch = case.inside(_CLIENTS)
     bad: dict[str, object] = {"an array": np.zeros(tuple(batch.shape), dtype=np.float32)}
     if isinstance(mechanism, LocalRandomizer):
         bad |= {
@@ -81,14 +81,14 @@ def refuses_malformed_batches(setting: Setting) -> Measured:
     return {}
 
 
-def refuses_entries_that_are_not_finite(setting: Setting) -> Measured:
+def refuses_entries_that_are_not_finite(case: Case) -> Measured:
     """NaN or an infinity anywhere in the batch: nothing is released, clipped or not."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     if not isinstance(mechanism, LocalRandomizer):
         raise NotApplicable("it takes categories")
     for bad in (math.nan, math.inf, -math.inf):
         for row, column in ((0, 0), (_CLIENTS - 1, -1)):
-            batch = setting.inside(_CLIENTS)
+            batch = case.inside(_CLIENTS)
             batch[row, column] = bad
             for clip in (False, True):
                 for draw in (mechanism.randomize, mechanism.randomize_sum):
@@ -96,21 +96,21 @@ def refuses_entries_that_are_not_finite(setting: Setting) -> Measured:
     return {}
 
 
-def refuses_rows_outside_the_ball(setting: Setting) -> Measured:
+def refuses_rows_outside_the_ball(case: Case) -> Measured:
     """A row longer than the radius by a thousandth is refused without ``clip``, and one on it is taken."""
-    ball = setting.ball
-    batch = setting.extremes.float()
-    ball.randomize(batch, randomness=setting.source())
+    ball = case.ball
+    batch = case.extremes.float()
+    ball.randomize(batch, randomness=case.source())
     batch[0] *= 1.001
     for draw in (ball.randomize, ball.randomize_sum):
         _refused("a row outside the ball", lambda d=draw: d(batch, clip=False))  # type: ignore[misc]
     return {}
 
 
-def clips_into_the_ball(setting: Setting) -> Measured:
+def clips_into_the_ball(case: Case) -> Measured:
     """``clip()`` ends in the ball and leaves what is inside; it does so for rows of any finite size."""
-    ball = setting.ball
-    rows = setting.beyond(_CLIENTS)
+    ball = case.ball
+    rows = case.beyond(_CLIENTS)
     for given in (rows, 1e30 * rows, 1e-40 * rows):
         clipped = ball.clip(given)
         inside = lengths(given, ball) <= ball.radius
@@ -121,23 +121,23 @@ def clips_into_the_ball(setting: Setting) -> Measured:
             raise Broken("clip() changes rows inside the ball")
     for dtype in (torch.float32, torch.bfloat16):
         huge = (torch.full((3, ball.dim), 1e30, dtype=torch.float64)).to(dtype)
-        if not bool(ball.sum(ball.randomize(huge, randomness=setting.source(), clip=True)).isfinite().all()):
+        if not bool(ball.sum(ball.randomize(huge, randomness=case.source(), clip=True)).isfinite().all()):
             raise Broken("rows of huge finite entries are not clipped to something finite")
     return {}
 
 
-def clipping_while_randomising_is_clipping_first(setting: Setting) -> Measured:
+def clipping_while_randomising_is_clipping_first(case: Case) -> Measured:
     """``randomize(x, clip=True)`` has the law of ``randomize(clip(x))``: the same reports under one seed.
 
     Where those differ, the two means are compared instead.
     """
-    ball = setting.ball
-    rows = setting.beyond(_CLIENTS)
-    once = ball.sum(ball.randomize(rows, randomness=setting.source(), clip=True)).double()
-    twice = ball.sum(ball.randomize(ball.clip(rows), randomness=setting.source())).double()
+    ball = case.ball
+    rows = case.beyond(_CLIENTS)
+    once = ball.sum(ball.randomize(rows, randomness=case.source(), clip=True)).double()
+    twice = ball.sum(ball.randomize(ball.clip(rows), randomness=case.source())).double()
     if torch.allclose(once, twice, rtol=_CLOSE, atol=_CLOSE * float(twice.abs().max())):
         return {}
-    source = setting.source(80)
+    source = case.source(80)
     shares = torch.linspace(0.05, 1, _COHORT, dtype=torch.float64).unsqueeze(1)
     batch = shares * rows[-1]
     truth = ball.clip(batch).double().mean(dim=0)

@@ -12,7 +12,7 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.auditing.audit import audit_local
 from shuffle_plugins.auditing.neighbours import Neighbours
 from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting, distinct
+from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, distinct
 
 LARGEST_Z = 6.0
 """Standard errors that are still luck: once in a billion."""
@@ -35,35 +35,35 @@ _ONLY_EVIDENCE = 4
 _FEWER = 8
 
 
-def probabilities_sum_to_one(setting: Setting) -> Measured:
+def probabilities_sum_to_one(case: Case) -> Measured:
     """The probabilities of all outcomes add up to one for every record, and no outcome is listed twice."""
-    if setting.mechanism.outcomes() is None:
+    if case.mechanism.outcomes() is None:
         raise NotApplicable("it does not list its outcomes")
-    if setting.outcomes is None:
+    if case.outcomes is None:
         raise NotApplicable("it has too many outcomes to go through here")
-    first, _ = distinct(setting.outcomes)
-    if len(first) < len(setting.outcomes):
-        raise Broken(f"outcomes() lists {len(setting.outcomes) - len(first)} reports twice")
-    off = float((setting.law.sum(dim=1) - 1).abs().max())
+    first, _ = distinct(case.outcomes)
+    if len(first) < len(case.outcomes):
+        raise Broken(f"outcomes() lists {len(case.outcomes) - len(first)} reports twice")
+    off = float((case.law.sum(dim=1) - 1).abs().max())
     if not off <= _ROUNDING:
         raise Broken("the probabilities of all outcomes do not sum to one", off_by=off)
     return {"off by": off}
 
 
-def keeps_local_epsilon(setting: Setting) -> Measured:
+def keeps_local_epsilon(case: Case) -> Measured:
     """No report is likelier by more than e^ε0 for one record than for another, but for δ0."""
-    mechanism = setting.mechanism
-    if setting.outcomes is None:
-        records = torch.cat([setting.extremes, setting.typical])
-        some = [reports.narrow(0, len(reports) // _FEWER) for reports in setting.drawn]
-        log_law = torch.cat([setting.log_law(reports, records=records) for reports in some], dim=1)
+    mechanism = case.mechanism
+    if case.outcomes is None:
+        records = torch.cat([case.extremes, case.typical])
+        some = [reports.narrow(0, len(reports) // _FEWER) for reports in case.drawn]
+        log_law = torch.cat([case.log_law(reports, records=records) for reports in some], dim=1)
     else:
-        log_law = setting.log_law(setting.outcomes)
+        log_law = case.log_law(case.outcomes)
     possible = log_law.amax(dim=0) > -math.inf
-    if setting.outcomes is None and not bool(possible.all()):
+    if case.outcomes is None and not bool(possible.all()):
         raise Broken("log_likelihood calls reports impossible that the mechanism sent")
     if mechanism.local_delta > 0:
-        return _within_delta(setting, log_law)
+        return _within_delta(case, log_law)
     log_law = log_law[:, possible]
     spent = float((log_law.amax(dim=0) - log_law.amin(dim=0)).max())
     if not spent <= mechanism.local_epsilon + _ROUNDING * max(1.0, mechanism.local_epsilon):
@@ -71,18 +71,18 @@ def keeps_local_epsilon(setting: Setting) -> Measured:
     return {"spent": spent, "declared": mechanism.local_epsilon}
 
 
-def _within_delta(setting: Setting, log_law: Tensor) -> Measured:
+def _within_delta(case: Case, log_law: Tensor) -> Measured:
     """δ at ε0 between every two records, exact or estimated from the reports of the first of the two."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     worst = slack = 0.0
-    if setting.outcomes is not None:
+    if case.outcomes is not None:
         law = log_law.exp()
         over = (law.unsqueeze(1) - math.exp(mechanism.local_epsilon) * law.unsqueeze(0)).clamp(min=0)
         worst = float(over.sum(dim=2).max())
     else:
-        parts = log_law.chunk(len(setting.typical), dim=1)
+        parts = log_law.chunk(len(case.typical), dim=1)
         for place, part in enumerate(parts):
-            own = part[len(setting.extremes) + place]
+            own = part[len(case.extremes) + place]
             lost = (mechanism.local_epsilon + part - own).clamp(max=0).expm1().neg()
             each = lost.mean(dim=1)
             at = int(each.argmax())
@@ -94,17 +94,17 @@ def _within_delta(setting: Setting, log_law: Tensor) -> Measured:
     return {"δ": worst, "declared δ0": mechanism.local_delta}
 
 
-def sampler_follows_its_law(setting: Setting) -> Measured:
+def sampler_follows_its_law(case: Case) -> Measured:
     """Reports are as frequent as ``log_likelihood`` says: calibration, and chi-square on outcomes."""
-    measured = _calibrated(setting)
-    if setting.outcomes is None:
+    measured = _calibrated(case)
+    if case.outcomes is None:
         return measured
-    samples = setting.samples // _FEWER
-    sent = [setting.repeated(record, samples, salt=10 + i) for i, record in enumerate(setting.extremes)]
-    law = torch.cat([setting.log_law(setting.outcomes, records=setting.typical).exp(), setting.law])
+    samples = case.samples // _FEWER
+    sent = [case.repeated(record, samples, salt=10 + i) for i, record in enumerate(case.extremes)]
+    law = torch.cat([case.log_law(case.outcomes, records=case.typical).exp(), case.law])
     p_values = [
-        _p_value(setting.outcomes, reports, probabilities)
-        for reports, probabilities in zip([*setting.drawn, *sent], law, strict=True)
+        _p_value(case.outcomes, reports, probabilities)
+        for reports, probabilities in zip([*case.drawn, *sent], law, strict=True)
     ]
     smallest = min(p_values)
     if smallest < _SMALLEST_P:
@@ -143,7 +143,7 @@ def _chi_square(counts: Tensor, expected: Tensor) -> float:
     return min(lucky, float(stats.chi2.sf(statistic, len(wanted) - 1)))
 
 
-def _calibrated(setting: Setting) -> Measured:
+def _calibrated(case: Case) -> Measured:
     """Whose report is it? The law's answer is right as often as it claims to be.
 
     Equally many reports of each of k records are mixed. If the law is right, a report y is that of record b
@@ -151,11 +151,11 @@ def _calibrated(setting: Setting) -> Measured:
     E[p'/p] = 1 in bounded form; E[w_a(y)(1[b] - w_b(y))] = 0 for all a and b; and the mean of
     Σ_b log w_b(y)(1[b] - w_b(y)) is 0, where a law that is too sure or not sure enough shows best.
     """
-    log_law = setting.drawn_log_law
+    log_law = case.drawn_log_law
     count = len(log_law)
     log_weights = log_law - log_law.logsumexp(dim=0)
     weights = log_weights.exp()
-    owner = torch.arange(count).repeat_interleave(setting.samples)
+    owner = torch.arange(count).repeat_interleave(case.samples)
     surprise = torch.nn.functional.one_hot(owner, count).double().T - weights
     answers = [surprise, *(question * surprise for question in weights)]
     sureness = (surprise * log_weights.clamp(min=_SUREST)).sum(dim=0, keepdim=True)
@@ -172,30 +172,30 @@ def _z(answers: Tensor, *, largest: float = 1.0) -> float:
     return float((answers.mean(dim=1).abs() / spread).max())
 
 
-def withstands_the_audit(setting: Setting) -> Measured:
+def withstands_the_audit(case: Case) -> Measured:
     """An attack on single reports proves no more than ε0; see ``docs/guides/audit.md``."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     least, most = AUDITED
     if not least <= mechanism.local_epsilon <= most:
         raise NotApplicable("so small or large an ε0 cannot be told by attacking a sample of reports")
-    records = setting.typical
+    records = case.typical
     pair = Neighbours(name="extreme records", original=records[0], replacement=records[1], others=records[1:])
     result = audit_local(
         mechanism,
         delta=mechanism.local_delta,
-        num_trials=setting.samples * (1 if setting.tells_its_law else _ONLY_EVIDENCE),
+        num_trials=case.samples * (1 if case.tells_its_law else _ONLY_EVIDENCE),
         confidence=CONFIDENCE,
         neighbours=[pair],
-        randomness=setting.source(40),
+        randomness=case.source(40),
     )
     if result.violates(mechanism.local_epsilon):
         raise Broken(f"an attack proves more than local_epsilon: {result}", proved=result.epsilon)
     return {"proved": result.epsilon, "declared": mechanism.local_epsilon}
 
 
-def can_be_accounted(setting: Setting) -> Measured:
+def can_be_accounted(case: Case) -> Measured:
     """The blanket and the round are those of this ε0, or the mechanism says that it cannot be shuffled."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     if not mechanism.shufflable:
         try:
             mechanism.shuffle_round(population=1000, cohort=100)

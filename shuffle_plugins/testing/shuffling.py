@@ -20,8 +20,8 @@ from shuffle_plugins.accounting import Sampling, ShuffleRound
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.auditing.audit import audit_round
 from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable
 from shuffle_plugins.testing.privacy import AUDITED, CONFIDENCE, LARGEST_Z, UNSEEN
-from shuffle_plugins.testing.setting import Broken, Measured, NotApplicable, Setting
 
 _SIZES = (1, 2, 3)
 _SHARES = (0.0, 0.3, 0.6, 0.9)
@@ -39,24 +39,24 @@ Triple = tuple[int, int, int]
 """Places of the differing client's record, of its replacement, and of the record that all others hold."""
 
 
-def is_covered_by_its_blanket(setting: Setting) -> Measured:
+def is_covered_by_its_blanket(case: Case) -> Measured:
     """Shuffles of one, two and three reports leak no more than the accountant says of the round."""
-    if not setting.mechanism.shufflable:
+    if not case.mechanism.shufflable:
         raise NotApplicable("it cannot be shuffled")
-    if not setting.tells_its_law:
-        return _withstands_the_audit(setting)
-    listed = setting.outcomes is not None
-    mass, most = _round(setting, 1).effective_blanket().mass, _overlap(setting)
+    if not case.tells_its_law:
+        return _withstands_the_audit(case)
+    listed = case.outcomes is not None
+    mass, most = _round(case, 1).effective_blanket().mass, _overlap(case)
     if not mass <= most + _ROUNDING:
         raise Broken("the blanket has more mass than some records have in common", mass=mass, common=most)
-    records = setting.law[:_MOST_RECORDS] if listed else setting.typical
+    records = case.law[:_MOST_RECORDS] if listed else case.typical
     tightest = 0.0
     triples = [(one, two, one) for one, two in itertools.permutations(range(len(records)), 2)]
     for clients in _SIZES:
-        claims = _claims(setting, clients)
+        claims = _claims(case, clients)
         found = []
         for triple in triples:
-            shuffled = (_listed if listed else _sampled)(setting, triple, clients)
+            shuffled = (_listed if listed else _sampled)(case, triple, clients)
             found.append([shuffled.delta(epsilon) for epsilon, _ in claims])
         for place, (epsilon, claimed) in enumerate(claims):
             delta = max((column[place] for column in found), default=0.0)
@@ -75,11 +75,11 @@ def is_covered_by_its_blanket(setting: Setting) -> Measured:
     return {"largest share of the accounted δ": tightest, "mass": mass, "common mass": most}
 
 
-def _overlap(setting: Setting) -> float:
+def _overlap(case: Case) -> float:
     """Σ_y min_x R_x(y) over the records tried, or an upper confidence bound: no blanket has more mass."""
-    if setting.outcomes is not None:
-        return float(setting.law.amin(dim=0).sum())
-    log_law = setting.drawn_log_law[:, : setting.samples]
+    if case.outcomes is not None:
+        return float(case.law.amin(dim=0).sum())
+    log_law = case.drawn_log_law[:, : case.samples]
     shared = (log_law.amin(dim=0) - log_law[0]).exp()
     return (
         float(shared.mean()) + LARGEST_Z * float(shared.std()) / math.sqrt(len(shared)) + UNSEEN / len(shared)
@@ -95,15 +95,15 @@ def _telling(triples: list[Triple], found: list[list[float]]) -> list[tuple[int,
     return list(kept)
 
 
-def _round(setting: Setting, clients: int) -> ShuffleRound:
-    return setting.mechanism.shuffle_round(population=clients, cohort=clients, sampling=Sampling.FULL)
+def _round(case: Case, clients: int) -> ShuffleRound:
+    return case.mechanism.shuffle_round(population=clients, cohort=clients, sampling=Sampling.FULL)
 
 
-def _claims(setting: Setting, clients: int) -> list[tuple[float, float]]:
+def _claims(case: Case, clients: int) -> list[tuple[float, float]]:
     """ε and the δ that the accountant certifies there, for several ε below ε0."""
     accountant = ShuffleAccountant()
-    accountant.step(_round(setting, clients))
-    epsilons = [share * setting.mechanism.local_epsilon for share in _SHARES]
+    accountant.step(_round(case, clients))
+    epsilons = [share * case.mechanism.local_epsilon for share in _SHARES]
     return [(epsilon, accountant.delta(epsilon).upper) for epsilon in epsilons]
 
 
@@ -140,11 +140,11 @@ def _log_shuffled(own: Tensor, others: Tensor) -> Tensor:
     return torch.logsumexp(torch.stack(each), dim=0)
 
 
-def _listed(setting: Setting, triple: Triple, clients: int) -> _Shuffled:
+def _listed(case: Case, triple: Triple, clients: int) -> _Shuffled:
     """Every release, in every order."""
     one, two, rest = triple
     needed = [one, two] if clients == 1 else [one, two, rest]
-    law = _merged(setting.law[needed], most=int(_MOST_TUPLES ** (1 / clients) + 1e-9)).log()
+    law = _merged(case.law[needed], most=int(_MOST_TUPLES ** (1 / clients) + 1e-9)).log()
     releases = torch.cartesian_prod(*(torch.arange(law.shape[1]) for _ in range(clients)))
     releases = releases.reshape(-1, clients).T
     original = _log_shuffled(law[0][releases], law[-1][releases])
@@ -172,11 +172,11 @@ def _merged(law: Tensor, *, most: int) -> Tensor:
         width *= _COARSER
 
 
-def _sampled(setting: Setting, triple: Triple, clients: int) -> _Shuffled:
+def _sampled(case: Case, triple: Triple, clients: int) -> _Shuffled:
     """Releases drawn with the original record; no report is drawn into two of them."""
     one, two, rest = triple
-    size = setting.samples // clients
-    law = setting.drawn_log_law.reshape(len(setting.typical), len(setting.typical), setting.samples)
+    size = case.samples // clients
+    law = case.drawn_log_law.reshape(len(case.typical), len(case.typical), case.samples)
     owners = [one] + [rest] * (clients - 1)
     releases = torch.stack(
         [law[:, owner, i * size : (i + 1) * size] for i, owner in enumerate(owners)], dim=1
@@ -188,22 +188,22 @@ def _sampled(setting: Setting, triple: Triple, clients: int) -> _Shuffled:
     return _Shuffled(chances=None, log_odds=replaced - original)
 
 
-def _withstands_the_audit(setting: Setting) -> Measured:
+def _withstands_the_audit(case: Case) -> Measured:
     """An attack on such shuffles proves no more than the accountant's ε."""
-    mechanism = setting.mechanism
+    mechanism = case.mechanism
     least, most = AUDITED
     if not least <= mechanism.local_epsilon <= most:
         raise NotApplicable("it does not tell its law, and at so small or large an ε0 attacks tell little")
-    records = setting.typical
+    records = case.typical
     proved = 0.0
     for clients in _SIZES:
         accountant = ShuffleAccountant()
-        accountant.step(_round(setting, clients))
+        accountant.step(_round(case, clients))
         result = audit_round(
             mechanism,
-            _round(setting, clients),
+            _round(case, clients),
             delta=_AUDITED_DELTA,
-            num_trials=min(setting.samples, _MOST_TRIALS),
+            num_trials=min(case.samples, _MOST_TRIALS),
             confidence=CONFIDENCE,
             neighbours=[
                 Neighbours(
@@ -214,7 +214,7 @@ def _withstands_the_audit(setting: Setting) -> Measured:
                 )
                 for place in range(len(records) if clients > 1 else 1)
             ],
-            randomness=setting.source(40 + clients),
+            randomness=case.source(40 + clients),
         )
         certified = accountant.spent(_AUDITED_DELTA)
         if result.violates(certified):

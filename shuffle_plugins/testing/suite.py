@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from shuffle_plugins.mechanisms.base import Mechanism
+from shuffle_plugins.testing.case import Records
 from shuffle_plugins.testing.conformance import (
     CHECKS,
     DEFAULT_DIMS,
@@ -16,7 +17,6 @@ from shuffle_plugins.testing.conformance import (
     check_mechanism,
 )
 from shuffle_plugins.testing.report import ConformanceError, ConformanceReport, Status
-from shuffle_plugins.testing.setting import Records
 
 
 class MechanismConformance:

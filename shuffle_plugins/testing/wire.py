@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.testing.setting import Broken, Measured, Setting
+from shuffle_plugins.testing.case import Broken, Case, Measured
 
 _CLIENTS = 37
 _FLIPS = 80
@@ -21,10 +21,10 @@ _CHECKSUM = 4
 _LOUDEST = 1000.0
 
 
-def takes_its_bits_on_the_wire(setting: Setting) -> Measured:
+def takes_its_bits_on_the_wire(case: Case) -> Measured:
     """Reports take ``bits_per_report`` bits each, to the bit."""
-    mechanism = setting.mechanism
-    reports = mechanism.randomize(setting.inside(_CLIENTS), randomness=setting.source())
+    mechanism = case.mechanism
+    reports = mechanism.randomize(case.inside(_CLIENTS), randomness=case.source())
     declared = mechanism.bits_per_report
     packed = len(reports.to_bytes()) - reports.header_bytes
     if reports.bits_per_report != declared or packed != (_CLIENTS * declared + 7) // 8:
@@ -37,10 +37,10 @@ def takes_its_bits_on_the_wire(setting: Setting) -> Measured:
     return {"bits": declared}
 
 
-def survives_the_wire(setting: Setting) -> Measured:
+def survives_the_wire(case: Case) -> Measured:
     """Bytes give back the same reports, with the same sum, under the mechanism's own name and dimension."""
-    mechanism = setting.mechanism
-    reports = mechanism.randomize(setting.inside(_CLIENTS), randomness=setting.source())
+    mechanism = case.mechanism
+    reports = mechanism.randomize(case.inside(_CLIENTS), randomness=case.source())
     if (reports.mechanism, reports.dim) != (mechanism.name, mechanism.dim) or len(reports) != _CLIENTS:
         raise Broken("reports must carry the mechanism's name and dim, one report per client")
     data = reports.to_bytes()
@@ -52,10 +52,10 @@ def survives_the_wire(setting: Setting) -> Measured:
     return {}
 
 
-def refuses_foreign_reports(setting: Setting) -> Measured:
+def refuses_foreign_reports(case: Case) -> Measured:
     """Reports of another mechanism, dimension or layout are a ValueError."""
-    mechanism = setting.mechanism
-    reports = mechanism.randomize(setting.inside(_CLIENTS), randomness=setting.source())
+    mechanism = case.mechanism
+    reports = mechanism.randomize(case.inside(_CLIENTS), randomness=case.source())
     foreign = {
         "another mechanism": replace(reports, mechanism="another"),
         "another dimension": replace(reports, dim=mechanism.dim + 1),
@@ -72,20 +72,20 @@ def refuses_foreign_reports(setting: Setting) -> Measured:
     return {}
 
 
-def bounds_forged_reports(setting: Setting) -> Measured:
+def bounds_forged_reports(case: Case) -> Measured:
     """A forged report is a ValueError, or moves the sum by a finite and bounded amount.
 
     Tried: bits flipped at random anywhere in the bytes, the checksum made to fit; fields at their largest
     value, of floats where integers belong, too wide, NaN and infinite. Bounded is what stays within 1000
     times the radius plus the standard deviation of a report.
     """
-    mechanism = setting.mechanism
-    reports = mechanism.randomize(setting.inside(_CLIENTS), randomness=setting.source())
+    mechanism = case.mechanism
+    reports = mechanism.randomize(case.inside(_CLIENTS), randomness=case.source())
     honest = mechanism.sum(reports).double()
     radius = mechanism.radius if isinstance(mechanism, LocalRandomizer) else 1.0
     limit = _LOUDEST * (radius + math.sqrt(max(mechanism.worst_variance, 0.0)))
     influence = 0.0
-    for kind, forged, altered in _forgeries(setting, reports):
+    for kind, forged, altered in _forgeries(case, reports):
         try:
             total = mechanism.sum(forged).double()
         except ValueError:
@@ -99,9 +99,9 @@ def bounds_forged_reports(setting: Setting) -> Measured:
     return {"largest influence": influence}
 
 
-def _forgeries(setting: Setting, reports: Reports) -> Iterator[tuple[str, Reports, int]]:
+def _forgeries(case: Case, reports: Reports) -> Iterator[tuple[str, Reports, int]]:
     """Kind, forged reports, and how many clients' reports differ."""
-    yield from _flipped(setting, reports)
+    yield from _flipped(case, reports)
     for place, field in enumerate(reports.fields):
         for kind, values, bits in _bad_values(field):
             try:
@@ -124,9 +124,9 @@ def _bad_values(field: Field) -> Iterator[tuple[str, Tensor, int]]:
     yield "floats", values.float(), 32
 
 
-def _flipped(setting: Setting, reports: Reports) -> Iterator[tuple[str, Reports, int]]:
+def _flipped(case: Case, reports: Reports) -> Iterator[tuple[str, Reports, int]]:
     data = reports.to_bytes()
-    generator = setting.generator(4)
+    generator = case.generator(4)
     places = torch.randint(8 * (len(data) - _CHECKSUM), (_FLIPS, 2), generator=generator).tolist()
     for pair in places:
         altered = bytearray(data[:-_CHECKSUM])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shuffle_plugins.compressors.hadamard import hadamard_signs
-from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
+from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.core.rows import Rows
 
@@ -76,15 +76,15 @@ def test_is_determined_by_its_seed_on_every_machine():
 
 
 def test_public_bits_differ_by_purpose_and_are_fair():
-    assert public_bytes("a", seed=1, count=8) != public_bytes("b", seed=1, count=8)
-    assert public_bytes("a", seed=1, count=8) == public_bytes("a", seed=1, count=16)[:8]
+    assert public_random_bytes("a", seed=1, count=8) != public_random_bytes("b", seed=1, count=8)
+    assert public_random_bytes("a", seed=1, count=8) == public_random_bytes("a", seed=1, count=16)[:8]
     signs = public_signs("a", seed=1, count=100_000).double()
     assert signs.abs().eq(1).all()
     assert abs(float(signs.mean())) < 4 / math.sqrt(100_000)
     assert public_signs("a", seed=1, count=0).shape == (0,)
     for seed in (1.0, True, None):
         with pytest.raises(ValueError, match="public seed"):
-            public_bytes("a", seed=seed, count=1)
+            public_random_bytes("a", seed=seed, count=1)
 
 
 def test_nobody():

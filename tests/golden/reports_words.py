@@ -12,7 +12,7 @@ from reports_mechanisms import rows
 
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, hadamard_transform
 from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.compressors.public_bits import public_bytes, public_signs
+from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.quantization import (
     dithered_round,
     dithered_value,
@@ -20,8 +20,6 @@ from shuffle_plugins.compressors.quantization import (
     stochastic_round,
 )
 from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.compressors.sampling import stratified_indices
-from shuffle_plugins.compressors.sparsification import random_k, top_k, with_error_feedback
 from shuffle_plugins.core.packing import pack_bits, pack_each, pack_records, unpack_bits
 from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.randomness.chacha import Keystream
@@ -114,24 +112,10 @@ def packed(bits: int) -> dict[str, Any]:
     }
 
 
-def sparse() -> dict[str, Any]:
-    x = rows(9, 50, scale=64.0, dtype=torch.float64) + torch.arange(50) / 4096
-    drawn = random_k(x, 4, randomness=SeededRandomness(6))
-    largest = top_k(x, 4)
-    sent, memory = with_error_feedback(x, torch.zeros_like(x), partial(top_k, count=3))
-    return {
-        "random_k": vector(drawn.dense()),
-        "top_k": vector(largest.dense()),
-        "sent": vector(sent.dense()),
-        "memory": vector(memory),
-    }
-
-
 def public() -> dict[str, Any]:
     return {
-        "bytes": digest(public_bytes("golden", seed=5, count=100)),
+        "bytes": digest(public_random_bytes("golden", seed=5, count=100)),
         "signs": vector(public_signs("golden", seed=5, count=100).double()),
-        "stratified": whole(stratified_indices(50, 7, 20, randomness=SeededRandomness(3))),
     }
 
 
@@ -148,5 +132,5 @@ def questions() -> Questions:
         asked[f"kashin[{dim}]"] = partial(kashin, dim)
     for bits in (1, 3, 8, 11, 31):
         asked[f"packing[{bits}]"] = partial(packed, bits)
-    asked |= {"quantization": quantized, "sparsification": sparse, "public": public}
+    asked |= {"quantization": quantized, "public": public}
     return asked

@@ -1,11 +1,12 @@
 """Where the kernels run, and what happens where they do not."""
 
 import importlib.util
+import struct
 
 import pytest
 import torch
 
-from shuffle_plugins.randomness import devices
+from shuffle_plugins.randomness import Keystream, devices
 from shuffle_plugins.randomness.devices import runs_kernels
 
 needs_triton = pytest.mark.skipif(
@@ -26,9 +27,14 @@ def self_test(monkeypatch):
     return run
 
 
-def on_cpu(keystream, start, count, *, device):
+def keystream_of(state):
+    key_and_nonce = struct.pack("<10i", *state)
+    return Keystream(key_and_nonce[:32], nonce=int.from_bytes(key_and_nonce[32:], "little"))
+
+
+def on_cpu(state, start, count, *, device):
     assert device == torch.device("cuda", 0)
-    return keystream.words(start, count)
+    return keystream_of(state).words(start, count)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta", torch.device("cpu"), torch.device("meta")])
@@ -43,8 +49,8 @@ def test_a_device_with_the_right_words_passes(self_test):
 
 @needs_triton
 def test_a_device_with_other_words_is_refused(self_test):
-    def wrong(keystream, start, count, *, device):
-        words = keystream.words(start, count)
+    def wrong(state, start, count, *, device):
+        words = keystream_of(state).words(start, count)
         words[-1] ^= 1 << 40
         return words
 
@@ -54,7 +60,7 @@ def test_a_device_with_other_words_is_refused(self_test):
 
 @needs_triton
 def test_a_device_that_cannot_compile_is_left_aside(self_test):
-    def broken(keystream, start, count, *, device):
+    def broken(state, start, count, *, device):
         raise OSError("no compiler")
 
     with pytest.warns(UserWarning, match=r"no compiler.*CPU"):

@@ -114,11 +114,11 @@ def hadamard_triton(x: Tensor, *, normalized: bool = False) -> Tensor:
         raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     scale = size**-0.5 if normalized else 1.0
-    transform_rows(x.reshape(-1, size), size=size, scale=scale, out=out.view(-1, size))
+    transform_rows_triton(x.reshape(-1, size), size=size, scale=scale, out=out.view(-1, size))
     return out
 
 
-def transform_rows(
+def transform_rows_triton(
     x: Tensor, *, size: int, signs: Tensor | None = None, scale: float = 1.0, out: Tensor | None = None
 ) -> Tensor:
     """``scale`` · H · (signs · row) of each zero-padded row, (rows, size).

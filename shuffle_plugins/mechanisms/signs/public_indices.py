@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.public_bits import public_bytes
+from shuffle_plugins.compressors.public_bits import public_random_bytes
 
 _WORD = 8
 
@@ -59,7 +59,7 @@ def public_indices(
     """
     count = len(highs)
     end = (check_position(position) + clients) * count * _WORD
-    data = public_bytes(f"{purpose} indices", seed=seed, count=end)
+    data = public_random_bytes(f"{purpose} indices", seed=seed, count=end)
     words = np.frombuffer(data, dtype="<u8", offset=position * count * _WORD) >> np.uint64(2)
     drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)
     return drawn.remainder_(highs.to("cpu")).to(device)

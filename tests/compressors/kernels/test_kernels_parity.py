@@ -30,7 +30,7 @@ from shuffle_plugins.compressors.kernels.triton_bits import (
     pack_signs_triton,
     unpack_signs_triton,
 )
-from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton, transform_rows
+from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton, transform_rows_triton
 from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton, gather_signs_triton
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness import SeededRandomness
@@ -56,7 +56,7 @@ def diagonal(dim):
 )
 def test_words(start, count):
     keystream = Keystream(KEY, nonce=(1 << 63) + 5)
-    drawn = keystream_words(keystream, start, count, device=DEVICE)
+    drawn = keystream_words(keystream.state, start, count, device=DEVICE)
     assert drawn.cpu().tolist() == keystream.words(start, count).tolist()
 
 
@@ -94,9 +94,9 @@ def test_transform_in_place_with_padding_and_signs():
     x = batch(5, 11).to(DEVICE)
     expected = padded_transform(x.cpu(), signs=diagonal(11), normalized=True)
     out = torch.empty(5, 16, device=DEVICE)
-    assert transform_rows(x, size=16, signs=diagonal(11).to(DEVICE), scale=0.25, out=out) is out
+    assert transform_rows_triton(x, size=16, signs=diagonal(11).to(DEVICE), scale=0.25, out=out) is out
     assert torch.equal(out.cpu(), expected)
-    transform_rows(out, size=16, out=out)
+    transform_rows_triton(out, size=16, out=out)
     assert torch.equal(out.cpu(), hadamard_transform(expected))
 
 

@@ -38,7 +38,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Case:
     """One mechanism, and how it is looked at.
 
     Attributes:
