@@ -27,10 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.composition.points import compose_points
-from shuffle_plugins.accounting.published import bbg19, clones
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound, compose_points
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, bbg19, clones
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_hadamard_response,
     ideal_k_ary_response,

@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published import published_bound
 from shuffle_plugins.core.rounding import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness

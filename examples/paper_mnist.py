@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.published.catalogue import published_bound
+from shuffle_plugins.accounting.published import published_bound
 from shuffle_plugins.mechanisms import registry
 
 matplotlib.use("Agg")

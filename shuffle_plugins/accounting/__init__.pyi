@@ -17,8 +17,8 @@ from .comparison import compare as compare
 from .composition.conversion import delta_from_rdp as delta_from_rdp
 from .composition.conversion import epsilon_from_rdp as epsilon_from_rdp
 from .composition.pld import LossComposition as LossComposition
+from .composition.points import compose_points as compose_points
 from .composition.renyi import renyi_divergence as renyi_divergence
-from .federated.accountant import Against as Against
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedRound as FederatedRound
 from .federated.accountant import FederatedSpending as FederatedSpending
@@ -35,6 +35,7 @@ from .numerics.grid import Floats as Floats
 from .numerics.search import largest_within as largest_within
 from .numerics.search import zero_between as zero_between
 from .pairs.blanket import Blanket as Blanket
+from .pairs.clones import binary_pair as binary_pair
 from .pairs.counts import lower_mixtures as lower_mixtures
 from .pairs.counts import upper_mixture as upper_mixture
 from .rounds.coins import SumRound as SumRound

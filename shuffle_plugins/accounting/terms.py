@@ -45,11 +45,17 @@ class Adversary(StrEnum):
     its cohort, and only rounds in which that client took part may be recorded.
     ``LOCAL`` sees every report together with its sender's name: nobody is trusted and nothing is amplified,
     so a report costs its ``local_epsilon``. No round can be measured against it.
+
+    ``Adversary("observer")``, as older configurations and states write it, is ``MODEL_OBSERVER``.
     """
 
     MODEL_OBSERVER = "model-observer"
     SERVER = "server"
     LOCAL = "local"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Adversary | None:
+        return cls.MODEL_OBSERVER if value == "observer" else None
 
 
 def round_adversary(adversary: Adversary | str) -> Adversary:

@@ -334,7 +334,7 @@ def line_styles(names: Collection[str]) -> dict[str, dict[str, Any]]:
 
 def _published() -> dict[str, str]:
     """The marker of every published bound."""
-    from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+    from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
 
     return {bound.name: _MARKERS[i % len(_MARKERS)] for i, bound in enumerate(PUBLISHED_BOUNDS)}
 

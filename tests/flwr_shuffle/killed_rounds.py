@@ -40,7 +40,8 @@ from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.stages import mix_node
 
 import shuffle_plugins.shuffler.mixer
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
@@ -204,7 +205,7 @@ def train(folder: Path) -> None:
 
     def note_spending(server_round: int, arrays: ArrayRecord) -> None:
         del arrays
-        spent = [strategy.accountant.spent(DELTA, against=against) for against in Against]
+        spent = [strategy.accountant.spent(DELTA, adversary=adversary) for adversary in Adversary]
         notes.add("spent", [server_round, *spent])
 
     strategy.start(

@@ -14,7 +14,7 @@ from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.messages import Instruction, context_of
 from strategy_harness import record, shuffled
 
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger.client import ClientLimits
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
@@ -77,9 +77,9 @@ def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
     adapting, _ = run(lengths, rounds=30, adaptive_clipping=QuantileClipping(learning_rate=0.5), **options)
     fixed, _ = run(lengths, rounds=30, **options)
     assert 8 < adapting._terms.clipping_norm < 13
-    for against in (Against.OBSERVER, Against.SERVER):
-        assert adapting.accountant.spent(1e-6, against=against) == fixed.accountant.spent(
-            1e-6, against=against
+    for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+        assert adapting.accountant.spent(1e-6, adversary=adversary) == fixed.accountant.spent(
+            1e-6, adversary=adversary
         )
 
 

@@ -21,7 +21,7 @@ from deployed_parties import Parties
 from killed_rounds import CLIENTS, DELTA, POINTS, ROUNDS
 from processes import Deployment, wait_for
 
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import (
@@ -96,7 +96,7 @@ class Books:
             self.rounds = ledger.rounds()
             accountant = ledger.accountant()
             self.saved = ledger.last_checkpoint()
-        self.spent = np.array([accountant.spent(DELTA, against=against) for against in Against])
+        self.spent = np.array([accountant.spent(DELTA, adversary=adversary) for adversary in Adversary])
         self.client_reports = []
         for i in range(CLIENTS):
             with ClientLedger(folder / f"client-{i}.db") as client:
@@ -205,7 +205,9 @@ class Killer:
 def spent_in(path: Path) -> tuple[list, np.ndarray]:
     with BudgetLedger(path, model="model") as ledger:
         accountant = ledger.accountant()
-        return ledger.rounds(), np.array([accountant.spent(1e-3, against=against) for against in Against])
+        return ledger.rounds(), np.array(
+            [accountant.spent(1e-3, adversary=adversary) for adversary in Adversary]
+        )
 
 
 def states(path: Path) -> list[tuple[int, str]]:
@@ -216,7 +218,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     """Client, SuperNode, mixer, server twice, and the SuperLink with everything that hangs on it."""
     ledger = tmp_path / "budget.db"
     killer = Killer(parties)
-    owed = np.zeros(len(Against))
+    owed = np.zeros(len(Adversary))
 
     def no_less_is_owed(*, server_lives: bool = False) -> None:
         nonlocal owed
@@ -292,7 +294,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     no_less_is_owed()
     assert states(ledger)[-1] == (6, "complete"), run.text()
     released = parties.noted("released")
-    spent = np.array([[one["spent"][str(against)] for against in Against] for one in released])
+    spent = np.array([[one["spent"][str(adversary)] for adversary in Adversary] for one in released])
     assert (np.diff(spent, axis=0) >= 0).all()
     recorded = {server_round for server_round, state in states(ledger) if state in ("received", "complete")}
     assert {one["round"] for one in released if any(one["weight"])} - {0} <= recorded | {3}

@@ -19,7 +19,8 @@ pytest.importorskip("ray")
 from flwr_shuffle import MechanismSpec
 from simulated_app import CLIENTS, CLIP, COHORT, DELTA, DIM, LOCAL_EPSILON, RANDOMIZER, ROUNDS
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
 MODULE = Path(__file__).with_name("simulated_app.py")
@@ -72,8 +73,8 @@ def test_every_round_is_shuffled_and_accounted_for(run):
         expected.step(drawn, participants=None)
         told = result["rounds"][str(number)]
         assert told["reports"] == COHORT
-        assert told["epsilon-observer"] == expected.spent(DELTA, against=Against.OBSERVER)
-        assert 0 < told["epsilon-server"] <= expected.spent(DELTA, against=Against.SERVER)
+        assert told["epsilon-observer"] == expected.spent(DELTA, adversary=Adversary.MODEL_OBSERVER)
+        assert 0 < told["epsilon-server"] <= expected.spent(DELTA, adversary=Adversary.SERVER)
     with BudgetLedger(directory / "ledger.db", model="model") as ledger:
         assert [entry.state for entry in ledger.rounds()] == [RoundState.COMPLETE] * ROUNDS
 

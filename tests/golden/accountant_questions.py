@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     TaggedRound,
 )
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
 from shuffle_plugins.accounting.rounds.laws import from_state
@@ -522,6 +522,9 @@ def seen(found: FederatedRound) -> dict[str, Any]:
     }
 
 
+_ASKED = {Adversary.MODEL_OBSERVER: "observer", Adversary.SERVER: "server", Adversary.LOCAL: "local"}
+
+
 def spending(accountant: FederatedAccountant, *, delta: float = DELTA) -> dict[str, Any]:
     found = accountant.spending(delta)
     return {
@@ -530,7 +533,7 @@ def spending(accountant: FederatedAccountant, *, delta: float = DELTA) -> dict[s
         "local_epsilon": found.local_epsilon,
         "rounds": found.num_rounds,
         "worst": found.worst_client_rounds,
-        "spent": {against: accountant.spent(delta, against=against) for against in Against},
+        "spent": {_ASKED[each]: accountant.spent(delta, adversary=each) for each in Adversary},
     }
 
 
@@ -565,16 +568,16 @@ def of_approximate() -> FederatedAccountant:
     return accountant
 
 
-def federated_growing(against: Against) -> dict[str, Any]:
+def federated_growing(adversary: Adversary) -> dict[str, Any]:
     """Rounds that a budget lets through."""
     accountant = FederatedAccountant()
     spent = []
     for index in range(40):
         one = drawn(80 + 3 * (index % 5))
-        if accountant.would_exceed(one, max_epsilon=2.5, delta=DELTA, against=against):
+        if accountant.would_exceed(one, max_epsilon=2.5, delta=DELTA, adversary=adversary):
             break
         accountant.step(one, participants=_people(95, first=10 * index))
-        spent.append(accountant.spent(DELTA, against=against))
+        spent.append(accountant.spent(DELTA, adversary=adversary))
     return {"rounds": accountant.num_rounds, "spent": spent}
 
 
@@ -596,8 +599,8 @@ QUESTIONS.add("federated: several kinds, large delta", partial(ask_several, seve
 QUESTIONS.add("federated: several kinds, Rényi", partial(ask_several, partial(several, method="rdp")))
 QUESTIONS.add("federated: sums", partial(ask_several, sums))
 QUESTIONS.add("federated: (ε0, δ0) reports", partial(ask_several, of_approximate))
-for _against in Against:
-    QUESTIONS.add(f"federated within 2.5: {_against}", partial(federated_growing, _against))
+for _adversary, _called in _ASKED.items():
+    QUESTIONS.add(f"federated within 2.5: {_called}", partial(federated_growing, _adversary))
 
 
 # -- saved states -------------------------------------------------------------------------------------------

@@ -13,14 +13,15 @@ from shuffle_plugins.accounting import (
     Adversary,
     Sampling,
     ShuffleRound,
+    binary_pair,
     calibrate_cohort,
     calibrate_local_epsilon,
     calibrate_num_steps,
 )
 from shuffle_plugins.accounting.comparison import ALL_PUBLISHED, FEW_PUBLISHED, compare
 from shuffle_plugins.accounting.composition import points
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.published import (
+    PUBLISHED_BOUNDS,
     bbg19,
     check_ins,
     clones,
@@ -30,7 +31,6 @@ from shuffle_plugins.accounting.published import (
     stronger_clones,
     subsampled_rdp,
 )
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
 from shuffle_plugins.core import clopper_pearson_lower, clopper_pearson_upper, epsilon_lower_bound
 from shuffle_plugins.mechanisms import registry
 

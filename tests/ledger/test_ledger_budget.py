@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from ledger_rounds import drawn, people
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
 from shuffle_plugins.ledger.summary import read_budget
 
@@ -99,7 +100,7 @@ def test_a_refused_round_costs_what_was_learnt(path: Path) -> None:
         ledger.refuse(own, actual=drawn(20), participants=people(20))
         accountant = ledger.accountant()
         assert accountant.spent(DELTA) == 0
-        assert accountant.spent(DELTA, against=Against.SERVER) > 0.1
+        assert accountant.spent(DELTA, adversary=Adversary.SERVER) > 0.1
         other = token()
         ledger.begin(token=other, run="r", server_round=1, worst=drawn(50))
         before = accountant.spending(DELTA)

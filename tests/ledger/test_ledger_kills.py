@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ledger_rounds import KILL_POINTS, train
 
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
 DELTA = 1e-5
@@ -28,10 +28,10 @@ def run_until_killed(ledger: Path, released: Path, point: str) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def spent(ledger: Path) -> dict[Against, float]:
+def spent(ledger: Path) -> dict[Adversary, float]:
     with BudgetLedger(ledger, model="m") as books:
         accountant = books.accountant()
-        return {against: accountant.spent(DELTA, against=against) for against in Against}
+        return {adversary: accountant.spent(DELTA, adversary=adversary) for adversary in Adversary}
 
 
 @pytest.mark.parametrize("point", KILL_POINTS)
@@ -59,12 +59,12 @@ def test_killed_at(point: str, tmp_path: Path) -> None:
     assert complete[-1].token == checkpoint.token
     assert complete[-1].server_round == checkpoint.server_round
     after = spent(ledger)
-    assert all(after[against] >= before[against] for against in Against)
+    assert all(after[adversary] >= before[adversary] for adversary in Adversary)
     begun = point != "before-begin" and not point.startswith("begin: ")
     assert (len(rounds) == FATAL) is begun
     if begun:
-        assert after[Against.LOCAL] == before[Against.LOCAL] + 1.5
-        assert after[Against.OBSERVER] > before[Against.OBSERVER]
+        assert after[Adversary.LOCAL] == before[Adversary.LOCAL] + 1.5
+        assert after[Adversary.MODEL_OBSERVER] > before[Adversary.MODEL_OBSERVER]
     assert (checkpoint == last_before) is (point != "after-complete")
 
     train(ledger, released, 2, "", 0)
@@ -73,4 +73,4 @@ def test_killed_at(point: str, tmp_path: Path) -> None:
     assert resumed is not None
     assert resumed.server_round == checkpoint.server_round + 2
     final = spent(ledger)
-    assert all(final[against] > after[against] for against in Against)
+    assert all(final[adversary] > after[adversary] for adversary in Adversary)

@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_figures.data import Curve, Role
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, compose_points
 from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
-from shuffle_plugins.accounting.composition.points import compose_points
-from shuffle_plugins.accounting.published import clones, shuffle_rdp, subsampled_rdp
-from shuffle_plugins.accounting.published.catalogue import published_bound
-from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
+from shuffle_plugins.accounting.published import (
+    clones,
+    compose_renyi,
+    published_bound,
+    shuffle_rdp,
+    subsampled_rdp,
+)
 
 Vector = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from paper_figures.single_shuffle import (
     certified_renyi,
     vector_curve,
 )
-from shuffle_plugins.accounting.pairs.clones import binary_pair
+from shuffle_plugins.accounting import binary_pair
 from shuffle_plugins.accounting.published import check_ins, shuffle_rdp
 from shuffle_plugins.accounting.published import clones as published
 

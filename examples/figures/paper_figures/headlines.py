@@ -11,8 +11,7 @@ from paper_figures import bounds
 from paper_figures.bounds import Bound, Question
 from paper_figures.data import NEIGHBOURING_RELATION, Role, rounded
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.published import clones, shuffle_rdp
-from shuffle_plugins.accounting.published.renyi_rounds import compose_renyi
+from shuffle_plugins.accounting.published import clones, compose_renyi, shuffle_rdp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

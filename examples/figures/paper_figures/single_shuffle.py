@@ -11,10 +11,9 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from paper_figures.data import Curve, Role
-from shuffle_plugins.accounting import Sampling, ShuffleRound, pair_losses
+from shuffle_plugins.accounting import Sampling, ShuffleRound, binary_pair, pair_losses
 from shuffle_plugins.accounting.composition.renyi import renyi_divergence
 from shuffle_plugins.accounting.losses.distribution import FINE
-from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import lower_mixtures
 from shuffle_plugins.accounting.published import shuffle_rdp
 

@@ -17,7 +17,7 @@ from flwr_shuffle import (
 )
 
 from flower_mnist import task
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 
 app = ServerApp()
 
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         ledger=str(config["ledger-file"]) or None,
         delta=delta,
         max_epsilon=float(config["max-epsilon"]) or None,
-        budget_against=Against(str(config["budget-against"])),
+        budget_against=Adversary(str(config["budget-against"])),
         evaluation=evaluation(config),
     )
     test = task.test_examples(str(config["data-dir"]))
@@ -47,12 +47,12 @@ def main(grid: Grid, context: Context) -> None:
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
         accuracy = task.accuracy(model, test)
-        spent = {against: strategy.accountant.spent(delta, against=against) for against in Against}
+        spent = {adversary: strategy.accountant.spent(delta, adversary=adversary) for adversary in Adversary}
         print(
             f"round {server_round}: accuracy {accuracy:.1%}, certified ε at δ = {delta:g}: "
-            f"{spent[Against.OBSERVER]:.3f} against an observer of the model, "
-            f"{spent[Against.SERVER]:.3f} against the server, "
-            f"{spent[Against.LOCAL]:.3f} if nobody is trusted",
+            f"{spent[Adversary.MODEL_OBSERVER]:.3f} against an observer of the model, "
+            f"{spent[Adversary.SERVER]:.3f} against the server, "
+            f"{spent[Adversary.LOCAL]:.3f} if nobody is trusted",
             flush=True,
         )
         return MetricRecord({"accuracy": accuracy})

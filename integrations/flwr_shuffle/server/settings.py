@@ -10,7 +10,7 @@ from flwr_shuffle.randomizers import Spec
 from flwr_shuffle.server.sampling import ClientSampling, FixedSize
 from flwr_shuffle.stages.base import InMemoryStage, ShuffleStage
 from flwr_shuffle.stages.summing import SummingStage
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols.sum_reports import Sum
@@ -37,7 +37,7 @@ class Settings:
     stage: ShuffleStage
     delta: float
     max_epsilon: float | None
-    against: Against
+    adversary: Adversary
     connect_timeout: float
     poll_interval: float
 
@@ -90,14 +90,14 @@ class Settings:
         budget = self.max_epsilon
         if budget is not None and (type(budget) not in (int, float) or not 0 < budget < math.inf):
             raise ValueError(f"max_epsilon is positive and finite, or None, got {budget!r}")
-        object.__setattr__(self, "against", Against(self.against))
+        object.__setattr__(self, "adversary", Adversary(self.adversary))
         for name in ("connect_timeout", "poll_interval"):
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
 
     def _check_sum(self, clients: int) -> None:
-        if self.max_epsilon is not None and Against(self.against) is Against.LOCAL:
+        if self.max_epsilon is not None and Adversary(self.adversary) is Adversary.LOCAL:
             raise ValueError(
                 "a sum protects against nobody who sees each client's share: hold its budget against the "
                 "observer or the server"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.accounting.federated.accountant import (
-    Against,
     FederatedAccountant,
     FederatedRound,
     FederatedSpending,
@@ -86,16 +86,16 @@ class Books:
         return None if self._ledger is None else self._ledger.last_checkpoint()
 
     def would_exceed(
-        self, federated_round: FederatedRound, *, max_epsilon: float, delta: float, against: Against
+        self, federated_round: FederatedRound, *, max_epsilon: float, delta: float, adversary: Adversary
     ) -> bool:
         """Whether one more such round would cost more than ``max_epsilon``."""
         return self._accountant.would_exceed(
-            federated_round, max_epsilon=max_epsilon, delta=delta, against=against
+            federated_round, max_epsilon=max_epsilon, delta=delta, adversary=adversary
         )
 
-    def spent(self, delta: float, *, against: Against) -> float:
+    def spent(self, delta: float, *, adversary: Adversary) -> float:
         """The certified ε of the rounds so far, quickly."""
-        return self._accountant.spent(delta, against=against)
+        return self._accountant.spent(delta, adversary=adversary)
 
     def spending(self, delta: float) -> FederatedSpending:
         """What the rounds so far cost, lower bounds included."""

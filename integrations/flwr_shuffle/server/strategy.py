@@ -43,8 +43,8 @@ from flwr_shuffle.stages.base import Anonymous, Needed, ShuffleStage
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.accounting.federated.accountant import (
-    Against,
     FederatedAccountant,
     FederatedRound,
     FederatedSpending,
@@ -189,7 +189,7 @@ class ShuffleStrategy(Strategy):
         app: str | None = None,
         delta: float,
         max_epsilon: float | None = None,
-        budget_against: Against = Against.OBSERVER,
+        budget_against: Adversary = Adversary.MODEL_OBSERVER,
         evaluation: PrivateEvaluation | Literal["raw"] | None = None,
         connect_timeout: float = 600.0,
         poll_interval: float = 1.0,
@@ -209,7 +209,7 @@ class ShuffleStrategy(Strategy):
             stage=stage_of(shuffler, mechanism=mechanism),
             delta=delta,
             max_epsilon=max_epsilon,
-            against=budget_against,
+            adversary=budget_against,
             connect_timeout=connect_timeout,
             poll_interval=poll_interval,
         )
@@ -269,7 +269,7 @@ class ShuffleStrategy(Strategy):
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε against the one the budget is held against."""
-        return self._books.spent(delta, against=self._settings.against)
+        return self._books.spent(delta, adversary=self._settings.adversary)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """The certified ε against the one the budget is held against, in Flower's own form."""
@@ -278,7 +278,7 @@ class ShuffleStrategy(Strategy):
             epsilon=self.get_epsilon(delta),
             delta=delta,
             num_releases=self.accountant.num_rounds,
-            accounting_method=f"shuffle-{self.accountant.method}, against {self._settings.against}",
+            accounting_method=f"shuffle-{self.accountant.method}, against {self._settings.adversary}",
         )
 
     def state_dict(self) -> Any:
@@ -582,7 +582,7 @@ class ShuffleStrategy(Strategy):
         settings = self._settings
         budget = "none"
         if settings.max_epsilon is not None:
-            budget = f"ε ≤ {settings.max_epsilon:g} against {settings.against}"
+            budget = f"ε ≤ {settings.max_epsilon:g} against {settings.adversary}"
         lines = [
             f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}",
             f"Clipping norm: {self._terms.clipping_norm or settings.mechanism.radius:g}",
@@ -679,10 +679,13 @@ class ShuffleStrategy(Strategy):
         if settings.max_epsilon is None:
             return
         if self._books.would_exceed(
-            federated_round, max_epsilon=settings.max_epsilon, delta=settings.delta, against=settings.against
+            federated_round,
+            max_epsilon=settings.max_epsilon,
+            delta=settings.delta,
+            adversary=settings.adversary,
         ):
             raise PrivacyBudgetExhausted(
-                f"another round could take ε against {settings.against} over {settings.max_epsilon:g} at "
+                f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
                 f"δ = {settings.delta:g}; after {self.accountant.num_rounds} rounds: {self._spent_line()}"
             )
 
@@ -715,7 +718,7 @@ class ShuffleStrategy(Strategy):
         Where a budget holds against who sees them, that is whatever the budget was asked about.
         """
         settings, reports = self._settings, self.minimum_reports
-        if settings.max_epsilon is None or settings.against is Against.OBSERVER:
+        if settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER:
             return Needed(reports=reports, answered=reports)
         answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
         return Needed(reports=reports, answered=answered)
@@ -766,16 +769,19 @@ class ShuffleStrategy(Strategy):
     def _with_spending(self, current: _Round, metrics: MetricRecord | None, reports: int) -> MetricRecord:
         told = MetricRecord() if metrics is None else metrics
         told["reports"] = reports
-        for against in (Against.OBSERVER, Against.SERVER):
-            told[f"epsilon-{against}"] = self._books.spent(self._settings.delta, against=against)
+        for key, adversary in (
+            ("epsilon-observer", Adversary.MODEL_OBSERVER),
+            ("epsilon-server", Adversary.SERVER),
+        ):
+            told[key] = self._books.spent(self._settings.delta, adversary=adversary)
         _log.info("%s: %d reports; %s", current.step, reports, self._spent_line())
         return told
 
     def _spent_line(self) -> str:
         delta = self._settings.delta
         observer, server = (
-            rounded(self._books.spent(delta, against=against), up=True)
-            for against in (Against.OBSERVER, Against.SERVER)
+            rounded(self._books.spent(delta, adversary=adversary), up=True)
+            for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER)
         )
         return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
 

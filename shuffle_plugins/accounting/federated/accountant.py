@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self, get_args
@@ -45,19 +44,7 @@ _MOST_FOUND = 8
 _TOLERANCE = 1e-9
 
 
-class Against(StrEnum):
-    """Whom a budget is held against.
-
-    ``OBSERVER`` reads what the rounds release and does not see who took part. ``SERVER`` also sees who
-    answers. ``LOCAL`` sees every report with its sender's name: nobody is trusted, nothing is amplified.
-    """
-
-    OBSERVER = "observer"
-    SERVER = "server"
-    LOCAL = "local"
-
-
-_AMPLIFIED = (Against.OBSERVER, Against.SERVER)
+_AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
 
 
 class _Randomizer(Protocol):
@@ -237,15 +224,15 @@ class FederatedRound:
             self.is_secret,
         )
 
-    def before(self, against: Against) -> Round:
+    def before(self, adversary: Adversary) -> Round:
         """The round before an observer or the server.
 
         Raises:
-            ValueError: for ``Against.LOCAL``, before which nothing is shuffled.
+            ValueError: for ``Adversary.LOCAL``, before which nothing is shuffled.
         """
-        if against is Against.LOCAL:
+        if adversary is Adversary.LOCAL:
             raise ValueError("with nobody trusted a round costs local_epsilon")
-        return self.observer if against is Against.OBSERVER else self.server
+        return self.observer if adversary is Adversary.MODEL_OBSERVER else self.server
 
     def state(self) -> FederatedState:
         """The round as plain tuples, str, int, float and bool, for checkpoints."""
@@ -386,13 +373,13 @@ class FederatedAccountant:
         self._method: Method = method
         self._records: list[RecordedRound] = []
         self._kinds: dict[RoundKind, _Participation] = {}
-        self._cohorts: dict[Against, Counter[Cohort]] = {against: Counter() for against in _AMPLIFIED}
+        self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._last_kind = 0
-        self._certified: dict[tuple[Against, float], _Certificate] = {}
-        self._allowed: dict[tuple[Against, float], _Certificate] = {}
-        self._asked: dict[tuple[Against, float], Cohort] = {}
-        self._strides: dict[tuple[Against, float], int] = {}
-        self._shown: dict[tuple[Against, float], float] = {}
+        self._certified: dict[tuple[Adversary, float], _Certificate] = {}
+        self._allowed: dict[tuple[Adversary, float], _Certificate] = {}
+        self._asked: dict[tuple[Adversary, float], Cohort] = {}
+        self._strides: dict[tuple[Adversary, float], int] = {}
+        self._shown: dict[tuple[Adversary, float], float] = {}
         self._found: dict[tuple[frozenset[tuple[Cohort, int]], float], float] = {}
 
     # -- recording --------------------------------------------------------------------------------------
@@ -440,12 +427,12 @@ class FederatedAccountant:
     def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
         kind = self._kind(federated_round)
         self._last_kind = kind.index
-        for against in _AMPLIFIED:
-            if released or against is Against.SERVER:
-                cohort = kind.cohort(federated_round.before(against))
-                self._cohorts[against][cohort] += 1
+        for adversary in _AMPLIFIED:
+            if released or adversary is Adversary.SERVER:
+                cohort = kind.cohort(federated_round.before(adversary))
+                self._cohorts[adversary][cohort] += 1
                 for known in (self._certified, self._allowed):
-                    for key in [key for key in known if key[0] is against]:
+                    for key in [key for key in known if key[0] is adversary]:
                         certificate = known.pop(key).after(cohort)
                         if certificate is not None:
                             known[key] = certificate
@@ -489,15 +476,15 @@ class FederatedAccountant:
         """
         checks.delta(delta)
         return FederatedSpending(
-            observer=self._interval(Against.OBSERVER, delta),
-            server=self._interval(Against.SERVER, delta),
+            observer=self._interval(Adversary.MODEL_OBSERVER, delta),
+            server=self._interval(Adversary.SERVER, delta),
             local_epsilon=self._local(delta),
             delta=delta,
             num_rounds=self.num_rounds,
             worst_client_rounds=self.worst_client_rounds,
         )
 
-    def spent(self, delta: float, *, against: Against = Against.OBSERVER) -> float:
+    def spent(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> float:
         """The certified ε alone, quickly; infinite if there is none at ``delta``.
 
         It may lie above the one of :meth:`spending` by up to about one per cent: cohorts of many sizes are
@@ -508,12 +495,12 @@ class FederatedAccountant:
             ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
-        against = Against(against)
-        if against is Against.LOCAL:
+        adversary = Adversary(adversary)
+        if adversary is Adversary.LOCAL:
             return self._local(delta)
-        key = (against, delta)
+        key = (adversary, delta)
         if key not in self._certified:
-            self._certified[key] = self._certificate(against, delta)
+            self._certified[key] = self._certificate(adversary, delta)
         found = self._certified[key].epsilon
         if key in self._allowed:
             found = min(found, self._allowed[key].epsilon)
@@ -526,7 +513,7 @@ class FederatedAccountant:
         *,
         max_epsilon: float,
         delta: float,
-        against: Against = Against.OBSERVER,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> bool:
         """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
 
@@ -540,11 +527,11 @@ class FederatedAccountant:
         _check_round(federated_round)
         checks.target_epsilon(max_epsilon, name="max_epsilon")
         checks.delta(delta)
-        against = Against(against)
-        if against is Against.LOCAL:
+        adversary = Adversary(adversary)
+        if adversary is Adversary.LOCAL:
             return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
-        key = (against, delta)
-        cohort = self._kind(federated_round).cohort(federated_round.before(against))
+        key = (adversary, delta)
+        cohort = self._kind(federated_round).cohort(federated_round.before(adversary))
         known = self._allowed.get(key)
         if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
             return False
@@ -552,12 +539,12 @@ class FederatedAccountant:
         dear = dearer_than(cohort, self._asked.get(key, cohort))
         self._asked[key] = dear
         ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * self._strides.get(key, _LEAST_AHEAD))
-        while ahead > 1 and self._composed(against, delta, ahead={dear: ahead}) > max_epsilon:
+        while ahead > 1 and self._composed(adversary, delta, ahead={dear: ahead}) > max_epsilon:
             ahead //= 4
         if ahead <= 1:
             dear, ahead = cohort, 1
             self._asked[key] = cohort
-            if self._composed(against, delta, ahead={cohort: 1}) > max_epsilon:
+            if self._composed(adversary, delta, ahead={cohort: 1}) > max_epsilon:
                 return True
         self._strides[key] = ahead
         self._allowed[key] = _Certificate(dear, ahead, max_epsilon)
@@ -565,20 +552,20 @@ class FederatedAccountant:
 
     # -- composing --------------------------------------------------------------------------------------
 
-    def _certificate(self, against: Against, delta: float) -> _Certificate:
+    def _certificate(self, adversary: Adversary, delta: float) -> _Certificate:
         """What the history costs; if long and of many sizes, with a few rounds to come."""
-        cohorts = self._cohorts[against]
+        cohorts = self._cohorts[adversary]
         long = len(cohorts) > 1 and cohorts.total() >= _LONG
         spare = math.ceil(cohorts.total() / _ROUNDS_PER_SPARE) if long else 0
         if not spare or not any(cohort.kind == self._last_kind for cohort in cohorts):
-            return _Certificate(Cohort(-1, 1, 1), 0, self._composed(against, delta))
+            return _Certificate(Cohort(-1, 1, 1), 0, self._composed(adversary, delta))
         dear = dear_one(cohorts, self._last_kind)
-        return _Certificate(dear, spare, self._composed(against, delta, ahead={dear: spare}))
+        return _Certificate(dear, spare, self._composed(adversary, delta, ahead={dear: spare}))
 
     def _composed(
-        self, against: Against, delta: float, *, ahead: Mapping[Cohort, int] | None = None
+        self, adversary: Adversary, delta: float, *, ahead: Mapping[Cohort, int] | None = None
     ) -> float:
-        charged = fewer_sizes(self._charged(against, ahead or {}), limit=_FEW_SIZES)
+        charged = fewer_sizes(self._charged(adversary, ahead or {}), limit=_FEW_SIZES)
         key = (frozenset(charged.items()), delta)
         if key not in self._found:  # where participation is secret, observer and server are charged alike
             while len(self._found) >= _MOST_FOUND:
@@ -586,14 +573,14 @@ class FederatedAccountant:
             self._found[key] = self._accountant(charged).spent(delta)
         return self._found[key]
 
-    def _charged(self, against: Against, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
+    def _charged(self, adversary: Adversary, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
         """The rounds that the number reported charges for, with rounds to come of everybody."""
-        if against is Against.OBSERVER:
-            return self._cohorts[against] + Counter(ahead)
+        if adversary is Adversary.MODEL_OBSERVER:
+            return self._cohorts[adversary] + Counter(ahead)
         taken = {kind.index: kind.rounds for kind in self._kinds.values()}
         for cohort, rounds in ahead.items():
             taken[cohort.kind] += rounds
-        return dearest(self._cohorts[against] + Counter(ahead), taken)
+        return dearest(self._cohorts[adversary] + Counter(ahead), taken)
 
     def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
         accountant = ShuffleAccountant(method=self._method)
@@ -602,11 +589,10 @@ class FederatedAccountant:
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
         return accountant
 
-    def _interval(self, against: Against, delta: float) -> EpsilonInterval:
-        charged = self._charged(against, {})
+    def _interval(self, adversary: Adversary, delta: float) -> EpsilonInterval:
+        charged = self._charged(adversary, {})
         above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
-        adversary = Adversary.MODEL_OBSERVER if against is Against.OBSERVER else Adversary.SERVER
-        attained = charged if against is Against.OBSERVER else self._taken_by_one()
+        attained = charged if adversary is Adversary.MODEL_OBSERVER else self._taken_by_one()
         below = above
         if attained != charged or len(charged) > _MOST_SIZES:
             fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
@@ -630,7 +616,7 @@ class FederatedAccountant:
             return Counter()
         era, name = max(totals, key=totals.__getitem__)
         taken = {kind.index: kind.eras[era][name] for kind in self._kinds.values() if name in kind.eras[era]}
-        return cheapest(self._cohorts[Against.SERVER], taken)
+        return cheapest(self._cohorts[Adversary.SERVER], taken)
 
     def _local(self, delta: float, *, extra: FederatedRound | None = None) -> float:
         epsilon = self._worst_client(lambda kind: kind.example.local_epsilon)

@@ -8,3 +8,5 @@ from . import stronger_clones as stronger_clones
 from . import subsampled_rdp as subsampled_rdp
 from .catalogue import PUBLISHED_BOUNDS as PUBLISHED_BOUNDS
 from .catalogue import PublishedBound as PublishedBound
+from .catalogue import published_bound as published_bound
+from .renyi_rounds import compose_renyi as compose_renyi

@@ -14,9 +14,8 @@ from brute_force import Law, extreme_channel, hockey_stick, k_ary_response, neig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting import Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.federated.accountant import (
-    Against,
     FederatedAccountant,
     FederatedRound,
     RecordedRound,
@@ -261,7 +260,7 @@ def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> Non
     found = accountant.spending(delta)
     dearest = max(each.epsilon(delta).upper for each in own.values())
     assert found.server.upper >= dearest * (1 - 1e-3)
-    assert accountant.spent(delta, against=Against.SERVER) >= dearest * (1 - 1e-3)
+    assert accountant.spent(delta, adversary=Adversary.SERVER) >= dearest * (1 - 1e-3)
     assert found.server.lower <= dearest * (1 + 1e-9)
     assert found.server.adversary == "server"
     taken = Counter(name for _, there in rounds for name in there)
@@ -336,8 +335,8 @@ def test_local_delta_is_paid_for_at_every_report() -> None:
     for _ in range(3):
         accountant.step(one, participants=people(100))
     assert accountant.spending(1e-4).local_epsilon == 3.0
-    assert accountant.spent(2e-7, against=Against.LOCAL) == math.inf
-    assert accountant.spent(1e-4, against=Against.SERVER) <= 3.0
+    assert accountant.spent(2e-7, adversary=Adversary.LOCAL) == math.inf
+    assert accountant.spent(1e-4, adversary=Adversary.SERVER) <= 3.0
     with pytest.raises(ValueError, match="δ0"):
         accountant.spending(2e-7)
 
@@ -353,42 +352,42 @@ def varying(rounds: int, *, secret: bool = False, seed: int = 3) -> list[Federat
 @pytest.mark.parametrize("secret", [False, True])
 def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> None:
     accountant, names = FederatedAccountant(), people(120)
-    shown = dict.fromkeys(Against, 0.0)
+    shown = dict.fromkeys(Adversary, 0.0)
     for index, one in enumerate(varying(110, secret=secret), start=1):
         accountant.step(one, participants=names)
-        for against in Against:
-            spent = accountant.spent(DELTA, against=against)
-            assert spent >= shown[against]
-            shown[against] = spent
+        for adversary in Adversary:
+            spent = accountant.spent(DELTA, adversary=adversary)
+            assert spent >= shown[adversary]
+            shown[adversary] = spent
         if index in (1, 7, 40, 110):
             found = accountant.spending(DELTA)
             exact = {
-                Against.OBSERVER: found.observer.upper,
-                Against.SERVER: found.server.upper,
-                Against.LOCAL: found.local_epsilon,
+                Adversary.MODEL_OBSERVER: found.observer.upper,
+                Adversary.SERVER: found.server.upper,
+                Adversary.LOCAL: found.local_epsilon,
             }
-            for against, upper in exact.items():
-                assert upper * (1 - 1e-3) <= shown[against] <= upper * 1.03
+            for adversary, upper in exact.items():
+                assert upper * (1 - 1e-3) <= shown[adversary] <= upper * 1.03
 
 
-@pytest.mark.parametrize("against", list(Against))
-def test_a_budget_holds_and_is_used(against: Against) -> None:
-    budget = {Against.OBSERVER: 1.2, Against.SERVER: 12.0, Against.LOCAL: 60.0}[against]
+@pytest.mark.parametrize("adversary", list(Adversary))
+def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
+    budget = {Adversary.MODEL_OBSERVER: 1.2, Adversary.SERVER: 12.0, Adversary.LOCAL: 60.0}[adversary]
     accountant, names = FederatedAccountant(), people(120)
     worst = drawn(60, candidates=1200, invited=120)
     steps = 0
     for one in itertools.cycle(varying(50)):
-        if accountant.would_exceed(worst, max_epsilon=budget, delta=DELTA, against=against):
+        if accountant.would_exceed(worst, max_epsilon=budget, delta=DELTA, adversary=adversary):
             break
         accountant.step(one, participants=names)
         steps += 1
-        assert accountant.spent(DELTA, against=against) <= budget
+        assert accountant.spent(DELTA, adversary=adversary) <= budget
     assert steps > 20
-    assert accountant.spent(DELTA, against=against) > 0.93 * budget
+    assert accountant.spent(DELTA, adversary=adversary) > 0.93 * budget
     assert accountant.spending(DELTA).observer.upper <= accountant.spent(DELTA) * (1 + 1e-3)
     # One more of the worst really would not fit, or nearly.
     accountant.step(worst, participants=names)
-    assert accountant.spent(DELTA, against=against) > 0.99 * budget
+    assert accountant.spent(DELTA, adversary=adversary) > 0.99 * budget
 
 
 def test_budget_checks_and_spent_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:

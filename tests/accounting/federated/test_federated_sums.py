@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, ShuffleAccountant
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.protocols.sum_reports import CountReports, sum_reports
@@ -41,7 +41,7 @@ def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
     assert found.server.upper == pytest.approx(server.epsilon(DELTA).upper, rel=1e-9)
     assert 0 < found.server.lower <= found.server.upper
     assert found.local_epsilon == math.inf
-    assert accountant.would_exceed(one, max_epsilon=1e9, delta=DELTA, against=Against.LOCAL)
+    assert accountant.would_exceed(one, max_epsilon=1e9, delta=DELTA, adversary=Adversary.LOCAL)
 
 
 def test_sums_and_reports_compose() -> None:
@@ -52,8 +52,8 @@ def test_sums_and_reports_compose() -> None:
     for accountant, rounds in ((mixed, (share, single)), (alone, (share,))):
         for one in rounds:
             accountant.step(one, participants=NAMES[:20])
-    for against in (Against.OBSERVER, Against.SERVER):
-        assert mixed.spent(DELTA, against=against) > alone.spent(DELTA, against=against)
+    for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+        assert mixed.spent(DELTA, adversary=adversary) > alone.spent(DELTA, adversary=adversary)
 
 
 def test_the_state_is_plain_json_and_comes_back() -> None:
@@ -74,11 +74,11 @@ def test_a_budget_is_asked_before_a_sum() -> None:
     one = FederatedRound.drawn(a_sum(20), candidates=20, invited=20, reports=20)
     budget = 3.0
     rounds = 0
-    while not accountant.would_exceed(one, max_epsilon=budget, delta=DELTA, against=Against.SERVER):
+    while not accountant.would_exceed(one, max_epsilon=budget, delta=DELTA, adversary=Adversary.SERVER):
         accountant.step(one, participants=NAMES[:20])
         rounds += 1
     assert rounds >= 1
-    assert accountant.spent(DELTA, against=Against.SERVER) <= budget
+    assert accountant.spent(DELTA, adversary=Adversary.SERVER) <= budget
     exact = ShuffleAccountant()
     exact.step(one.server, num_steps=rounds + 1)
     assert exact.spent(DELTA) > budget

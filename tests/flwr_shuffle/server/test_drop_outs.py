@@ -39,7 +39,8 @@ from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 CLIENTS = 100
@@ -182,9 +183,9 @@ def test_every_round_that_has_its_minimum_is_released(rate: float) -> None:
             FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=CLIENTS, reports=reports),
             participants=map(str, range(reports)),  # client 0 in every round
         )
-    for against in Against:
-        spent = strategy.accountant.spent(DELTA, against=against)
-        assert 0 < spent <= owed.spent(DELTA, against=against) * (1 + 1e-9)
+    for adversary in Adversary:
+        spent = strategy.accountant.spent(DELTA, adversary=adversary)
+        assert 0 < spent <= owed.spent(DELTA, adversary=adversary) * (1 + 1e-9)
 
 
 def test_secret_participation_survives_drop_outs() -> None:

@@ -10,7 +10,8 @@ from flwr_shuffle.server import checkpoints, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 
 DELTA = 1e-6
@@ -98,7 +99,7 @@ def start(path, payload=honest_payload):
 def books(path):
     with BudgetLedger(path, model="model") as ledger:
         accountant = ledger.accountant()
-        spent = [accountant.spent(DELTA, against=against) for against in Against]
+        spent = [accountant.spent(DELTA, adversary=adversary) for adversary in Adversary]
         return ledger.rounds(), np.array(spent), ledger.last_checkpoint()
 
 
@@ -164,5 +165,5 @@ def test_an_error_that_is_survived_is_charged_too(tmp_path, monkeypatch):
     rounds, spent, _ = books(tmp_path / "ledger")
     assert [entry.state for entry in rounds] == [RoundState.OPEN, RoundState.COMPLETE]
     assert run.accountant.num_rounds == 2
-    for against, total in zip(Against, spent, strict=True):
-        assert run.accountant.spent(DELTA, against=against) == pytest.approx(total, rel=0.02)
+    for adversary, total in zip(Adversary, spent, strict=True):
+        assert run.accountant.spent(DELTA, adversary=adversary) == pytest.approx(total, rel=0.02)

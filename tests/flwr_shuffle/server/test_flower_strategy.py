@@ -42,7 +42,8 @@ from strategy_harness import (
     update,
 )
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
 from shuffle_plugins.ledger import LedgerError
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 from shuffle_plugins.ledger.client import ClientLimits
@@ -346,16 +347,18 @@ def test_too_few_reports_release_nothing(tmp_path):
     assert result.train_metrics_clientapp == {}
     np.testing.assert_array_equal(moved(result.arrays), 0)
     assert [entry.state for entry in entries] == [RoundState.REFUSED] * 2
-    assert strategy.accountant.spent(1e-6, against=Against.OBSERVER) == 0
-    assert strategy.accountant.spent(1e-6, against=Against.SERVER) == 0  # the stage let nobody see them
+    assert strategy.accountant.spent(1e-6, adversary=Adversary.MODEL_OBSERVER) == 0
+    assert strategy.accountant.spent(1e-6, adversary=Adversary.SERVER) == 0  # the stage let nobody see them
 
 
 def test_rounds_under_the_minimum_do_not_break_a_budget_against_the_server():
     options = {"randomizer": "linf-block", "local_epsilon": 2.0, "clipping_norm": 1.0, "max_epsilon": 2.5}
-    strategy = shuffled(**options, budget_against=Against.SERVER)
+    strategy = shuffled(**options, budget_against=Adversary.SERVER)
     strategy.start(grid_of(failing(17)), record(MODEL), num_rounds=3)
     assert strategy.get_epsilon(1e-6) == 0
-    secret = shuffled(**options, sampling=SelfSampling(0.9), minimum_reports=3, budget_against=Against.SERVER)
+    secret = shuffled(
+        **options, sampling=SelfSampling(0.9), minimum_reports=3, budget_against=Adversary.SERVER
+    )
     secret.start(grid_of(failing(12)), record(MODEL), num_rounds=3)
     assert secret.get_epsilon(1e-6) == 0
 
@@ -478,8 +481,8 @@ def test_forged_reports_are_left_out_and_nobody_is_named(caplog):
 # -- the budget ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("against", list(Against))
-def test_the_budget_ends_the_run_before_it_is_exceeded(against, tmp_path):
+@pytest.mark.parametrize("adversary", list(Adversary))
+def test_the_budget_ends_the_run_before_it_is_exceeded(adversary, tmp_path):
     answered = []
 
     def payload(message, context):
@@ -492,12 +495,12 @@ def test_the_budget_ends_the_run_before_it_is_exceeded(against, tmp_path):
             "local_epsilon": 1.0,
             "clipping_norm": 1.0,
             "sampling": FixedSize(10),
-            "budget_against": against,
+            "budget_against": adversary,
             "max_epsilon": 3.0,
             "ledger": ledger,
         }
         strategy = shuffled(**options)
-        with pytest.raises(PrivacyBudgetExhausted, match=f"against {against} over 3"):
+        with pytest.raises(PrivacyBudgetExhausted, match=f"against {adversary} over 3"):
             strategy.start(grid_of(payload), record(MODEL), num_rounds=100)
         rounds = strategy.accountant.num_rounds
         assert 1 <= rounds < 100
@@ -513,11 +516,11 @@ def test_the_budget_ends_the_run_before_it_is_exceeded(against, tmp_path):
     assert np.abs(moved(strategy.arrays)).max() > 0
 
 
-@pytest.mark.parametrize("against", [Against.OBSERVER, Against.SERVER])
-def test_secret_participation_makes_a_budget_last(against):
+@pytest.mark.parametrize("adversary", [Adversary.MODEL_OBSERVER, Adversary.SERVER])
+def test_secret_participation_makes_a_budget_last(adversary):
     options = {"randomizer": "linf-block", "local_epsilon": 1.0, "clipping_norm": 1.0, "population": 200}
     strategy = shuffled(
-        **options, sampling=SelfSampling(0.2), budget_against=against, max_epsilon=0.6, delta=1e-5
+        **options, sampling=SelfSampling(0.2), budget_against=adversary, max_epsilon=0.6, delta=1e-5
     )
     with pytest.raises(PrivacyBudgetExhausted):
         strategy.start(grid_of(clients=200), record(MODEL), num_rounds=60)
@@ -525,7 +528,7 @@ def test_secret_participation_makes_a_budget_last(against):
     assert 0.3 < strategy.get_epsilon(1e-5) <= 0.6
     # Were all reports' senders known, the first round alone would exceed it.
     alone = shuffled(
-        **options, sampling=FixedSize(40), budget_against=Against.SERVER, max_epsilon=0.6, delta=1e-5
+        **options, sampling=FixedSize(40), budget_against=Adversary.SERVER, max_epsilon=0.6, delta=1e-5
     )
     with pytest.raises(PrivacyBudgetExhausted, match="after 0 rounds"):
         alone.start(grid_of(clients=200), record(MODEL), num_rounds=1)

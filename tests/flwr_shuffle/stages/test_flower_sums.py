@@ -33,8 +33,8 @@ from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
 from shuffle_plugins.protocols.sum_reports import sum_reports
@@ -213,7 +213,7 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
     with BudgetLedger(path, model="model") as ledger:
         restored = ledger.accountant()
     assert restored.num_rounds == second.accountant.num_rounds
-    assert restored.spent(DELTA, against=Against.LOCAL) == math.inf
+    assert restored.spent(DELTA, adversary=Adversary.LOCAL) == math.inf
 
 
 @pytest.mark.parametrize(

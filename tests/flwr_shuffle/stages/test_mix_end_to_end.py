@@ -23,7 +23,8 @@ from flwr_shuffle.messages import RECORD_KEY, payload_of
 from flwr_shuffle.mix_messages import MIX_KEY
 from scipy.stats import chi2, mannwhitneyu
 
-from shuffle_plugins.accounting.federated.accountant import Against, FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
@@ -161,7 +162,7 @@ def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> Non
             FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=reports, reports=reports),
             participants=map(str, range(reports)),  # client 0 in every round
         )
-    assert spent.server.upper < 0.9 * seen.spent(strategy.settings.delta, against=Against.SERVER)
+    assert spent.server.upper < 0.9 * seen.spent(strategy.settings.delta, adversary=Adversary.SERVER)
 
 
 def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGrid) -> None:
@@ -209,7 +210,7 @@ def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
     result = strategy.start(grid, zeros(), num_rounds=4)
     assert sorted(result.train_metrics_clientapp) == [1, 4]
     assert strategy.accountant.num_rounds == 4
-    local = strategy.accountant.spent(strategy.settings.delta, against=Against.LOCAL)
+    local = strategy.accountant.spent(strategy.settings.delta, adversary=Adversary.LOCAL)
     assert local == pytest.approx(4 * 8.0)
     assert f"refused ({Refusal.WRONG_ROUND})" in caplog.text
     assert f"refused ({Refusal.NOT_PROVEN})" in caplog.text

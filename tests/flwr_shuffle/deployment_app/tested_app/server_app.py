@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import MixNodeStage, SelfSampling, ShuffleStrategy
 from flwr_shuffle.stages.base import Anonymous
 
-from shuffle_plugins.accounting.federated.accountant import Against
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.shuffler.keys import generate_sealing_key
 from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause
@@ -96,7 +96,9 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        spent = {str(against): strategy.accountant.spent(DELTA, against=against) for against in Against}
+        spent = {
+            str(adversary): strategy.accountant.spent(DELTA, adversary=adversary) for adversary in Adversary
+        }
         weight = arrays["weight"].numpy().tolist()
         add_line("released", json.dumps({"round": server_round, "spent": spent, "weight": weight}))
         return None
