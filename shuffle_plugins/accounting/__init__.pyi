@@ -20,12 +20,12 @@ from .composition.pld import LossComposition as LossComposition
 from .composition.points import compose_points as compose_points
 from .composition.renyi import renyi_divergence as renyi_divergence
 from .federated.accountant import FederatedAccountant as FederatedAccountant
-from .federated.accountant import FederatedRound as FederatedRound
 from .federated.accountant import FederatedSpending as FederatedSpending
-from .federated.accountant import RecordedRound as RecordedRound
-from .federated.accountant import RoundKind as RoundKind
-from .federated.accountant import distinct_participants as distinct_participants
-from .federated.accountant import frozen as frozen
+from .federated.participation import RecordedRound as RecordedRound
+from .federated.participation import distinct_participants as distinct_participants
+from .federated.rounds import FederatedRound as FederatedRound
+from .federated.rounds import RoundKind as RoundKind
+from .federated.rounds import frozen as frozen
 from .losses.coins import gaussian_losses as gaussian_losses
 from .losses.distribution import COARSE as COARSE
 from .losses.distribution import FINE as FINE

@@ -11,10 +11,11 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Self
 
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Method
-from shuffle_plugins.accounting.federated.accountant import (
+from shuffle_plugins.accounting import (
+    NEIGHBOURING_RELATION,
     FederatedAccountant,
     FederatedRound,
+    Method,
     RecordedRound,
     RoundKind,
     distinct_participants,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shuffle_plugins.accounting.federated.accountant import FederatedSpending
+from shuffle_plugins.accounting import FederatedSpending
 from shuffle_plugins.ledger.budget import (
     LedgerRound,
     RoundState,

@@ -40,8 +40,7 @@ from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.stages import mix_node
 
 import shuffle_plugins.shuffler.mixer
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener

@@ -31,7 +31,7 @@ from mod_harness import grid_of as mod_grid
 from mod_harness import instruction, question
 from strategy_harness import CLIENTS, MODEL, record, shuffled, train
 
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.protocols import VectorSum

@@ -19,8 +19,7 @@ pytest.importorskip("ray")
 from flwr_shuffle import MechanismSpec
 from simulated_app import CLIENTS, CLIP, COHORT, DELTA, DIM, LOCAL_EPSILON, RANDOMIZER, ROUNDS
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
 MODULE = Path(__file__).with_name("simulated_app.py")

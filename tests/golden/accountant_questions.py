@@ -14,6 +14,8 @@ from answers import DATA, Questions
 from shuffle_plugins.accounting import (
     Adversary,
     Blanket,
+    FederatedAccountant,
+    FederatedRound,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -22,7 +24,6 @@ from shuffle_plugins.accounting import (
     TaggedRound,
 )
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
 from shuffle_plugins.accounting.rounds.laws import from_state

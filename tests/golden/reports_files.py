@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord
 from flwr_shuffle.server.checkpoints import ModelState
 from reports_answers import FILES, Questions
 
-from shuffle_plugins.accounting.federated.accountant import FederatedRound
+from shuffle_plugins.accounting import FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, ReportRefused
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.ledger.summary import read_budget, read_client_budget

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
 
-from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.accounting.federated.accountant import FederatedRound
+from shuffle_plugins.accounting import FederatedRound, Sampling, ShuffleRound
 from shuffle_plugins.ledger import BudgetLedger
 
 CALLS = (

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from ledger_rounds import drawn, people
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, LedgerError, RoundState
 from shuffle_plugins.ledger.summary import read_budget
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr_shuffle.randomizers import Randomizer
-from shuffle_plugins.accounting.federated.accountant import FederatedRound
+from shuffle_plugins.accounting import FederatedRound
 
 _KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
 _DEVIATIONS = 4.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import (
+from shuffle_plugins.accounting import (
+    Adversary,
     FederatedAccountant,
     FederatedRound,
     FederatedSpending,

@@ -43,8 +43,8 @@ from flwr_shuffle.stages.base import Anonymous, Needed, ShuffleStage
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import (
+from shuffle_plugins.accounting import (
+    Adversary,
     FederatedAccountant,
     FederatedRound,
     FederatedSpending,

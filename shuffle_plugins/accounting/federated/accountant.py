@@ -1,19 +1,13 @@
-"""Federated rounds: what they cost a client before an observer of the model, the server, and everybody.
-
-A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
-many reports there were. The proofs behind every number are in ``docs/proofs/accounting.md``, "Federated
-rounds".
-"""
+"""What a history of federated rounds costs, before an observer of the model, the server, and everybody."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, Self, get_args
+from typing import Any, Self, get_args
 
 from shuffle_plugins.accounting.accountant import (
     EpsilonInterval,
@@ -27,14 +21,16 @@ from shuffle_plugins.accounting.federated.cohorts import (
     dearest,
     fewer_sizes,
 )
+from shuffle_plugins.accounting.federated.participation import (
+    RecordedRound,
+    _Participation,
+    distinct_participants,
+)
+from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, frozen
 from shuffle_plugins.accounting.rounds.laws import Round
-from shuffle_plugins.accounting.rounds.laws import from_state as round_from_state
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Sampling
 from shuffle_plugins.core import checks
-
-FederatedState = tuple[Any, Any, float | None, float]
-RoundKind = tuple[Any, ...]
 
 _STATE_VERSION = 2
 _MOST_SIZES, _FEW_SIZES = 32, 12
@@ -45,217 +41,6 @@ _TOLERANCE = 1e-9
 
 
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
-
-
-class _Randomizer(Protocol):
-    """What is asked of a mechanism: those of ``shuffle_plugins.mechanisms`` all have it."""
-
-    @property
-    def local_epsilon(self) -> float: ...
-
-    @property
-    def local_delta(self) -> float: ...
-
-    def shuffle_round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FederatedRound:
-    """One federated round as three adversaries see it; hashable.
-
-    Make it by :meth:`drawn` or :meth:`secret`.
-
-    Attributes:
-        observer: the round before an observer of the model.
-        server: the round before the server, for a client that took part: who took part is known already, so
-            both are measured without a further adversary of their own.
-        local_epsilon: ε0 of one report in nats; infinite for a client's share of a multi-message sum.
-        local_delta: δ0 of one report.
-
-    Raises:
-        ValueError: if the two rounds are not one round of one mechanism, or their sampling is not that of a
-            cohort of known size.
-    """
-
-    observer: Round
-    server: Round
-    local_epsilon: float
-    local_delta: float
-
-    def __post_init__(self) -> None:
-        for shuffle_round in (self.observer, self.server):
-            if not isinstance(shuffle_round, Round):
-                raise ValueError(f"a federated round is made of rounds, got {shuffle_round!r}")
-            if shuffle_round.sampling not in (Sampling.FULL, Sampling.WITHOUT_REPLACEMENT):
-                raise ValueError(f"the cohort's size must be known, got {shuffle_round.sampling} sampling")
-            if shuffle_round.adversary is not Adversary.MODEL_OBSERVER:
-                raise ValueError(
-                    "say what an adversary knows by population and cohort; leave the rounds' adversary alone"
-                )
-            if shuffle_round.local_epsilon != self.local_epsilon:
-                raise ValueError(
-                    f"local_epsilon is {self.local_epsilon!r}, a round's {shuffle_round.local_epsilon!r}"
-                )
-        if self.observer.cohort != self.server.cohort:
-            raise ValueError("observer and server see the same number of reports")
-        if (
-            replace(self.observer, population=self.server.population, sampling=self.server.sampling)
-            != self.server
-        ):
-            raise ValueError("observer and server see the reports of one mechanism")
-        least = self.server.local_delta if isinstance(self.server, ShuffleRound) else 0.0
-        if not least <= self.local_delta < 1:
-            raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
-        if self.observer.population < self.server.population:
-            raise ValueError("an observer cannot know more than the server")
-        if not isinstance(self.server, ShuffleRound) and self.is_secret:
-            raise ValueError("who adds up a sum sees who takes part: no client can sample itself in secret")
-
-    @classmethod
-    def drawn(
-        cls,
-        mechanism: _Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        reports: int,
-        honest_fraction: float = 1.0,
-    ) -> Self:
-        """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
-
-        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
-        who drop out earn nothing: γ stays invited / candidates. This needs that dropping out has nothing to
-        do with the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
-        far off one is if it is likelier for some. Before the server γ = 1, whoever drops out.
-
-        Args:
-            mechanism: the clients' randomizer.
-            candidates: connected clients among whom was drawn.
-            invited: clients that were drawn; a number that was itself drawn (Poisson) is the number that came
-                out.
-            reports: reports that were shuffled together, at least 1.
-            honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
-                do not work with whom ε is against. The others hide nobody: an honest client is charged for a
-                cohort of honest ones alone.
-
-        Raises:
-            ValueError: unless 1 ≤ reports ≤ invited ≤ candidates and 0 < honest_fraction ≤ 1, or if the
-                mechanism cannot be shuffled.
-        """
-        _check_counts(reports=reports, invited=invited, candidates=candidates)
-        reports = _honest(reports, honest_fraction)
-        hiding = max(reports, reports * _honest(candidates, honest_fraction) // invited)
-        return cls(
-            observer=_round(mechanism, population=hiding, cohort=reports),
-            server=_round(mechanism, population=reports, cohort=reports),
-            local_epsilon=mechanism.local_epsilon,
-            local_delta=mechanism.local_delta,
-        )
-
-    @classmethod
-    def secret(
-        cls,
-        mechanism: _Randomizer,
-        *,
-        answered: int,
-        reports: int,
-        rate: float | None = None,
-        honest_fraction: float = 1.0,
-    ) -> Self:
-        """A round in which clients sampled themselves in secret and the others sent dummies.
-
-        Given both numbers, who reported is a uniform subset of those who answered, for the server too. This
-        needs equal chances of all clients to report, coins that nobody but their owner sees, and a shuffler
-        that drops the dummies and does not tell.
-
-        Args:
-            mechanism: the clients' randomizer.
-            answered: envelopes shuffled, dummies included.
-            reports: real reports among them, at least 1.
-            rate: probability with which a client was asked to report, if it is known. No more than
-                ``reports / rate`` clients are then taken to have tossed a coin: dummies beyond those hide
-                nobody, whoever sent them.
-            honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
-                is against, whether the others send reports or dummies.
-
-        Raises:
-            ValueError: unless 1 ≤ reports ≤ answered, ``rate`` and ``honest_fraction`` are in (0, 1], or if
-                the mechanism cannot be shuffled.
-        """
-        _check_counts(reports=reports, answered=answered)
-        hiding = _honest(answered, honest_fraction)
-        if rate is not None:
-            if not 0 < rate <= 1:
-                raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")
-            hiding = min(hiding, max(1, math.floor(reports / rate)))
-        both = _round(mechanism, population=hiding, cohort=min(reports, hiding))
-        return cls(
-            observer=both,
-            server=both,
-            local_epsilon=mechanism.local_epsilon,
-            local_delta=mechanism.local_delta,
-        )
-
-    @property
-    def reports(self) -> int:
-        """Reports shuffled together."""
-        return int(self.server.cohort)
-
-    @property
-    def is_secret(self) -> bool:
-        """Whether who took part is hidden from the server too."""
-        return self.server.population > self.reports
-
-    @property
-    def kind(self) -> RoundKind:
-        """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
-
-        Of sums the number of reports as well: whose cohorts differ do not compare, since a sum cannot be
-        thinned out.
-        """
-        server = self.server
-        if not isinstance(server, ShuffleRound):
-            return server.state()
-        return (
-            server.mechanism,
-            self.local_epsilon,
-            self.local_delta,
-            server.effective_blanket().state(),
-            self.is_secret,
-        )
-
-    def before(self, adversary: Adversary) -> Round:
-        """The round before an observer or the server.
-
-        Raises:
-            ValueError: for ``Adversary.LOCAL``, before which nothing is shuffled.
-        """
-        if adversary is Adversary.LOCAL:
-            raise ValueError("with nobody trusted a round costs local_epsilon")
-        return self.observer if adversary is Adversary.MODEL_OBSERVER else self.server
-
-    def state(self) -> FederatedState:
-        """The round as plain tuples, str, int, float and bool, for checkpoints."""
-        local_epsilon = None if math.isinf(self.local_epsilon) else self.local_epsilon
-        return (self.observer.state(), self.server.state(), local_epsilon, self.local_delta)
-
-    @classmethod
-    def from_state(cls, state: FederatedState) -> Self:
-        """Rebuild a round from :meth:`state`; lists in place of tuples are read as well.
-
-        Raises:
-            ValueError: if it is not what :meth:`state` writes.
-        """
-        try:
-            observer, server, local_epsilon, local_delta = state
-            return cls(
-                observer=round_from_state(observer),
-                server=round_from_state(server),
-                local_epsilon=math.inf if local_epsilon is None else local_epsilon,
-                local_delta=local_delta,
-            )
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"not the state of a FederatedRound: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,50 +63,6 @@ class FederatedSpending:
     delta: float
     num_rounds: int
     worst_client_rounds: int
-
-
-class RecordedRound(NamedTuple):
-    """An entry of a history: the round, whether its participants are unknown, whether it was released."""
-
-    federated_round: FederatedRound
-    unnamed: bool
-    released: bool
-
-
-@dataclass(slots=True)
-class _Participation:
-    """Who took part in rounds of one kind, and how often.
-
-    Attributes:
-        named: rounds of each client, by the names of now.
-        most: largest of them.
-        earlier: the same under each earlier set of names.
-        unnamed: rounds of everybody.
-    """
-
-    index: int
-    example: FederatedRound
-    named: Counter[str] = field(default_factory=Counter)
-    most: int = 0
-    earlier: list[Counter[str]] = field(default_factory=list)
-    unnamed: int = 0
-
-    @property
-    def eras(self) -> list[Counter[str]]:
-        """Rounds of each client, one counter for each set of names."""
-        return [*self.earlier, self.named]
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that one client can have been in, whatever it was called."""
-        return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
-
-    def add(self, names: frozenset[str]) -> None:
-        self.named.update(names)
-        self.most = max(self.most, max(map(self.named.__getitem__, names)))
-
-    def cohort(self, shuffle_round: Round) -> Cohort:
-        return Cohort(self.index, shuffle_round.population, int(shuffle_round.cohort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -731,25 +472,6 @@ class FederatedAccountant:
         return accountant
 
 
-def distinct_participants(participants: Iterable[str]) -> frozenset[str]:
-    """The names, each once.
-
-    Raises:
-        TypeError: unless it is an iterable of str, and not one str.
-    """
-    if isinstance(participants, str):
-        raise TypeError("participants are many names, not one str")
-    names = frozenset(participants)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError("participants are named by str")
-    return names
-
-
-def frozen(value: Any) -> Any:
-    """Nested lists as nested tuples: what JSON makes of a state or a kind, as it was."""
-    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
 @lru_cache(maxsize=8192)
 def _like(example: Round, cohort: Cohort) -> Round:
     sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
@@ -758,31 +480,6 @@ def _like(example: Round, cohort: Cohort) -> Round:
     return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
 
 
-def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
-    sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
-    return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
-
-
 def _check_round(federated_round: object) -> None:
     if not isinstance(federated_round, FederatedRound):
         raise TypeError(f"expected a FederatedRound, got {type(federated_round).__name__}")
-
-
-def _honest(count: int, fraction: float) -> int:
-    """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
-    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
-        raise ValueError(f"honest_fraction is a share in (0, 1], got {fraction!r}")
-    return max(1, math.floor(fraction * count))
-
-
-def _check_counts(**counts: int) -> None:
-    """Each a whole number from 1 on, in ascending order."""
-    for name, count in counts.items():
-        if type(count) is not int or count < 1:
-            raise ValueError(
-                f"{name} must be a positive int, got {count!r}; a round without reports costs nothing"
-            )
-    ordered = list(counts.items())
-    for (less, few), (more, many) in pairwise(ordered):
-        if few > many:
-            raise ValueError(f"{few} {less} of {many} {more}: there cannot be more")

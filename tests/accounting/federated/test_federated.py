@@ -14,11 +14,15 @@ from brute_force import Law, extreme_channel, hockey_stick, k_ary_response, neig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.federated.accountant import (
+from shuffle_plugins.accounting import (
+    Adversary,
+    Blanket,
     FederatedAccountant,
     FederatedRound,
     RecordedRound,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
 )
 from shuffle_plugins.accounting.federated.cohorts import Cohort
 

@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.accounting import Adversary, ShuffleAccountant
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.protocols.sum_reports import CountReports, sum_reports

@@ -39,8 +39,7 @@ from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 CLIENTS = 100

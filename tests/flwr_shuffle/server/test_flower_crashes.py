@@ -10,8 +10,7 @@ from flwr_shuffle.server import checkpoints, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 
 DELTA = 1e-6

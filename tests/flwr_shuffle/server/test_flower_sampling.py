@@ -8,7 +8,7 @@ import pytest
 from flwr_shuffle.server.sampling import FixedSize, Poisson, SelfSampling
 from scipy.stats import binom, chisquare
 
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
 NODES = list(range(100, 106))

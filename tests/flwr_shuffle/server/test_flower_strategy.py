@@ -42,8 +42,7 @@ from strategy_harness import (
     update,
 )
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant
+from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import LedgerError
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
 from shuffle_plugins.ledger.client import ClientLimits

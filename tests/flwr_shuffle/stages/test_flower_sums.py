@@ -33,8 +33,13 @@ from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import (
+    Adversary,
+    FederatedAccountant,
+    FederatedRound,
+    Sampling,
+    ShuffleAccountant,
+)
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
 from shuffle_plugins.protocols.sum_reports import sum_reports

@@ -23,8 +23,7 @@ from flwr_shuffle.messages import RECORD_KEY, payload_of
 from flwr_shuffle.mix_messages import MIX_KEY
 from scipy.stats import chi2, mannwhitneyu
 
-from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.accounting.federated.accountant import FederatedAccountant, FederatedRound
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
