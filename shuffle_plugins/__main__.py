@@ -2,6 +2,6 @@
 
 import sys
 
-from shuffle_plugins.cli.app import main
+from shuffle_plugins.cli import main
 
 sys.exit(main())

@@ -1,25 +1,22 @@
-"""The command line's options: what they are called, how they are read, which of them go together."""
+"""The options that several commands share: their names, their help, and how their values are read."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-if TYPE_CHECKING:
-    from shuffle_plugins.accounting import Method
+from shuffle_plugins import accounting
 
 GENERIC = "generic"
-BEST = "best"
+"""The value of ``--mechanism`` for bounds that hold for every randomizer of that ε0."""
 
 
-def number(text: str | float) -> float:
+def read_number(text: str | float) -> float:
     """A decimal number; 60_000, 60,000 and 6e4 are all read."""
     try:
         return float(Decimal(str(text).replace("_", "").replace(",", "")))
@@ -27,15 +24,15 @@ def number(text: str | float) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from error
 
 
-def whole(text: str | int) -> int:
+def read_whole(text: str | int) -> int:
     """A number without a fraction."""
-    value = number(text)
+    value = read_number(text)
     if not (math.isfinite(value) and value.is_integer()):
         raise typer.BadParameter(f"{text!r} is not a whole number")
     return int(value)
 
 
-def listed(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
+def read_list(text: str, parse: Callable[[str], Any], option: str) -> list[Any]:
     """Values separated by commas, in order, each once."""
     try:
         return sorted({parse(item) for item in text.split(",") if item.strip()})
@@ -51,21 +48,15 @@ def _chosen(text: str, choices: Iterable[str]) -> str:
 
 
 def _sampling(text: str) -> str:
-    from shuffle_plugins.accounting import Sampling
-
-    return _chosen(text, Sampling)
+    return _chosen(text, accounting.Sampling)
 
 
 def _adversary(text: str) -> str:
-    from shuffle_plugins.accounting import Adversary
-
-    return _chosen(text, (Adversary.MODEL_OBSERVER, Adversary.SERVER))
+    return _chosen(text, (accounting.Adversary.MODEL_OBSERVER, accounting.Adversary.SERVER))
 
 
 def _method(text: str) -> str:
-    from shuffle_plugins.accounting import Method
-
-    return _chosen(text, get_args(Method))
+    return _chosen(text, get_args(accounting.Method))
 
 
 ROUNDS_HELP = (
@@ -74,14 +65,15 @@ ROUNDS_HELP = (
 )
 
 PopulationOption = Annotated[
-    int, typer.Option("--population", "-n", parser=whole, metavar="N", help="Clients in the population, n.")
+    int,
+    typer.Option("--population", "-n", parser=read_whole, metavar="N", help="Clients in the population, n."),
 ]
 CohortOption = Annotated[
     float | None,
     typer.Option(
         "--cohort",
         "-k",
-        parser=number,
+        parser=read_number,
         metavar="K",
         help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
         "smallest batch under single-pass, the batch under epoch. Required except under full, where it "
@@ -93,7 +85,7 @@ SolvableCohortOption = Annotated[
     typer.Option(
         "--cohort",
         "-k",
-        parser=number,
+        parser=read_number,
         metavar="K",
         help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
         "smallest batch under single-pass, the batch under epoch. Required unless solved for, and except "
@@ -102,14 +94,16 @@ SolvableCohortOption = Annotated[
 ]
 LocalEpsilonOption = Annotated[
     float,
-    typer.Option("--local-epsilon", "-e", parser=number, metavar="EPS0", help="ε0 of one report."),
+    typer.Option("--local-epsilon", "-e", parser=read_number, metavar="EPS0", help="ε0 of one report."),
 ]
-RoundsOption = Annotated[int, typer.Option("--rounds", "-t", parser=whole, metavar="T", help=ROUNDS_HELP)]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", "-t", parser=read_whole, metavar="T", help=ROUNDS_HELP)
+]
 TargetOption = Annotated[
-    float, typer.Option("--target-epsilon", parser=number, metavar="EPS", help="ε to stay within.")
+    float, typer.Option("--target-epsilon", parser=read_number, metavar="EPS", help="ε to stay within.")
 ]
 DeltaOption = Annotated[
-    float, typer.Option("--delta", "-d", parser=number, metavar="DELTA", help="Total δ in (0, 1).")
+    float, typer.Option("--delta", "-d", parser=read_number, metavar="DELTA", help="Total δ in (0, 1).")
 ]
 SamplingOption = Annotated[
     str,
@@ -145,7 +139,7 @@ LocalDeltaOption = Annotated[
     float,
     typer.Option(
         "--local-delta",
-        parser=number,
+        parser=read_number,
         metavar="DELTA0",
         help="δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
     ),
@@ -154,14 +148,14 @@ DimOption = Annotated[
     int | None,
     typer.Option(
         "--dim",
-        parser=whole,
+        parser=read_whole,
         metavar="D",
         help="Length of a client's vector, or number of categories; needed where the mechanism's law depends "
         "on it, as privunit's and k-rr's do.",
     ),
 ]
 MethodOption = Annotated[
-    str,
+    Literal["pld", "rdp"],
     typer.Option(
         "--method",
         parser=_method,
@@ -174,67 +168,10 @@ PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib)."),
 ]
-
-
 TrialsOption = Annotated[
-    int, typer.Option("--trials", parser=whole, metavar="N", help="Simulated rounds per dataset.")
+    int, typer.Option("--trials", parser=read_whole, metavar="N", help="Simulated rounds per dataset.")
 ]
 ConfidenceOption = Annotated[
-    float, typer.Option("--confidence", parser=number, metavar="C", help="Confidence of the attack's bound.")
+    float,
+    typer.Option("--confidence", parser=read_number, metavar="C", help="Confidence of the attack's bound."),
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scheme:
-    """How rounds are run, before whom, and how they are added up."""
-
-    sampling: SamplingOption = "without-replacement"
-    adversary: AdversaryOption = "model-observer"
-    method: MethodOption = "pld"
-
-    @property
-    def composition(self) -> Method:
-        """``method``, as the accounting types it."""
-        return cast("Method", self.method)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Randomizer:
-    """Whose blanket is used."""
-
-    mechanism: MechanismOption = GENERIC
-    dim: DimOption = None
-    local_delta: LocalDeltaOption = 0.0
-
-
-def unfolded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a parameter for every field of its parameters that are dataclasses.
-
-    Options that several commands share are declared once, as a dataclass; typer reads plain parameters only.
-    """
-    groups: dict[str, type[Any]] = {}
-    parameters = []
-    hints = get_type_hints(command, include_extras=True)
-    for name, parameter in inspect.signature(command).parameters.items():
-        if not is_dataclass(hints[name]):
-            parameters.append(_keyword(name, hints[name], parameter.default))
-            continue
-        groups[name] = hints[name]
-        inner = get_type_hints(hints[name], include_extras=True)
-        for field in fields(hints[name]):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            parameters.append(_keyword(field.name, inner[field.name], default))
-
-    def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
-
-
-def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)

@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from shuffle_plugins.cli.tables import WIDE
-from shuffle_plugins.core.rounding import rounded
-from shuffle_plugins.planning.plans import Plan, PlanRow
-
-_NOTHING = "—"
+from shuffle_plugins import planning
+from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table
+from shuffle_plugins.core import rounded
 
 
-def plan_tables(plan: Plan, *, width: int = WIDE) -> Iterator[Table]:
+def plan_tables(plan: planning.Plan, *, width: int = WIDE) -> Iterator[Table]:
     """The choice beside its alternatives, then the error by cohort and by number of rounds.
 
     Args:
@@ -37,7 +34,7 @@ def plan_tables(plan: Plan, *, width: int = WIDE) -> Iterator[Table]:
         yield _rows(f"by number of rounds, k = {best.cohort:,}", by_rounds, plan, changing="T", wide=wide)
 
 
-def headline(plan: Plan) -> str:
+def headline(plan: planning.Plan) -> str:
     """The answer in one line."""
     best = plan.best
     return (
@@ -47,7 +44,7 @@ def headline(plan: Plan) -> str:
     )
 
 
-def footing(plan: Plan) -> str:
+def footing(plan: planning.Plan) -> str:
     """What the numbers are about."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
@@ -57,7 +54,7 @@ def footing(plan: Plan) -> str:
     )
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: planning.Plan) -> dict[str, Any]:
     """The plan in plain dict, list, str, int, float and bool."""
     return {
         "target_epsilon": plan.target_epsilon,
@@ -87,9 +84,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _choices(plan: Plan, *, wide: bool) -> Table:
+def _choices(plan: planning.Plan, *, wide: bool) -> Table:
     best = plan.best
-    table = _table("what the target buys", wide=wide)
+    table = plain_table("what the target buys", wide=wide)
     table.add_column("")
     for heading in ("k", "T", "ε0", "error", "× best"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -109,17 +106,19 @@ def _choices(plan: Plan, *, wide: bool) -> Table:
     for other in plan.baselines:
         table.add_row(
             escape(other.name),
-            _NOTHING if other.cohort is None else f"{other.cohort:,}",
-            _NOTHING if other.num_steps is None else f"{other.num_steps:,}",
-            _NOTHING if other.local_epsilon is None else rounded(other.local_epsilon, up=False),
+            NOTHING if other.cohort is None else f"{other.cohort:,}",
+            NOTHING if other.num_steps is None else f"{other.num_steps:,}",
+            NOTHING if other.local_epsilon is None else rounded(other.local_epsilon, up=False),
             rounded(other.average_mse, up=True, digits=3),
             rounded(other.average_mse / best.average_mse, up=True, digits=3),
         )
     return table
 
 
-def _rows(title: str, rows: Sequence[PlanRow], plan: Plan, *, changing: str, wide: bool) -> Table:
-    table = _table(f"{plan.best.mechanism}, {title}", wide=wide)
+def _rows(
+    title: str, rows: Sequence[planning.PlanRow], plan: planning.Plan, *, changing: str, wide: bool
+) -> Table:
+    table = plain_table(f"{plan.best.mechanism}, {title}", wide=wide)
     headings = [changing, "ε0", *(["ε from"] if wide else []), "ε up to", "noise", "sampling", "error"]
     for heading in (*headings, "bits per client" if wide else "bits"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -139,18 +138,7 @@ def _rows(title: str, rows: Sequence[PlanRow], plan: Plan, *, changing: str, wid
     return table
 
 
-def _table(title: str, *, wide: bool = True) -> Table:
-    return Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=not wide,
-    )
-
-
-def _row_json(row: PlanRow) -> dict[str, Any]:
+def _row_json(row: planning.PlanRow) -> dict[str, Any]:
     return _renamed(
         {
             "mechanism": row.mechanism,

@@ -7,13 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shuffle_plugins import accounting, planning
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
-
-    from shuffle_plugins.accounting.comparison import Comparison
-    from shuffle_plugins.planning import Plan, PlanRow
-    from shuffle_plugins.planning.choosing import Choice
 
 _TALLEST = 100.0
 _LOWEST_RATIO, _HIGHEST_RATIO = 0.7, 1.25
@@ -41,7 +39,7 @@ class PlottingUnavailable(ImportError):
     """Matplotlib is not installed."""
 
 
-def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
+def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
     """Write a log-log picture of ε against rounds: one panel per ε0, one line per bound.
 
     The certified interval is shaded and the package's own bounds are coloured; published ones are grey, told
@@ -61,7 +59,7 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     if not comparisons:
         raise ValueError("nothing to plot")
 
-    panels: dict[float, list[Comparison]] = {}
+    panels: dict[float, list[accounting.Comparison]] = {}
     for comparison in sorted(comparisons, key=lambda each: each.num_steps):
         panels.setdefault(comparison.shuffle_round.local_epsilon, []).append(comparison)
 
@@ -121,7 +119,7 @@ def plot_comparisons(*, comparisons: Sequence[Comparison], path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def plot_plan(*, plan: Plan, path: Path) -> None:
+def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     """Write a log-log picture of a plan: the error against k above, ε0 below, one curve per T.
 
     The best mechanism's combinations are drawn, the best and the thrifty one marked; a dashed line is the
@@ -142,11 +140,11 @@ def plot_plan(*, plan: Plan, path: Path) -> None:
     errors, levels = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     rows = [row for row in plan.rows if row.mechanism == plan.best.mechanism]
     across_rounds = len({row.cohort for row in rows}) == 1
-    curves: dict[int, list[PlanRow]] = {}
+    curves: dict[int, list[planning.PlanRow]] = {}
     for row in rows:
         curves.setdefault(0 if across_rounds else row.num_steps, []).append(row)
 
-    def place(row: PlanRow) -> int:
+    def place(row: planning.PlanRow) -> int:
         return row.num_steps if across_rounds else row.cohort
 
     drawn = sorted(steps for steps, curve in curves.items() if len(curve) >= _CURVE)
@@ -196,13 +194,13 @@ def plot_plan(*, plan: Plan, path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def plot_choices(*, panels: Mapping[str, Sequence[Choice]], path: Path) -> None:
+def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path) -> None:
     """Write a log-log picture of error against bits, one panel per question, one named dot per mechanism.
 
     Mechanisms that no other beats in both error and bits are joined: the frontier.
 
     Args:
-        panels: by title, answers of :func:`~shuffle_plugins.planning.choosing.choices` to one question each.
+        panels: by title, answers of :func:`~shuffle_plugins.planning.choices` to one question each.
         path: file to write; its suffix chooses the format.
 
     Raises:
@@ -251,7 +249,7 @@ def plot_choices(*, panels: Mapping[str, Sequence[Choice]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _frontier(found: Sequence[Choice]) -> list[Choice]:
+def _frontier(found: Sequence[planning.Choice]) -> list[planning.Choice]:
     return [
         one
         for one in found
@@ -334,12 +332,13 @@ def line_styles(names: Collection[str]) -> dict[str, dict[str, Any]]:
 
 def _published() -> dict[str, str]:
     """The marker of every published bound."""
-    from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
+    bounds = accounting.published.PUBLISHED_BOUNDS
+    return {bound.name: _MARKERS[i % len(_MARKERS)] for i, bound in enumerate(bounds)}
 
-    return {bound.name: _MARKERS[i % len(_MARKERS)] for i, bound in enumerate(PUBLISHED_BOUNDS)}
 
-
-def _curves(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], list[tuple[float, int, float]]]:
+def _curves(
+    comparisons: Sequence[accounting.Comparison],
+) -> dict[tuple[str, str], list[tuple[float, int, float]]]:
     """(ε0, rounds, ε) of every bound by its kind and name, in order; zeros have no place on a log scale."""
     curves: dict[tuple[str, str], list[tuple[float, int, float]]] = {}
     for answer in sorted(comparisons, key=lambda each: each.num_steps):

@@ -12,7 +12,7 @@ from flwr_shuffle.stages import mix_node
 from processes import Deployment, Program
 from typer.testing import CliRunner
 
-from shuffle_plugins.cli.keys import app as keys
+from shuffle_plugins.cli.keys import keys_command as keys
 
 TESTED_APP = Path(__file__).parent / "deployment_app"
 ACCOMPLICES = 10

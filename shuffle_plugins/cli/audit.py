@@ -1,0 +1,124 @@
+"""``shuffle-plugins audit``: attack a randomizer, and rounds of it, and compare with what is claimed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shuffle_plugins import auditing, mechanisms
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import (
+    AdversaryOption,
+    CohortOption,
+    ConfidenceOption,
+    JsonOption,
+    LocalEpsilonOption,
+    MethodOption,
+    RoundsOption,
+    SamplingOption,
+    TrialsOption,
+    read_number,
+    read_whole,
+)
+from shuffle_plugins.cli.questions import AskedRounds
+from shuffle_plugins.cli.tables import plain_table
+from shuffle_plugins.core import rounded
+
+
+def audit_command(
+    *,
+    mechanism: Annotated[str, typer.Option("--mechanism", metavar="NAME", help="Randomizer to attack.")],
+    local_epsilon: LocalEpsilonOption,
+    dim: Annotated[
+        int, typer.Option("--dim", parser=read_whole, metavar="D", help="Length of a client's vector.")
+    ] = 1,
+    population: Annotated[
+        int | None,
+        typer.Option(
+            "--population",
+            "-n",
+            parser=read_whole,
+            metavar="N",
+            help="Clients in the population, to attack shuffled rounds as well; a few dozen.",
+        ),
+    ] = None,
+    cohort: CohortOption = None,
+    rounds: RoundsOption = 1,
+    delta: Annotated[
+        float,
+        typer.Option(
+            "--delta", "-d", parser=read_number, metavar="DELTA", help="δ of the rounds; 0.001 or more."
+        ),
+    ] = 0.01,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
+    method: MethodOption = "pld",
+    trials: TrialsOption = 20_000,
+    confidence: ConfidenceOption = 0.99,
+    as_json: JsonOption = False,
+) -> None:
+    """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
+    if population is None and cohort is not None:
+        raise typer.BadParameter("--cohort needs --population: without it a single report is attacked")
+    attacked = mechanisms.get(mechanism, local_epsilon=local_epsilon, dim=dim)
+    found = [
+        (
+            "one report",
+            local_epsilon,
+            auditing.audit_local(
+                attacked, delta=attacked.local_delta, num_trials=trials, confidence=confidence
+            ),
+        ),
+    ]
+    if population is not None:
+        asked = AskedRounds(
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            adversary=adversary,
+            method=method,
+            mechanism=mechanism,
+            dim=dim,
+        )
+        answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)
+        attack = auditing.audit_round(
+            attacked,
+            answer.shuffle_round,
+            delta=delta,
+            num_steps=rounds,
+            num_trials=trials,
+            confidence=confidence,
+        )
+        found.append(("shuffled rounds", answer.interval.upper, attack))
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "what": what,
+                    "claimed_epsilon": claimed,
+                    "attained_epsilon": result.epsilon,
+                    "delta": result.delta,
+                    "confidence": result.confidence,
+                    "attack": result.attack,
+                    "neighbouring_relation": result.neighbouring_relation,
+                    "refuted": result.violates(claimed),
+                }
+                for what, claimed, result in found
+            ]
+        )
+    else:
+        table = plain_table()
+        table.add_column("attacked", no_wrap=True)
+        for heading in ("claimed ε at most", "attained ε at least", "δ"):
+            table.add_column(heading, justify="right")
+        table.add_column("attack")
+        for what, claimed, result in found:
+            cells = (rounded(claimed, up=True), rounded(result.epsilon, up=False), f"{result.delta:g}")
+            table.add_row(what, *cells, result.attack)
+        output.show(table)
+        for what, claimed, result in found:
+            outcome = "REFUTES the claim" if result.violates(claimed) else "is consistent with it"
+            output.show(f"{what}: at {result.confidence:.4g} confidence the attack {outcome}.")
+    if any(result.violates(claimed) for _, claimed, result in found):
+        raise typer.Exit(1)

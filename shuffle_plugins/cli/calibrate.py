@@ -1,0 +1,172 @@
+"""``shuffle-plugins calibrate``: the largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import typer
+
+from shuffle_plugins import accounting
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import (
+    GENERIC,
+    ROUNDS_HELP,
+    AdversaryOption,
+    DeltaOption,
+    DimOption,
+    JsonOption,
+    LocalDeltaOption,
+    MechanismOption,
+    MethodOption,
+    PopulationOption,
+    SamplingOption,
+    SolvableCohortOption,
+    TargetOption,
+    read_number,
+    read_whole,
+)
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
+from shuffle_plugins.core import rounded
+
+_T = TypeVar("_T")
+
+
+class Unknown(StrEnum):
+    """What ``calibrate`` solves for."""
+
+    LOCAL_EPSILON = "local-epsilon"
+    ROUNDS = "rounds"
+    COHORT = "cohort"
+
+
+def calibrate_command(
+    *,
+    target_epsilon: TargetOption,
+    delta: DeltaOption,
+    population: PopulationOption,
+    solve: Annotated[
+        Unknown,
+        typer.Option("--solve", metavar="WHAT", help="What to solve for: local-epsilon, rounds or cohort."),
+    ] = Unknown.LOCAL_EPSILON,
+    cohort: SolvableCohortOption = None,
+    local_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--local-epsilon",
+            "-e",
+            parser=read_number,
+            metavar="EPS0",
+            help="ε0 of one report. Required unless solved for.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            "-t",
+            parser=read_whole,
+            metavar="T",
+            help=f"{ROUNDS_HELP} Required unless solved for.",
+        ),
+    ] = None,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
+    method: MethodOption = "pld",
+    mechanism: MechanismOption = GENERIC,
+    dim: DimOption = None,
+    local_delta: LocalDeltaOption = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
+    given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
+    if given[solve] is not None:
+        raise typer.BadParameter(f"leave out --{solve}: it is what --solve asks for")
+    asked = AskedRounds(
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=adversary,
+        method=method,
+        mechanism=mechanism,
+        dim=dim,
+        local_delta=local_delta,
+    )
+    found: float
+    with output.progress("calibrating", as_json=as_json):
+        match solve:
+            case Unknown.LOCAL_EPSILON:
+                rounds = _needed(rounds, "--rounds")
+                found = local_epsilon = _largest_local_epsilon(asked, target_epsilon, delta, rounds)
+            case Unknown.ROUNDS:
+                local_epsilon = _needed(local_epsilon, "--local-epsilon")
+                found = rounds = accounting.calibrate_num_steps(
+                    target_epsilon=target_epsilon,
+                    delta=delta,
+                    shuffle_round=asked.round(local_epsilon),
+                    method=asked.composition,
+                )
+            case Unknown.COHORT:
+                local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
+                found = _cohort(asked, target_epsilon, delta, rounds, local_epsilon)
+                asked = replace(asked, cohort=found)
+    answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)
+    if as_json:
+        beside = answer.beside(accounting.FEW_PUBLISHED)
+        output.print_json({"solve": solve.value, "value": found, **answer_json(beside)})
+    else:
+        shown = f"{found:,}" if isinstance(found, int) else rounded(found, up=False, digits=6)
+        output.show(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
+        show_answer(answer, published=accounting.FEW_PUBLISHED, population=population)
+    output.remark(_capped(solve, found), as_json=as_json)
+
+
+def _largest_local_epsilon(asked: AskedRounds, target_epsilon: float, delta: float, num_steps: int) -> float:
+    population, cohort = asked.participants()
+    return accounting.calibrate_local_epsilon(
+        target_epsilon=target_epsilon,
+        delta=delta,
+        population=population,
+        cohort=cohort,
+        num_steps=num_steps,
+        sampling=asked.sampling,
+        adversary=asked.adversary,
+        mechanism=asked.mechanism,
+        blanket_factory=asked.blanket_factory(),
+        method=asked.composition,
+    )
+
+
+def _cohort(
+    asked: AskedRounds, target_epsilon: float, delta: float, num_steps: int, local_epsilon: float
+) -> int:
+    return accounting.calibrate_cohort(
+        target_epsilon=target_epsilon,
+        delta=delta,
+        population=asked.population,
+        local_epsilon=local_epsilon,
+        num_steps=num_steps,
+        sampling=asked.sampling,
+        adversary=asked.adversary,
+        mechanism=asked.mechanism,
+        blanket=asked.blanket(local_epsilon),
+        method=asked.composition,
+    )
+
+
+def _needed(value: _T | None, option: str) -> _T:
+    if value is None:
+        raise typer.BadParameter(f"{option} is needed")
+    return value
+
+
+def _capped(solve: Unknown, found: float) -> str | None:
+    """The remark that the solver's largest value was reached before the target was."""
+    if solve is Unknown.LOCAL_EPSILON and found >= accounting.LARGEST_SEARCHED_LOCAL_EPSILON:
+        cap = f"ε0 = {accounting.LARGEST_SEARCHED_LOCAL_EPSILON:g}"
+    elif solve is Unknown.ROUNDS and found >= accounting.MAX_NUM_STEPS:
+        cap = f"T = {accounting.MAX_NUM_STEPS:,}"
+    else:
+        return None
+    return f"{cap} is the solver's cap, not the target's: more may stay within the target too."

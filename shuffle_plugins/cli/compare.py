@@ -1,0 +1,89 @@
+"""``shuffle-plugins compare``: every bound over several numbers of rounds and several ε0."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shuffle_plugins import accounting
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import (
+    GENERIC,
+    ROUNDS_HELP,
+    AdversaryOption,
+    CohortOption,
+    DeltaOption,
+    DimOption,
+    JsonOption,
+    LocalDeltaOption,
+    MechanismOption,
+    MethodOption,
+    PlotOption,
+    PopulationOption,
+    SamplingOption,
+    read_list,
+    read_number,
+    read_whole,
+)
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, only_the_cohort
+from shuffle_plugins.cli.tables import rounds_tables
+
+
+def compare_command(
+    *,
+    population: PopulationOption,
+    local_epsilon: Annotated[
+        str,
+        typer.Option("--local-epsilon", "-e", metavar="EPS0,…", help="One ε0 or several, comma-separated."),
+    ],
+    delta: DeltaOption,
+    cohort: CohortOption = None,
+    rounds: Annotated[
+        str,
+        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {ROUNDS_HELP}"),
+    ] = "1,10,100,1000,10000",
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
+    method: MethodOption = "pld",
+    mechanism: MechanismOption = GENERIC,
+    dim: DimOption = None,
+    local_delta: LocalDeltaOption = 0.0,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The ε of every bound over several numbers of rounds and several ε0; up to seconds for each of them."""
+    output.check_picture(plot)
+    steps = read_list(rounds, read_whole, "--rounds")
+    levels = read_list(local_epsilon, read_number, "--local-epsilon")
+    if not steps or not levels:
+        raise typer.BadParameter("give at least one number of rounds and one ε0")
+    asked = AskedRounds(
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=adversary,
+        method=method,
+        mechanism=mechanism,
+        dim=dim,
+        local_delta=local_delta,
+    )
+    answers: list[accounting.Comparison] = []
+    with output.progress("comparing", as_json=as_json) as progress:
+        for level in levels:
+            for num_steps in steps:
+                answer = asked.compare(local_epsilon=level, num_steps=num_steps, delta=delta)
+                answers.append(answer.beside(accounting.ALL_PUBLISHED))
+                progress(len(answers), len(levels) * len(steps))
+    if as_json:
+        output.print_json([answer_json(answer) for answer in answers])
+    else:
+        for level in levels:
+            same = [answer for answer in answers if answer.shuffle_round.local_epsilon == level]
+            output.show(*rounds_tables(same, width=output.width()))
+        output.remark(only_the_cohort(answers[0], population=population))
+    if plot is not None:
+        from shuffle_plugins.cli.plotting import plot_comparisons
+
+        plot_comparisons(comparisons=answers, path=plot)
+    output.picture_written(plot, as_json=as_json)

@@ -1,0 +1,96 @@
+"""``shuffle-plugins epsilon``: the ε of T rounds at δ."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from shuffle_plugins import accounting
+from shuffle_plugins.cli import output
+from shuffle_plugins.cli.options import (
+    GENERIC,
+    AdversaryOption,
+    CohortOption,
+    DeltaOption,
+    DimOption,
+    JsonOption,
+    LocalDeltaOption,
+    LocalEpsilonOption,
+    MechanismOption,
+    MethodOption,
+    PlotOption,
+    PopulationOption,
+    RoundsOption,
+    SamplingOption,
+)
+from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
+
+# Numbers of rounds at which a curve is drawn: enough for a smooth line, few enough for seconds.
+_PLOT_POINTS = 13
+
+
+def epsilon_command(
+    *,
+    population: PopulationOption,
+    local_epsilon: LocalEpsilonOption,
+    rounds: RoundsOption,
+    delta: DeltaOption,
+    cohort: CohortOption = None,
+    sampling: SamplingOption = "without-replacement",
+    adversary: AdversaryOption = "model-observer",
+    method: MethodOption = "pld",
+    mechanism: MechanismOption = GENERIC,
+    dim: DimOption = None,
+    local_delta: LocalDeltaOption = 0.0,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", metavar="", help="Compute every published bound, not two of them; seconds."),
+    ] = False,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The ε of T rounds at δ: certified, and by other bounds."""
+    output.check_picture(plot)
+    published = accounting.ALL_PUBLISHED if everything else accounting.FEW_PUBLISHED
+    asked = AskedRounds(
+        population=population,
+        cohort=cohort,
+        sampling=sampling,
+        adversary=adversary,
+        method=method,
+        mechanism=mechanism,
+        dim=dim,
+        local_delta=local_delta,
+    )
+
+    def answer(num_steps: int) -> accounting.Comparison:
+        return asked.compare(local_epsilon=local_epsilon, num_steps=num_steps, delta=delta)
+
+    found = answer(rounds)
+    if as_json:
+        output.print_json(answer_json(found.beside(published)))
+    else:
+        show_answer(found, published=published, population=population)
+        left_out = len(accounting.ALL_PUBLISHED) - len(published)
+        output.remark(f"{left_out} more published bounds: --all shows them." if left_out else None)
+    if plot is not None:
+        from shuffle_plugins.cli.plotting import plot_comparisons
+
+        points = sorted({*_spread(rounds), rounds})
+        with output.progress("drawing", as_json=as_json) as progress:
+            others = []
+            for num_steps in points:
+                others.append(answer(num_steps).beside(published))
+                progress(len(others), len(points))
+        plot_comparisons(comparisons=others, path=plot)
+    output.picture_written(plot, as_json=as_json)
+
+
+def _spread(rounds: int) -> list[int]:
+    """About a dozen numbers of rounds from 1 to T, evenly spread in logarithm."""
+    if rounds < 1:
+        return []
+    ratio = math.log(rounds) / (_PLOT_POINTS - 1)
+    return sorted({round(math.exp(i * ratio)) for i in range(_PLOT_POINTS)})

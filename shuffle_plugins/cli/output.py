@@ -1,0 +1,86 @@
+"""What commands print: JSON for programs, tables and remarks for people, a progress bar while they wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from rich.console import Console
+
+from shuffle_plugins.cli.tables import WIDE
+
+# Narrower than this no table can be read.
+_NARROWEST = 60
+# Seconds to wait before a progress bar appears: answers that come sooner need none.
+_PATIENCE = 0.5
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON; infinities and NaN are errors, as JSON has neither."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def width() -> int:
+    """Columns to print in: the terminal's, or $COLUMNS; enough for the widest layout in a pipe without it."""
+    asked = os.environ.get("COLUMNS", "")
+    if sys.stdout.isatty() or (asked.isdecimal() and int(asked) > 0):
+        return max(_NARROWEST, Console().width)
+    return WIDE
+
+
+def show(*parts: Any) -> None:
+    """Print tables, and text with Rich's markup."""
+    console = Console(highlight=False, width=width())
+    for part in parts:
+        console.print(part)
+
+
+def remark(text: str | None, *, as_json: bool = False) -> None:
+    """Print a remark if there is one: on stderr where stdout holds JSON for a program to read."""
+    if text is not None:
+        print(text, file=sys.stderr if as_json else sys.stdout)
+
+
+@contextmanager
+def progress(what: str, *, as_json: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr after half a second, if a person watches.
+
+    Yields:
+        a function to call with the number of steps done and the number expected.
+    """
+    if as_json or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        yield lambda done, expected: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    started = Timer(_PATIENCE, bar.start)
+    started.daemon = True
+    started.start()
+    try:
+        yield lambda done, expected: bar.update(task, completed=done, total=expected)
+    finally:
+        started.cancel()
+        started.join()
+        bar.stop()
+
+
+def check_picture(path: Path | None) -> None:
+    """Refuse a picture that cannot be written, before the minutes that computing it may take."""
+    if path is not None:
+        from shuffle_plugins.cli.plotting import check_drawable
+
+        check_drawable(path)
+
+
+def picture_written(path: Path | None, *, as_json: bool) -> None:
+    """Tell where the picture is, if one was asked for."""
+    remark(None if path is None else f"Picture written to {path}", as_json=as_json)

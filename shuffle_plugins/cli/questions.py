@@ -1,0 +1,158 @@
+"""What several commands ask: rounds as the options describe them, and what the bounds say of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import typer
+
+from shuffle_plugins import accounting, mechanisms
+from shuffle_plugins.cli import output, tables
+from shuffle_plugins.cli.options import GENERIC
+
+# Whether a blanket depends on the dimension is found by trying these.
+_PROBE_DIMS = (1, 2, 1_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedRounds:
+    """Rounds as the options describe them, apart from ε0 and their number, which some commands solve for.
+
+    Attributes:
+        population: clients there are, n.
+        cohort: reports shuffled together, k; only under full participation it may be left out.
+        sampling: how the cohort is chosen, a value of :class:`~shuffle_plugins.accounting.Sampling`.
+        adversary: who watches, a value of :class:`~shuffle_plugins.accounting.Adversary`.
+        method: how the certified interval composes, ``"pld"`` or ``"rdp"``.
+        mechanism: the randomizer whose own blanket is used, or ``"generic"``.
+        dim: length of a client's vector; needed where the blanket depends on it.
+        local_delta: δ0 of one report, only with the generic blanket.
+    """
+
+    population: int
+    cohort: float | None
+    sampling: str
+    adversary: str
+    method: str
+    mechanism: str = GENERIC
+    dim: int | None = None
+    local_delta: float = 0.0
+
+    @property
+    def composition(self) -> accounting.Method:
+        """``method``, in the accounting's type."""
+        return cast("accounting.Method", self.method)
+
+    def participants(self) -> tuple[int, float]:
+        """(n, k) to account for.
+
+        Under full participation sampling earns nothing: a client hides among the reports of its cohort
+        alone, so a cohort smaller than the population is the whole population of its rounds.
+        """
+        if self.sampling != "full":
+            if self.cohort is None:
+                raise typer.BadParameter(f"--cohort is needed under {self.sampling} sampling")
+            return self.population, self.cohort
+        if self.cohort is None:
+            return self.population, self.population
+        alone = 0 < self.cohort < self.population and float(self.cohort).is_integer()
+        return (int(self.cohort) if alone else self.population), self.cohort
+
+    def blanket_factory(self) -> Callable[[float], accounting.Blanket] | None:
+        """The mechanism's blanket as a function of ε0; nothing for the generic one."""
+        if self.mechanism == GENERIC:
+            return None
+        if self.local_delta > 0:
+            raise typer.BadParameter("--local-delta is for --mechanism generic")
+        return self._own_blanket
+
+    def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
+        name, dim = self.mechanism, self.dim
+        if dim is not None:
+            own = mechanisms.blanket(name, local_epsilon=local_epsilon, dim=dim)
+            if own.local_epsilon != local_epsilon:
+                raise typer.BadParameter(
+                    f"reports of {name} are (ε0, δ0)-LDP: use --mechanism generic with --local-delta"
+                )
+            return own
+        found = {mechanisms.blanket(name, local_epsilon=local_epsilon, dim=probe) for probe in _PROBE_DIMS}
+        if len(found) > 1:
+            raise typer.BadParameter(f"--dim is needed: the blanket of {name} depends on the dimension")
+        return found.pop()
+
+    def blanket(self, local_epsilon: float) -> accounting.Blanket | None:
+        """The mechanism's blanket at one ε0; nothing for the generic one."""
+        factory = self.blanket_factory()
+        return None if factory is None else factory(local_epsilon)
+
+    def round(self, local_epsilon: float) -> accounting.ShuffleRound:
+        """One such round, for the accountant."""
+        population, cohort = self.participants()
+        return accounting.ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=accounting.Sampling(self.sampling),
+            adversary=accounting.Adversary(self.adversary),
+            mechanism=self.mechanism,
+            blanket=self.blanket(local_epsilon),
+            local_delta=self.local_delta,
+        )
+
+    def compare(self, *, local_epsilon: float, num_steps: int, delta: float) -> accounting.Comparison:
+        """The project's own bounds on that many rounds; ``beside`` of the answer adds published ones."""
+        return accounting.compare(
+            shuffle_round=self.round(local_epsilon),
+            num_steps=num_steps,
+            delta=delta,
+            method=self.composition,
+            published=(),
+        )
+
+
+def show_answer(answer: accounting.Comparison, *, published: Sequence[str], population: int) -> None:
+    """Print the certified interval at once, then the table of all bounds."""
+    output.show(tables.verdict(answer))
+    sys.stdout.flush()
+    with output.progress("published bounds") as progress:
+        answer = answer.beside(published, progress=progress)
+    output.show(tables.bounds_table(answer, width=output.width()))
+    output.remark(only_the_cohort(answer, population=population))
+
+
+def only_the_cohort(answer: accounting.Comparison, *, population: int) -> str | None:
+    """The remark that full participation counts the reports of the cohort, not the whole population."""
+    counted = answer.shuffle_round.population
+    if counted == population:
+        return None
+    return (
+        f"Full participation: sampling earns nothing, so this counts only the {counted:,} reports shuffled "
+        f"together, everybody among them, not the population of {population:,}."
+    )
+
+
+def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
+    """The round, its certified interval and every bound, as plain values."""
+    asked, interval = answer.shuffle_round, answer.interval
+    return {
+        "mechanism": asked.mechanism,
+        "local_epsilon": asked.local_epsilon,
+        "local_delta": asked.local_delta,
+        "population": asked.population,
+        "cohort": asked.cohort,
+        "sampling": str(asked.sampling),
+        "adversary": str(asked.adversary),
+        "rounds": answer.num_steps,
+        "delta": interval.delta,
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "upper_bound": interval.upper_bound,
+        "lower_bound": interval.lower_bound,
+        "neighbouring_relation": interval.neighbouring_relation,
+        "bounds": [
+            {"name": b.name, "kind": b.kind, "epsilon": b.epsilon, "source": b.source} for b in answer.bounds
+        ],
+    }
