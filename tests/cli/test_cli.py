@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -22,6 +21,7 @@ from shuffle_plugins.accounting import (
     comparison,
 )
 from shuffle_plugins.accounting.calibrate import MAX_NUM_STEPS
+from shuffle_plugins.accounting.published import PublishedBound
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
 
@@ -599,14 +599,13 @@ def test_a_failing_command_leaves_no_traceback_in_a_shell() -> None:
 def test_few_published_bounds_are_computed_and_all_on_request(run, monkeypatch) -> None:
     asked = []
 
-    def counted(bound):
-        def epsilon(**question):
-            asked.append(bound.name)
-            return bound.epsilon(**question)
+    epsilon = PublishedBound.epsilon
 
-        return replace(bound, epsilon=epsilon)
+    def counted(self, **question):
+        asked.append(self.name)
+        return epsilon(self, **question)
 
-    monkeypatch.setattr(comparison, "PUBLISHED_BOUNDS", tuple(map(counted, comparison.PUBLISHED_BOUNDS)))
+    monkeypatch.setattr(PublishedBound, "epsilon", counted)
     _, short, _ = run("epsilon", *QUESTION)
     assert sorted(asked) == sorted(comparison.FEW_PUBLISHED)
     assert f"{len(comparison.ALL_PUBLISHED) - len(asked)} more published bounds: --all shows them" in short
