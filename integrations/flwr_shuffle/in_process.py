@@ -1,4 +1,4 @@
-"""A Flower grid whose nodes run in this process, one after another: for tests, studies and large cohorts."""
+"""A Flower grid whose nodes run in this process, one after another: for tests and for many clients."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from flwr.clientapp import ClientApp
 # Flower has no public address for the next four: an error's code, a run, the server's id, and the identity
 # under which a process makes messages.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from flwr_shuffle.wrapped_grid import MessageGrid
+from shuffle_plugins.core import checks
 
 _log = logging.getLogger("flwr")
 
 NodeConfig = Mapping[str, bool | float | int | str]
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(MessageGrid):
     """Nodes that live in this process and answer in turn; each keeps its context from round to round.
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
-    engines send it: as an error with the exception's type and text. Any number of nodes costs nothing until
-    they are asked. A warning that many of them log for the same reason is shown once a round.
+    engines send it: as an error with the exception's type and text. A node costs nothing until it is asked.
+    A warning that many nodes log in a round is shown once.
 
     Args:
         client_app: what every node runs.
@@ -44,7 +46,7 @@ class InProcessGrid(Grid):
         node_config: a node's own configuration, the same for all, or by the node's position 0, 1, ….
             ``partition-id`` and ``num-partitions`` are set beside it, unless it sets them.
         run_config: the run's configuration, as the nodes see it.
-        run_id: of the run.
+        run_id: id of the run.
 
     Raises:
         ValueError: if ``num_nodes`` is not at least one.
@@ -59,40 +61,27 @@ class InProcessGrid(Grid):
         run_config: NodeConfig | None = None,
         run_id: int = 1,
     ) -> None:
-        if type(num_nodes) is not int or num_nodes < 1:
-            raise ValueError(f"num_nodes is a whole number, at least one, got {num_nodes!r}")
         self._client_app = client_app
         self._node_config = node_config or {}
         self._run_config = cast(UserConfig, dict(run_config or {}))
         self._run = Run.create_empty(run_id=run_id)
         first = SUPERLINK_NODE_ID + 1
-        self._nodes = range(first, first + num_nodes)
+        self._nodes = range(first, first + checks.whole("num_nodes", num_nodes))
         self._contexts: dict[int, Context] = {}
         self._waiting: dict[str, Message] = {}
         _identify(run_id)
 
     @property
     def run(self) -> Run:
-        """The run, of which only the id is known."""
+        """The run; only its id is known."""
         return self._run
 
     def set_run(self, run: Run) -> None:
         """Take part in another run. The nodes' contexts stay."""
         self._run = run
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node, as ``flwr.app.Message`` makes it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
     def get_node_ids(self) -> list[int]:
-        """All nodes; the first is at position 0."""
+        """Ids of all nodes; the first is the node at position 0."""
         return list(self._nodes)
 
     def context(self, node_id: int) -> Context:
@@ -116,7 +105,7 @@ class InProcessGrid(Grid):
         return self._contexts[node_id]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have each message answered; the ids are those under which the answers can be pulled.
+        """Have each message answered; the ids are to be given to :meth:`pull_messages`.
 
         Raises:
             ValueError: if a message is for a node that does not exist.
@@ -150,7 +139,7 @@ class InProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         context = self.context(message.metadata.dst_node_id)
-        # What a SuperLink fills in when a message is pushed; it has no public setter.
+        # A SuperLink fills these in when a message is pushed; they have no public setter.
         message.metadata.__dict__.update(
             _run_id=self._run.run_id, _src_node_id=SUPERLINK_NODE_ID, _message_id=uuid.uuid4().hex
         )
@@ -168,7 +157,7 @@ class InProcessGrid(Grid):
 
 
 class _SaidOnce(logging.Filter):
-    """What many nodes say in one round is logged once, whichever node says it."""
+    """Lets a line of the log through once, whichever of the round's nodes logs it first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import flwr_shuffle.client.mod
-import flwr_shuffle.server.strategy
+import flwr_shuffle.server.rounds
 import flwr_shuffle.stages.mix_node
 import flwr_shuffle.stages.mix_stage
 import numpy as np
@@ -83,7 +83,7 @@ POINTS: dict[str, tuple[Any, str, str, str]] = {
     "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled", "open", "open"),
     "the mixer answers": (flwr_shuffle.stages.mix_node, "batch_content", "open", "open"),
     "the server opens reports": (flwr_shuffle.stages.mix_stage, "open_reports", "open", "open"),
-    "the server adds reports": (flwr_shuffle.server.strategy, "valid_sum", "open", "open"),
+    "the server adds reports": (flwr_shuffle.server.rounds, "valid_sum", "open", "open"),
     "the ledger receives": (BudgetLedger, "receive", "open", "received"),
     "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
     "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),

@@ -1,4 +1,4 @@
-"""A model, and what a strategy keeps beside it, as bytes and back; nothing in them is ever executed."""
+"""A model, and what a strategy keeps beside it, as bytes and back; reading them executes no code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -17,16 +17,17 @@ _VERSION = 1
 _HEADER = "header"
 _MODEL, _STATE = "model-", "state-"
 _ARRAY_KEY = "\x00array"
+_NORM, _INNER = "clipping-norm", "inner-strategy"
 _MOMENTS = ("m_t", "v_t", "momentum_vector")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What a run goes on from.
+    """What a run is resumed from.
 
     Attributes:
         arrays: the model.
-        strategy: what the inner strategy keeps between rounds; None if it keeps nothing.
+        strategy: what is kept between rounds, by :func:`strategy_state`; None if that is nothing.
     """
 
     arrays: ArrayRecord
@@ -72,28 +73,37 @@ class ModelState:
             raise ValueError("these bytes are not a checkpoint") from error
 
 
-def strategy_state(strategy: object) -> Any:
-    """What a strategy keeps between rounds: its ``state_dict()``, or the moments of Flower's own optimisers.
+def strategy_state(strategy: object, *, clipping_norm: float | None = None) -> Any:
+    """What a run keeps between rounds beside the model, for :class:`ModelState`.
 
-    None if it offers neither; such a strategy starts afresh when a run is resumed.
+    Args:
+        strategy: the inner strategy. Kept is its ``state_dict()``, or the moments of Flower's own optimisers;
+            None if it has neither, and then it starts afresh when a run is resumed.
+        clipping_norm: a clipping norm that adapts; None keeps nothing of it.
     """
-    if hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict"):
-        return strategy.state_dict()
-    kept = {name: value for name in _MOMENTS if (value := getattr(strategy, name, None)) is not None}
-    return kept or None
+    kept: Any
+    if _has_state_dict(strategy):
+        kept = cast(Any, strategy).state_dict()
+    else:
+        moments = {name: getattr(strategy, name, None) for name in _MOMENTS}
+        kept = {name: value for name, value in moments.items() if value is not None} or None
+    return kept if clipping_norm is None else {_NORM: clipping_norm, _INNER: kept}
 
 
-def restore_strategy(strategy: object, state: Any) -> None:
-    """Give a strategy back what :func:`strategy_state` took from one of its kind.
+def restore_strategy(strategy: object, state: Any) -> float | None:
+    """Give a strategy back what :func:`strategy_state` took from one of its kind; returns the clipping norm.
 
     Raises:
         ValueError: if the strategy is of another kind.
     """
+    norm = None
+    if isinstance(state, dict) and state.keys() == {_NORM, _INNER}:
+        norm, state = float(state[_NORM]), state[_INNER]
     if state is None:
-        return
-    if hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict"):
-        strategy.load_state_dict(state)
-        return
+        return norm
+    if _has_state_dict(strategy):
+        cast(Any, strategy).load_state_dict(state)
+        return norm
     if not isinstance(state, Mapping) or not all(hasattr(strategy, name) for name in state):
         raise ValueError(
             f"the checkpoint was written under another strategy than {type(strategy).__name__}: go on with "
@@ -101,6 +111,11 @@ def restore_strategy(strategy: object, state: Any) -> None:
         )
     for name, value in state.items():
         setattr(strategy, name, value)
+    return norm
+
+
+def _has_state_dict(strategy: object) -> bool:
+    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
 
 
 def _packed(value: Any, held: dict[str, NDArray[Any]]) -> Any:

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from flwr_shuffle.randomizers import Randomizer
 from shuffle_plugins.accounting import FederatedRound
+from shuffle_plugins.core import checks
+
+FEWEST_REPORTS = 2
+"""Fewest reports of any round: one client's report cannot hide among others."""
 
 _KEPT = 0.8  # share of the expected reports without which a round is refused, unless the user says otherwise
-_DEVIATIONS = 4.0
-_FEWEST = 2
+_DEVIATIONS = 4.0  # standard deviations from the mean: a draw is farther off once in 30,000 rounds
 
 
 class ClientSampling(ABC):
-    """How the clients of a round are chosen, and what that makes of its cost."""
+    """How the clients of a round are chosen, and what the round therefore costs."""
 
     @property
     def participation(self) -> float:
@@ -37,9 +40,12 @@ class ClientSampling(ABC):
         """How many reports a round has on average, if nobody drops out."""
 
     def default_minimum(self, population: int) -> int:
-        """Fewest reports of a round worth releasing: 80 % of what a poor draw would bring, at least 2."""
+        """Fewest reports with which a round is released, unless the user says otherwise; at least 2.
+
+        80 % of the number that a round has but once in 30,000 rounds, if nobody drops out.
+        """
         expected = self.expected_reports(population)
-        return max(_FEWEST, math.ceil(_KEPT * (expected - self._deviation(expected))))
+        return max(FEWEST_REPORTS, math.ceil(_KEPT * (expected - self._deviation(expected))))
 
     @abstractmethod
     def accounted(
@@ -55,15 +61,14 @@ class ClientSampling(ABC):
         """What a round cost.
 
         Args:
-            mechanism: of the reports.
-            candidates: connected clients of which the invited were drawn.
-            invited: clients asked.
+            mechanism: that randomised the reports.
+            candidates: connected clients among whom the invited were drawn.
+            invited: clients that were asked.
             answered: clients that sent a report or a dummy.
-            reports: reports shuffled together.
+            reports: reports that were shuffled together.
             honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
         """
 
-    @abstractmethod
     def worst(
         self,
         mechanism: Randomizer,
@@ -73,7 +78,15 @@ class ClientSampling(ABC):
         minimum: int,
         honest_fraction: float = 1.0,
     ) -> FederatedRound:
-        """What a round of at least ``minimum`` reports can cost at most."""
+        """The most that a round of at least ``minimum`` reports can cost: as if nobody else had answered."""
+        return self.accounted(
+            mechanism,
+            candidates=candidates,
+            invited=invited,
+            answered=minimum,
+            reports=minimum,
+            honest_fraction=honest_fraction,
+        )
 
     def planned(
         self,
@@ -84,9 +97,9 @@ class ClientSampling(ABC):
         minimum: int,
         honest_fraction: float = 1.0,
     ) -> FederatedRound:
-        """What a round costs at most but for rare chance: asked of a budget before anything is sent.
+        """The round that the budget is asked about before anything is sent; few rounds cost more.
 
-        A round that came out dearer is asked about again, before it is released.
+        About a round that did cost more the budget is asked again, before its release.
         """
         return self.worst(
             mechanism,
@@ -102,11 +115,12 @@ class ClientSampling(ABC):
         return minimum
 
     def _deviation(self, expected: float) -> float:
+        """How far below its mean the number of reports of a poor draw is."""
         return _DEVIATIONS * math.sqrt(expected)
 
 
 class _ServerDraws(ClientSampling):
-    """Sampling in which the server sees who takes part: it amplifies for an observer of the model alone."""
+    """The server sees who takes part: sampling amplifies only for who observes the model alone."""
 
     def accounted(
         self,
@@ -128,24 +142,6 @@ class _ServerDraws(ClientSampling):
             honest_fraction=honest_fraction,
         )
 
-    def worst(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        minimum: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
-        """What a round of at least ``minimum`` reports can cost at most."""
-        return FederatedRound.drawn(
-            mechanism,
-            candidates=candidates,
-            invited=invited,
-            reports=minimum,
-            honest_fraction=honest_fraction,
-        )
-
 
 @dataclass(frozen=True)
 class FixedSize(_ServerDraws):
@@ -158,8 +154,7 @@ class FixedSize(_ServerDraws):
     cohort: int
 
     def __post_init__(self) -> None:
-        if type(self.cohort) is not int or self.cohort < _FEWEST:
-            raise ValueError(f"cohort is a whole number of clients, at least {_FEWEST}, got {self.cohort!r}")
+        checks.whole("cohort", self.cohort, at_least=FEWEST_REPORTS)
 
     def draw(self, node_ids: Sequence[int]) -> list[int]:
         """A uniform subset of ``cohort`` nodes."""
@@ -186,10 +181,10 @@ class Poisson(_ServerDraws):
     rate: float
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        checks.number("rate", self.rate, above=0, at_most=1)
 
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """Each node with probability ``rate``; none, if chance will."""
+        """Each node with probability ``rate``; this can be no node at all."""
         system = random.SystemRandom()
         drawn = [node for node in node_ids if system.random() < self.rate]
         system.shuffle(drawn)
@@ -214,7 +209,7 @@ class SelfSampling(ClientSampling):
     rate: float
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        checks.number("rate", self.rate, above=0, at_most=1)
 
     @property
     def participation(self) -> float:
@@ -249,21 +244,6 @@ class SelfSampling(ClientSampling):
             mechanism, answered=answered, reports=reports, rate=self.rate, honest_fraction=honest_fraction
         )
 
-    def worst(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        minimum: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
-        """What a round of at least ``minimum`` reports can cost at most: when nobody else answers."""
-        del candidates, invited
-        return FederatedRound.secret(
-            mechanism, answered=minimum, reports=minimum, honest_fraction=honest_fraction
-        )
-
     def planned(
         self,
         mechanism: Randomizer,
@@ -273,27 +253,22 @@ class SelfSampling(ClientSampling):
         minimum: int,
         honest_fraction: float = 1.0,
     ) -> FederatedRound:
-        """The round when a fifth does not answer, and of the rest as many report as hardly ever do.
+        """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
-        The worst is no help here: should nobody but those who report answer, sampling hides nothing.
+        :meth:`worst` is of no use here: if nobody but those who report answers, sampling hides nothing.
         """
-        del candidates
         answered = self.fewest_answers(invited=invited, minimum=minimum)
         expected = self.expected_reports(answered)
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
-        return FederatedRound.secret(
+        return self.accounted(
             mechanism,
+            candidates=candidates,
+            invited=invited,
             answered=answered,
             reports=min(max(reports, minimum), answered),
-            rate=self.rate,
             honest_fraction=honest_fraction,
         )
 
     def fewest_answers(self, *, invited: int, minimum: int) -> int:
-        """Four of five that were invited: dummies are what the reports hide among."""
+        """Four of five that were invited: reports hide among dummies."""
         return max(minimum, math.ceil(_KEPT * invited))
-
-
-def _check_rate(rate: float) -> None:
-    if type(rate) not in (int, float) or not 0 < rate <= 1:
-        raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")

@@ -8,8 +8,8 @@ from typing import get_args
 
 from flwr_shuffle.randomizers import Spec
 from flwr_shuffle.server.sampling import ClientSampling, FixedSize
-from flwr_shuffle.stages.base import InMemoryStage, ShuffleStage
-from flwr_shuffle.stages.summing import SummingStage
+from flwr_shuffle.stages.base import ShuffleStage
+from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms import registry

@@ -1,33 +1,35 @@
-"""What a run's rounds cost: an accountant, and a ledger on disk beside it where there is one."""
+"""What a run's rounds cost, and whether its budget allows another; with a ledger on disk, or in memory."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    FederatedAccountant,
-    FederatedRound,
-    FederatedSpending,
-)
-from shuffle_plugins.ledger.budget import BudgetLedger, Checkpoint
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+from flwr_shuffle.server.settings import Settings
+from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
+from shuffle_plugins.core import rounded
+from shuffle_plugins.ledger import BudgetLedger, Checkpoint
 
 
-class Books:
-    """Every round is written down as it can cost at most before it is sent, and as it did before its release.
+class SpendingRecord:
+    """Records each round at its highest possible cost before it is sent, at its own cost before its release.
 
-    A round that was begun and neither received nor refused stays charged as the dearest it can have been.
+    A round that was begun and neither received nor refused stays charged at its highest possible cost.
 
     Args:
-        accountant: where the rounds of this process are added up; with a ledger it takes over the ledger's.
-        ledger: what survives this process; None keeps the books in memory alone.
+        accountant: adds up the rounds of this process; with a ledger it takes over the ledger's rounds, too.
+        ledger: what outlives this process; None records in memory alone.
+        settings: of the run; the budget is in them.
 
     Raises:
-        ValueError: if both know rounds: they could be the same.
+        ValueError: if both know rounds, which could be the same.
     """
 
-    def __init__(self, accountant: FederatedAccountant, *, ledger: BudgetLedger | None) -> None:
+    def __init__(
+        self, accountant: FederatedAccountant, *, ledger: BudgetLedger | None, settings: Settings
+    ) -> None:
         if ledger is not None and accountant.num_rounds:
             raise ValueError(
                 "the accountant knows rounds already, and so may the ledger: with a ledger give a fresh "
@@ -35,6 +37,7 @@ class Books:
             )
         self._accountant = accountant
         self._ledger = ledger
+        self._settings = settings
         self._open: tuple[bytes, FederatedRound] | None = None
         self._era = ""
         self.reload()
@@ -46,10 +49,15 @@ class Books:
 
     @property
     def where(self) -> str:
-        """What keeps the books, for people."""
+        """Where the rounds are recorded, as text for people."""
         if self._ledger is None:
             return "in memory only, forgotten after this run"
         return f"{self._ledger.path}, model {self._ledger.model!r}"
+
+    @property
+    def durable(self) -> bool:
+        """Whether the record outlives this process."""
+        return self._ledger is not None
 
     def claim(self, *, app: str, layout: str) -> None:
         """Go on with the ledger's budget only if it is of this app and of a model with these arrays.
@@ -59,11 +67,6 @@ class Books:
         """
         if self._ledger is not None:
             self._ledger.claim(app=app, layout=layout)
-
-    @property
-    def durable(self) -> bool:
-        """Whether the books outlive this process."""
-        return self._ledger is not None
 
     def reload(self) -> None:
         """Take over what the ledger knows by now, other processes' rounds included; a run begins.
@@ -77,7 +80,7 @@ class Books:
         self.rename()
 
     def rename(self) -> None:
-        """From here on participants go by new names: each may be any of those that took part before."""
+        """From here on participants have new names: each may be any of those that took part before."""
         self._accountant.rename()
         self._era = secrets.token_hex(8)
 
@@ -85,38 +88,51 @@ class Books:
         """What the ledger saved with its last completed round."""
         return None if self._ledger is None else self._ledger.last_checkpoint()
 
-    def would_exceed(
-        self, federated_round: FederatedRound, *, max_epsilon: float, delta: float, adversary: Adversary
-    ) -> bool:
-        """Whether one more such round would cost more than ``max_epsilon``."""
-        return self._accountant.would_exceed(
-            federated_round, max_epsilon=max_epsilon, delta=delta, adversary=adversary
+    def check_budget(self, federated_round: FederatedRound) -> None:
+        """Let one more such round pass if the budget allows it; without a budget any round passes.
+
+        Raises:
+            PrivacyBudgetExhausted: if ε after it could be more than the budget.
+        """
+        settings = self._settings
+        if settings.max_epsilon is not None and self._accountant.would_exceed(
+            federated_round,
+            max_epsilon=settings.max_epsilon,
+            delta=settings.delta,
+            adversary=settings.adversary,
+        ):
+            raise PrivacyBudgetExhausted(
+                f"another round could take ε against {settings.adversary} over {settings.max_epsilon:g} at "
+                f"δ = {settings.delta:g}; after {self._accountant.num_rounds} rounds: {self}"
+            )
+
+    def spent(self, adversary: Adversary) -> float:
+        """The certified ε of the rounds so far, at the run's δ."""
+        return self._accountant.spent(self._settings.delta, adversary=adversary)
+
+    def __str__(self) -> str:
+        observer, server = (
+            rounded(self.spent(adversary), up=True)
+            for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER)
         )
-
-    def spent(self, delta: float, *, adversary: Adversary) -> float:
-        """The certified ε of the rounds so far, quickly."""
-        return self._accountant.spent(delta, adversary=adversary)
-
-    def spending(self, delta: float) -> FederatedSpending:
-        """What the rounds so far cost, lower bounds included."""
-        return self._accountant.spending(delta)
+        return f"ε ≤ {observer} against an observer, ≤ {server} against the server"
 
     def settle(self) -> None:
-        """Charge a round that was begun and never came to its end; done before another begins."""
+        """Charge a round that was begun and never received or refused; done before another begins."""
         if self._open is not None:
             _, worst = self._open
             self._open = None
             self._accountant.step(worst, participants=None)
 
     def begin(self, token: bytes, *, run: str, server_round: int, worst: FederatedRound) -> None:
-        """Write down a round before anything is sent."""
+        """Record a round at its highest possible cost, before anything is sent."""
         self.settle()
         if self._ledger is not None:
             self._ledger.begin(token=token, run=run, server_round=server_round, worst=worst)
         self._open = (token, worst)
 
     def receive(self, *, actual: FederatedRound, participants: Iterable[str]) -> None:
-        """Write down what the round cost, before anything computed from its reports is released."""
+        """Record what the round under way cost, before anything computed from its reports is released."""
         names = list(participants)
         if self._ledger is not None:
             self._ledger.receive(self._token(), actual=actual, participants=names, era=self._era)
@@ -124,7 +140,12 @@ class Books:
         self._open = None
 
     def refuse(self, *, actual: FederatedRound | None, participants: Iterable[str] | None) -> None:
-        """Write down a round that was thrown away; ``actual`` is None if nobody saw its reports shuffled."""
+        """Record that nothing of the round is released.
+
+        Args:
+            actual: what it cost all the same; None if nobody saw its reports shuffled.
+            participants: who took part, if that is known.
+        """
         names = None if actual is None or participants is None else list(participants)
         if self._ledger is not None:
             self._ledger.refuse(self._token(), actual=actual, participants=names, era=self._era)
@@ -133,7 +154,7 @@ class Books:
         self._open = None
 
     def complete(self, token: bytes, *, checkpoint: bytes | None) -> None:
-        """Save what the round released, and that it is done."""
+        """Save what a round released, and that it is done."""
         if self._ledger is not None:
             self._ledger.complete(token, checkpoint=checkpoint)
 

@@ -1,4 +1,4 @@
-"""Where identity and order end: back ends of the shuffle in a Flower app, behind one interface."""
+"""The interface of a stage: what takes a round's replies and gives back reports without names or order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from flwr_shuffle.messages import Instruction, payload_of, read_plain_payload
-from flwr_shuffle.stages.valid_reports import readable_reports
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.shuffler.base import Shuffler
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
+from flwr_shuffle.messages import Instruction
+from shuffle_plugins.core import Reports
+from shuffle_plugins.shuffler import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,72 +143,3 @@ class ShuffleStage(ABC):
             grid: to reach other nodes, unwrapped.
             timeout: seconds to wait for other nodes; None waits without end.
         """
-
-
-class InMemoryStage(ShuffleStage):
-    """A shuffler in the server's own process: identities end there, and the server must be trusted with them.
-
-    Right for simulations, and for servers that are trusted not to look. Against any other server use the mix
-    node.
-
-    Args:
-        shuffler: what shuffles.
-    """
-
-    def __init__(self, shuffler: Shuffler) -> None:
-        if not isinstance(shuffler, Shuffler):
-            raise ValueError(f"shuffler must be a Shuffler, got {shuffler!r}")
-        self._shuffler = shuffler
-
-    @property
-    def trust(self) -> str:
-        """One sentence: who must be trusted for the shuffle to be one."""
-        return self._shuffler.trust
-
-    @property
-    def minimum(self) -> int:
-        """Fewest reports that the shuffler accepts."""
-        return self._shuffler.minimum
-
-    def collect(
-        self,
-        replies: Sequence[Message],
-        *,
-        instruction: Instruction,
-        dim: int,
-        grid: Grid,
-        timeout: float | None,
-    ) -> Anonymous:
-        """Shuffle the unsealed reports; see :meth:`ShuffleStage.collect`."""
-        del grid, timeout
-        answers = [reply for reply in replies if not reply.has_error()]
-        participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
-        size = instruction.mechanism.report_bytes(dim=dim)
-        encoded = []
-        dummies = unreadable = 0
-        for reply in answers:
-            try:
-                report = read_plain_payload(payload_of(reply), size=size)
-            except ValueError:
-                unreadable += 1
-                continue
-            if report is not None:
-                encoded.append(report)
-            elif instruction.participation < 1:
-                dummies += 1
-        batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=dim)
-        answered = len(batches) + dummies
-        unreadable += damaged
-        try:
-            if len(batches) < self.needed.reports or answered < self.needed.answered:
-                raise BatchRefused(Refusal.UNDER_MINIMUM)
-            reports = self._shuffler.shuffle(batches)
-        except BatchRefused as refused:
-            return Anonymous(
-                reports=None,
-                answered=answered,
-                participants=participants,
-                unreadable=unreadable,
-                refusal=refused.code,
-            )
-        return Anonymous(reports=reports, answered=answered, participants=participants, unreadable=unreadable)

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-# Flower has no public address for these three.
+# Flower has no public address for these two.
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
 from flwr_shuffle.stages.base import Anonymous, ShuffleStage
 from flwr_shuffle.updates import Layout
+from flwr_shuffle.wrapped_grid import WrappedGrid
 
 _log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
@@ -54,7 +53,7 @@ class AnonymousReply(Message):
         self.errors = Counter(errors or {})
 
 
-class ShuffleGrid(Grid):
+class ShuffleGrid(WrappedGrid):
     """Another grid, whose replies to rounds with a shuffle instruction come back without names or order.
 
     It hides from all code above it who sent what: from the strategy, its logs and its metrics. It does not
@@ -69,7 +68,7 @@ class ShuffleGrid(Grid):
     def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
         if not isinstance(stage, ShuffleStage):
             raise ValueError(f"stage must be a ShuffleStage, got {stage!r}")
-        self._grid = grid
+        super().__init__(grid)
         self._stage = stage
 
     @property
@@ -85,38 +84,13 @@ class ShuffleGrid(Grid):
         """
         self._stage.open(self._grid)
 
-    def set_run(self, run: Run) -> None:
-        """Passed on."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The other grid's."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node, as ``flwr.app.Message`` makes it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
     def get_node_ids(self) -> list[int]:
-        """The connected clients: all nodes but those of the stage."""
+        """Ids of the connected clients: of all nodes but those that the stage excludes."""
         excluded = self._stage.excluded_nodes
         return [node for node in self._grid.get_node_ids() if node not in excluded]
 
-    def get_nodes(self) -> list[NodeInfo]:
-        """The connected clients: all nodes but those of the stage."""
-        excluded = self._stage.excluded_nodes
-        return [node for node in self._grid.get_nodes() if node.node_id not in excluded]
-
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Passed on.
+        """Push messages that are not to be shuffled by the other grid.
 
         Raises:
             ValueError: if a message bears a shuffle instruction: its reply could be pulled with its sender's
@@ -128,11 +102,7 @@ class ShuffleGrid(Grid):
                 "a round that is to be shuffled cannot be pushed and pulled message by message: that would "
                 "give each reply with its sender's name. Use send_and_receive"
             )
-        return self._grid.push_messages(pushed)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Passed on."""
-        return self._grid.pull_messages(message_ids)
+        return super().push_messages(pushed)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -145,7 +115,7 @@ class ShuffleGrid(Grid):
         """
         sent = list(messages)
         if not any(_is_shuffled(message) for message in sent):
-            return self._grid.send_and_receive(sent, timeout=timeout)
+            return super().send_and_receive(sent, timeout=timeout)
         instruction, dim = _common(sent)
         invited = {message.metadata.dst_node_id for message in sent}
         if len(invited) != len(sent):

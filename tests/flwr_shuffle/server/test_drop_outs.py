@@ -34,8 +34,8 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from flwr_shuffle import FixedSize, SelfSampling
 from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.stages.base import InMemoryStage
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.stages.in_memory import InMemoryStage
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 

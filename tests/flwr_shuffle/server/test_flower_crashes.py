@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid
-from flwr_shuffle.server import checkpoints, strategy
+from flwr_shuffle.server import checkpoints, rounds, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 
@@ -45,7 +45,7 @@ POINTS = [
     (ShuffleGrid, "send_and_receive"),
     (InProcessGrid, "send_and_receive"),
     (InMemoryStage, "collect"),
-    (strategy, "valid_sum"),
+    (rounds, "valid_sum"),
     (FixedSize, "accounted"),
     (BudgetLedger, "receive"),
     (FederatedAccountant, "step"),

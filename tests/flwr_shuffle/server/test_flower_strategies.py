@@ -14,7 +14,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg, FedXgbBagging, Krum, Result, Strategy
 from flwr_shuffle import FixedSize, ShuffleGrid
 from flwr_shuffle.in_process import InProcessGrid
-from flwr_shuffle.server.connecting import _simulated, connected
+from flwr_shuffle.server.cohort import connected, is_simulation
 from strategy_harness import CLIENTS, MODEL, client_app, grid_of, numpy_of, record, shuffled
 
 REFUSED = {
@@ -302,7 +302,7 @@ def test_nodes_of_flowers_own_simulation_are_recognised():
 
     factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
     _register_nodes(2, factory)
-    assert _simulated(factory.state().get_node_info())
+    assert is_simulation(factory.state().get_node_info())
 
 
 def test_a_strategy_in_a_simulation_of_two_stops_in_seconds():

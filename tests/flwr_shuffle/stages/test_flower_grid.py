@@ -8,9 +8,9 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr_shuffle import InMemoryStage, ShuffleStage
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, plain_payload
-from flwr_shuffle.stages.base import InMemoryStage, ShuffleStage
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from scipy.stats import chisquare

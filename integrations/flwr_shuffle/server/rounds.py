@@ -1,0 +1,356 @@
+"""A run's rounds, one at a time: the cohort drawn, the budget asked, the cost recorded, reports added up."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, Message, MessageType
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+from flwr_shuffle.clipping import PLAIN, UpdateTerms
+from flwr_shuffle.evaluation import Metric, PrivateEvaluation
+from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.randomizers import Randomizer, Spec
+from flwr_shuffle.server.cohort import connected
+from flwr_shuffle.server.run_log import log_outlook
+from flwr_shuffle.server.settings import Settings
+from flwr_shuffle.server.spending_record import SpendingRecord
+from flwr_shuffle.server.wrapped_strategy import model_of
+from flwr_shuffle.stages.base import Anonymous, Needed, Total
+from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
+from flwr_shuffle.stages.valid_reports import valid_sum
+from flwr_shuffle.updates import Layout
+from shuffle_plugins.accounting import Adversary, FederatedRound
+from shuffle_plugins.shuffler import TOKEN_BYTES
+
+_log = logging.getLogger("flwr")
+
+_ENOUGH_ERRORS = 20  # in a row: if half of all clients took part, one run in a million would come to that
+
+
+class ClientsRefused(RuntimeError):
+    """One client after another refused to take part, or failed; the text says why, as far as clients say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRound:
+    """A round that was sent.
+
+    Attributes:
+        token: of the round.
+        server_round: its number, rounds of earlier runs of the model included.
+        arrays: the model that was sent.
+        arrays_key: key of the model's record.
+        layout: of the model.
+        metrics: what clients were asked to measure; empty in training.
+        terms: how clients prepare their updates.
+        mechanism: that randomises the reports.
+        candidates: clients that were connected.
+        invited: clients that were asked.
+        worst: the highest cost that it can have.
+        checked: the round that the budget was asked about.
+    """
+
+    token: bytes
+    server_round: int
+    arrays: ArrayRecord
+    arrays_key: str
+    layout: Layout
+    metrics: tuple[Metric, ...]
+    terms: UpdateTerms
+    mechanism: Randomizer
+    candidates: int
+    invited: int
+    worst: FederatedRound
+    checked: FederatedRound
+
+    @property
+    def step(self) -> str:
+        """Name of the method of Flower's that aggregates it, for the log."""
+        return "aggregate_evaluate" if self.metrics else "aggregate_train"
+
+
+class Rounds:
+    """Draws, begins and receives a run's rounds; each is recorded before it is sent, and before its release.
+
+    Args:
+        settings: of the run.
+        record: where the rounds' costs are recorded.
+    """
+
+    def __init__(self, settings: Settings, *, record: SpendingRecord) -> None:
+        self._settings = settings
+        self._record = record
+        self._sent: SentRound | None = None
+        self._run = ""
+        self._seen: frozenset[int] = frozenset()
+        self._errors: Counter[str] = Counter()
+        self._invited = self._answered = 0
+        self._planned = 1
+        self._logged: tuple[int, int, int] | None = None
+
+    def start(self, *, num_rounds: int) -> None:
+        """A run of so many rounds begins; its nodes are others than those of an earlier run."""
+        self._planned = max(1, num_rounds)
+        self._seen = frozenset()
+
+    def draw(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
+        """How many clients are connected, and which of them are invited; None if these are too few.
+
+        Args:
+            grid: a :class:`ShuffleGrid` with the run's stage.
+            step: name of the method of Flower's that asks, for the log.
+
+        Raises:
+            ValueError: if it is another grid.
+            TimeoutError: if too few clients connect in time.
+        """
+        settings = self._settings
+        if not isinstance(grid, ShuffleGrid) or grid.stage is not settings.stage:
+            raise ValueError(
+                "a shuffled round needs a ShuffleGrid with this strategy's stage: call start(), or wrap the "
+                "grid yourself"
+            )
+        self._sent = None
+        self._record.settle()
+        grid.open()
+        candidates = connected(
+            grid,
+            needed=settings.population,
+            timeout=settings.connect_timeout,
+            poll_interval=settings.poll_interval,
+        )
+        self._note_connected(candidates)
+        cohort = settings.sampling.draw(candidates)
+        _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
+        needed = settings.fewest_reports
+        if len(cohort) < needed:
+            _log.warning("%s: %d clients drawn, %d needed; left out", step, len(cohort), needed)
+            return None
+        self._run = str(grid.run.run_id)
+        return len(candidates), cohort
+
+    def begin(
+        self,
+        messages: list[Message],
+        *,
+        server_round: int,
+        candidates: int,
+        terms: UpdateTerms = PLAIN,
+        evaluation: PrivateEvaluation | None = None,
+    ) -> None:
+        """Ask the budget, put the instruction into the messages, and record the round before they are sent.
+
+        Args:
+            messages: one to each client of the cohort.
+            server_round: number of the round.
+            candidates: clients that were connected.
+            terms: how clients prepare their updates, in training.
+            evaluation: what clients are asked to measure; None in training.
+
+        Raises:
+            PrivacyBudgetExhausted: if the round could cost more than is left; nothing is recorded then.
+        """
+        settings, invited = self._settings, len(messages)
+        kind = MessageType.TRAIN if evaluation is None else MessageType.EVALUATE
+        key, arrays = model_of(messages, kind=kind)
+        layout = Layout.of(arrays)
+        metrics = () if evaluation is None else evaluation.ranges
+        spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
+        mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
+        minimum, share = settings.fewest_reports, settings.honest_fraction
+        drawn = {"candidates": candidates, "invited": invited, "minimum": minimum}
+        worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
+        checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
+        self._record.check_budget(checked)
+        if evaluation is None:
+            self._log_outlook(mechanism, invited)
+        settings.stage.require(self._needed(invited))
+        instruction = Instruction(
+            token=secrets.token_bytes(TOKEN_BYTES),
+            run=self._run,
+            server_round=server_round,
+            mechanism=spec,
+            participation=settings.sampling.participation,
+            analyzer_key=settings.stage.analyzer_key,
+            minimum=minimum,
+            metrics=metrics,
+            update=terms,
+        )
+        record = instruction.to_record()
+        for message in messages:
+            message.content[RECORD_KEY] = record
+        self._record.begin(instruction.token, run=instruction.run, server_round=server_round, worst=worst)
+        self._sent = SentRound(
+            token=instruction.token,
+            server_round=server_round,
+            arrays=arrays,
+            arrays_key=key,
+            layout=layout,
+            metrics=metrics,
+            terms=terms,
+            mechanism=mechanism,
+            candidates=candidates,
+            invited=invited,
+            worst=worst,
+            checked=checked,
+        )
+
+    def receive(self, replies: Iterable[Message]) -> tuple[SentRound, Total] | None:
+        """The round that was sent, with the sum of its reports, once its cost is recorded.
+
+        None if nothing is to be released.
+
+        Raises:
+            ValueError: if these are not the replies to the round, or hold no reports at all.
+            ClientsRefused: if client after client answered by an error.
+            PrivacyBudgetExhausted: if the round cost more than expected, and more than the budget allows.
+        """
+        received = list(replies)
+        sent, self._sent = self._sent, None
+        if sent is None:
+            if received:
+                raise ValueError("replies to a round that this strategy did not begin")
+            return None
+        reply = _anonymous_reply(received, sent)
+        anonymous = reply.anonymous
+        self._invited += sent.invited
+        self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
+        total = _summed(anonymous, sent.mechanism)
+        invalid = 0 if total is None else anonymous.count - total.reports
+        self._answered -= invalid
+        if total is not None and (dropped := anonymous.unreadable + invalid):
+            _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
+        if total is None or total.reports == 0:
+            self._refuse(anonymous, sent, reply.errors)
+            return None
+        actual = self._settings.sampling.accounted(
+            sent.mechanism,
+            candidates=self._candidates(sent, total.reports),
+            invited=sent.invited,
+            answered=anonymous.answered - invalid,
+            reports=total.reports if sent.metrics else self._settings.charged_reports(total.reports),
+            honest_fraction=self._settings.honest_fraction,
+        )
+        needed = self._settings.fewest_reports
+        if total.reports < needed:
+            self._record.refuse(actual=actual, participants=anonymous.participants)
+            _log.warning("%s: %d reports, %d needed; not released", sent.step, total.reports, needed)
+            return None
+        self._check_again(actual, sent.checked, anonymous)
+        self._record.receive(actual=actual, participants=anonymous.participants)
+        self._errors.clear()
+        return sent, total
+
+    def _note_connected(self, candidates: Iterable[int]) -> None:
+        """Count participation anew if a node has joined: it may be one that took part and was restarted.
+
+        To Flower a SuperNode without a key of its own is another node after a restart, and the old one counts
+        as connected for a while.
+        """
+        joined = frozenset(candidates) - self._seen
+        if joined and self._seen:
+            _log.info(
+                "%d nodes joined. They may be clients that took part before and were restarted: from here on "
+                "ε against the server counts every client as any of those before",
+                len(joined),
+            )
+            self._record.rename()
+        self._seen |= joined
+
+    def _log_outlook(self, mechanism: Randomizer, invited: int) -> None:
+        """Once, and again if the model, the number of rounds, or a cohort's order of magnitude changes."""
+        reports = invited * self._settings.sampling.participation
+        case = (mechanism.dim, self._planned, round(math.log2(reports)))
+        if case != self._logged:
+            log_outlook(mechanism, reports=reports, num_rounds=self._planned)
+        self._logged = case
+
+    def _needed(self, invited: int) -> Needed:
+        """Without how many reports and answers nobody may see the reports.
+
+        Where the budget is held against who sees them, as many as the budget was asked about.
+        """
+        settings, reports = self._settings, self._settings.fewest_reports
+        if settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER:
+            return Needed(reports=reports, answered=reports)
+        answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
+        return Needed(reports=reports, answered=answered)
+
+    def _candidates(self, sent: SentRound, reports: int) -> int:
+        """Candidates of the round, less those that do not seem to answer at all.
+
+        Rounds are released if many answered. Were that chance, their number would be right; if some clients
+        never answer, the others hide among themselves. So a round is not taken to have had more clients
+        willing to answer than all rounds of the run have on average, those that were refused included.
+        """
+        willing = sent.candidates * self._answered // self._invited
+        return min(sent.candidates, max(sent.invited, willing * sent.invited // reports))
+
+    def _check_again(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
+        """Ask the budget about a round that may have cost more than the one it was asked about before."""
+        if (
+            actual.observer.sampling_rate <= checked.observer.sampling_rate
+            and actual.reports >= checked.reports
+        ):
+            return
+        try:
+            self._record.check_budget(actual)
+        except PrivacyBudgetExhausted:
+            self._record.refuse(actual=actual, participants=anonymous.participants)
+            raise
+
+    def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
+        """Record that nobody saw these reports shuffled, unless a mixer's answer may have been lost.
+
+        Raises:
+            ValueError: if enough clients for a round answered, and no answer was a report: that is an app
+                without the mod. Fewer are drop-outs, lest a few nodes could stop a run.
+            ClientsRefused: if all connected clients, or the last 20 that were asked, answered by errors.
+        """
+        lost = anonymous.refusal is not None and not anonymous.refusal.conclusive
+        self._record.refuse(actual=sent.worst if lost else None, participants=None)
+        reason = anonymous.refusal or "no report in it"
+        _log.warning("%s: the batch was refused (%s); nothing is released", sent.step, reason)
+        if anonymous.participants:
+            self._errors.clear()
+        else:
+            self._errors.update(errors)
+        if self._errors.total() >= min(sent.candidates, _ENOUGH_ERRORS):
+            reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
+            raise ClientsRefused(
+                f"of {self._errors.total()} clients asked last, up to round {sent.server_round}, not one "
+                f"took part:\n{reasons}"
+            )
+        answered = len(anonymous.participants)
+        if answered >= self._settings.fewest_reports and anonymous.unreadable == answered:
+            raise ValueError(
+                f"none of {answered} replies holds a report of the round: is a ShuffleMod "
+                "the first of the client app's mods? What came instead was not randomised, and is with this "
+                "server now"
+            )
+
+
+def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply:
+    if len(received) != 1 or not isinstance(received[0], AnonymousReply):
+        raise ValueError("these replies were not shuffled: send the messages by the ShuffleGrid they are for")
+    if received[0].token != sent.token:
+        raise ValueError("this reply is to another round")
+    return received[0]
+
+
+def _summed(anonymous: Anonymous, mechanism: Randomizer) -> Total | None:
+    """The sum of the valid reports; None if the batch was refused or no report came."""
+    if anonymous.refusal is not None or anonymous.count == 0:
+        return None
+    if anonymous.total is not None:
+        return anonymous.total
+    assert anonymous.reports is not None
+    found, count = valid_sum(mechanism, anonymous.reports)
+    return Total(sum=found, reports=count)

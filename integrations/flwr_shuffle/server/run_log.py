@@ -1,0 +1,106 @@
+"""What a run's log says: what protects the clients, what was spent, how strong the noise is."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Literal
+
+from flwr_shuffle.evaluation import PrivateEvaluation
+from flwr_shuffle.randomizers import Randomizer
+from flwr_shuffle.server.sampling import SelfSampling
+from flwr_shuffle.server.settings import Settings
+from flwr_shuffle.server.spending_record import SpendingRecord
+from shuffle_plugins.planning import ExpectedNoise, expected_noise
+from shuffle_plugins.protocols.sum_reports import SumReports
+
+_log = logging.getLogger("flwr")
+
+
+def log_summary(
+    settings: Settings,
+    record: SpendingRecord,
+    *,
+    clipping_norm: float,
+    evaluation: PrivateEvaluation | Literal["raw"] | None,
+    one_reply: bool,
+) -> None:
+    """Log what protects the clients of a run, and what was spent.
+
+    Args:
+        settings: of the run.
+        record: of what its rounds cost.
+        clipping_norm: of the coming round.
+        evaluation: what clients are asked about a model.
+        one_reply: whether the inner strategy is known to work with one reply.
+    """
+    budget = "none"
+    if settings.max_epsilon is not None:
+        budget = f"ε ≤ {settings.max_epsilon:g} against {settings.adversary}"
+    lines = [
+        f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}",
+        f"Clipping norm: {clipping_norm:g}",
+        f"Sampling: {settings.sampling} of at least {settings.population} clients",
+        f"Fewest reports: {settings.fewest_reports}",
+        f"Assumed honest: {settings.honest_fraction:.0%} of the clients",
+        f"Budget: {budget}, δ = {settings.delta:g}, replace-one neighbours",
+        f"Recorded: {record.where}",
+    ]
+    if rounds := record.accountant.num_rounds:
+        lines.append(f"Spent: {record} ({rounds} rounds)")
+    if settings.delta > 1 / settings.population:
+        lines.append("δ is above 1/population: it allows that one client's data is shown as it is")
+    if evaluation == "raw":
+        lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
+    elif evaluation is None:
+        lines.append("Evaluation: clients are asked nothing (evaluation=None)")
+    if not one_reply:
+        lines.append("The inner strategy's own aggregate_train gets one reply, the mean of all reports")
+    if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
+        lines.append("Participation is open to this process: only a mix node hides it from the server")
+    _log.info("\t├──> Shuffle-model differential privacy:")
+    for line in lines:
+        _log.info("\t│\t├── %s", line)
+    _log.info("\t│\t└── Trust: %s", settings.stage.trust)
+
+
+def log_outlook(mechanism: Randomizer, *, reports: float, num_rounds: int) -> None:
+    """Log how a round's noise compares with the largest mean that clipping allows, and warn if noise wins.
+
+    Noise wins if the noise of all rounds together is expected to be longer than the sum of all means, even if
+    every update were as long as clipping allows and all of them had one direction. Then the model moves more
+    by noise than by training, however it is trained.
+
+    Args:
+        mechanism: built for the model.
+        reports: how many are expected in one round.
+        num_rounds: of the whole run.
+    """
+    vectors = mechanism.protocol if isinstance(mechanism, SumReports) else mechanism
+    outlook = expected_noise(vectors, cohort=reports)
+    over = outlook.signal_to_noise_ratio_over(num_rounds)
+    _log.info(
+        "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that clipping "
+        "allows is %.3g long. Signal to noise: at most %.2g in one round, %.2g over all %d",
+        outlook.noise,
+        reports,
+        f"{outlook.dim:,}",
+        outlook.largest_signal,
+        outlook.signal_to_noise_ratio,
+        over,
+        num_rounds,
+    )
+    if over < 1:
+        _log.warning(
+            "This run will move the model by noise more than by training: signal to noise is at most %.2g "
+            "over all rounds. What would help: about %s reports in each round, for a ratio of 1; or %s",
+            over,
+            f"{_reports_for_one(outlook, over):,.0f}",
+            "; ".join(outlook.remedies()[1:]),
+        )
+
+
+def _reports_for_one(outlook: ExpectedNoise, ratio: float) -> float:
+    """Reports of a round with which the ratio would be 1; a sum would have to be built anew for so many."""
+    more = 1 / ratio if outlook.local_epsilon is None else 1 / ratio**2
+    return math.ceil(outlook.cohort * more)

@@ -1,0 +1,133 @@
+"""Stages in the server's own process: reports are shuffled, or shares of a sum are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_shuffle.messages import Instruction, payload_of, read_plain_payload
+from flwr_shuffle.stages.base import Anonymous, ShuffleStage, Total
+from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
+from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
+
+
+class InMemoryStage(ShuffleStage):
+    """A shuffler in the server's own process: identities end there, and the server must be trusted with them.
+
+    Right for simulations, and for servers that are trusted not to look. Against any other server use the mix
+    node.
+
+    Args:
+        shuffler: what shuffles.
+    """
+
+    def __init__(self, shuffler: Shuffler) -> None:
+        if not isinstance(shuffler, Shuffler):
+            raise ValueError(f"shuffler must be a Shuffler, got {shuffler!r}")
+        self._shuffler = shuffler
+
+    @property
+    def trust(self) -> str:
+        """One sentence: who must be trusted for the shuffle to be one."""
+        return self._shuffler.trust
+
+    @property
+    def minimum(self) -> int:
+        """Fewest reports that the shuffler accepts."""
+        return self._shuffler.minimum
+
+    def collect(
+        self,
+        replies: Sequence[Message],
+        *,
+        instruction: Instruction,
+        dim: int,
+        grid: Grid,
+        timeout: float | None,
+    ) -> Anonymous:
+        """Shuffle the unsealed reports; see :meth:`ShuffleStage.collect`."""
+        del grid, timeout
+        answers = [reply for reply in replies if not reply.has_error()]
+        participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
+        size = instruction.mechanism.report_bytes(dim=dim)
+        encoded = []
+        dummies = unreadable = 0
+        for reply in answers:
+            try:
+                report = read_plain_payload(payload_of(reply), size=size)
+            except ValueError:
+                unreadable += 1
+                continue
+            if report is not None:
+                encoded.append(report)
+            elif instruction.participation < 1:
+                dummies += 1
+        batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=dim)
+        answered = len(batches) + dummies
+        unreadable += damaged
+        try:
+            if len(batches) < self.needed.reports or answered < self.needed.answered:
+                raise BatchRefused(Refusal.UNDER_MINIMUM)
+            reports = self._shuffler.shuffle(batches)
+        except BatchRefused as refused:
+            return Anonymous(
+                reports=None,
+                answered=answered,
+                participants=participants,
+                unreadable=unreadable,
+                refusal=refused.code,
+            )
+        return Anonymous(reports=reports, answered=answered, participants=participants, unreadable=unreadable)
+
+
+class SummingStage(InMemoryStage):
+    """Adds up the clients' counts in the server's own process, and hands on nothing but the sum.
+
+    The sum is all that shuffled messages of a multi-message protocol say. Until it is made, a client's counts
+    protect nobody: this process must be trusted with them, as with a secure aggregation it stands for.
+
+    Args:
+        minimum: fewest reports that are added up, at least 2. The strategy asks for as many as the protocol's
+            noise was made for.
+    """
+
+    def __init__(self, *, minimum: int = 2) -> None:
+        super().__init__(InMemoryShuffler(minimum=minimum))
+
+    @property
+    def trust(self) -> str:
+        """One sentence: who must be trusted for the sum to be all that is seen."""
+        return "this server process adds up the clients' counts and must be trusted with each of them"
+
+    @property
+    def adds_up(self) -> bool:
+        """True."""
+        return True
+
+    def collect(
+        self,
+        replies: Sequence[Message],
+        *,
+        instruction: Instruction,
+        dim: int,
+        grid: Grid,
+        timeout: float | None,
+    ) -> Anonymous:
+        """Add up the counts; see :meth:`ShuffleStage.collect`. Impossible counts are left out."""
+        shuffled = super().collect(replies, instruction=instruction, dim=dim, grid=grid, timeout=timeout)
+        if shuffled.reports is None:
+            return shuffled
+        total, count = valid_sum(instruction.mechanism.build(dim=dim), shuffled.reports)
+        left_out = len(shuffled.reports) - count
+        enough = count >= max(self.minimum, self.needed.reports)
+        return replace(
+            shuffled,
+            reports=None,
+            answered=shuffled.answered - left_out,
+            unreadable=shuffled.unreadable + left_out,
+            total=Total(sum=total, reports=count) if enough else None,
+            refusal=None if enough else Refusal.UNDER_MINIMUM,
+        )

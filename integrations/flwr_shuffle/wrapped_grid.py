@@ -1,0 +1,70 @@
+"""What Flower's grids have in common: making messages, and passing on to another grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flwr.app import Message, RecordDict
+
+# Flower has no public address for these two.
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+
+class MessageGrid(Grid):
+    """A grid whose messages are made as ``flwr.app.Message`` makes them."""
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node, as ``flwr.app.Message`` makes it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+class WrappedGrid(MessageGrid):
+    """Another grid: everything passes as it is, but for what a subclass overrides.
+
+    Args:
+        grid: any Flower grid.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Run) -> None:
+        """Set the other grid's run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The other grid's run."""
+        return self._grid.run
+
+    def get_node_ids(self) -> list[int]:
+        """Ids of the other grid's nodes."""
+        return list(self._grid.get_node_ids())
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """Those nodes of the other grid whose ids :meth:`get_node_ids` gives."""
+        shown = set(self.get_node_ids())
+        return [node for node in self._grid.get_nodes() if node.node_id in shown]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages by the other grid."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull messages from the other grid."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages by the other grid, and wait for the replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
