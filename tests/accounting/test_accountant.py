@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
@@ -85,6 +86,7 @@ def test_bounds_are_ordered(shuffle_round: ShuffleRound, steps: int, delta: floa
     assert accountant.delta(interval.upper).upper <= delta * 1.01 + 1e-9
 
 
+@pytest.mark.slow
 @given(rounds, st.integers(1, 60))
 @settings(max_examples=25, deadline=None)
 def test_more_steps_more_local_epsilon_and_less_delta_cost_more(
@@ -386,7 +388,7 @@ def test_unreachable_targets_end_with_an_explanation() -> None:
         (5.0, 10**3, 10, 10**6, 1e-12),
     ],
 )
-@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@first_fast("sampling", ["without-replacement", "poisson"])
 def test_extremes_stay_ordered_and_finite(local_epsilon, population, cohort, steps, delta, sampling) -> None:
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
@@ -429,7 +431,7 @@ def test_a_blanket_without_its_mechanisms_name_is_refused() -> None:
         {"population": 1_000, "cohort": 100, "sampling": "poisson", "adversary": "server"},
     ],
 )
-@pytest.mark.parametrize("steps", [1, 3])
+@first_fast("steps", [1, 3])
 def test_a_loud_report_is_never_accounted_as_silence(
     local_epsilon: float, scheme: dict[str, object], steps: int
 ) -> None:
@@ -519,6 +521,7 @@ MANY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-12])
 def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked(delta: float) -> None:
     asked, silent = ShuffleAccountant(), ShuffleAccountant()
@@ -556,6 +559,7 @@ def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> N
     assert found.lower < at_once
 
 
+@pytest.mark.slow
 def test_a_question_after_every_round_starts_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transforms taken for all questions, to each round: as many where there are twice the rounds."""
     taken = 0

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.comparison import Comparison, compare
@@ -59,7 +60,7 @@ def test_one_full_round_is_known_as_well_from_the_binary_pair() -> None:
     assert epsilons["stronger clones, numerical"] == pytest.approx(found.interval.upper, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("sampling", "adversary", "population"),
     [
         (Sampling.WITHOUT_REPLACEMENT, Adversary.MODEL_OBSERVER, 20_000),
@@ -190,6 +191,7 @@ def test_own_lines_stand_out_from_published_ones() -> None:
         assert styles[name]["linewidth"] > 2 * thickest
 
 
+@pytest.mark.slow
 def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_ones(tmp_path: Path) -> None:
     target = tmp_path / "epsilon.svg"
     answers = [
@@ -208,7 +210,7 @@ def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_one
     assert "no amplification" not in drawn
 
 
-@pytest.mark.parametrize("width", [60, 80, 110, 160])
+@first_fast("width", [60, 80, 110, 160])
 def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
     answers = [small(10**power) for power in range(7)]
     fitted = printed([bounds_table(answers[2], width=width)], width=width)

@@ -63,6 +63,7 @@ def test_more_rounds_cost_more(shuffle_round: ShuffleRound, steps: int, more: in
     assert upper((shuffle_round, steps)) <= upper((shuffle_round, steps + more)) * (1 + NUMERICAL)
 
 
+@pytest.mark.slow
 @slow
 @given(rounds, st.integers(1, 50), st.floats(1e-10, 1e-2), st.floats(1.5, 100.0))
 def test_less_delta_costs_more(shuffle_round: ShuffleRound, steps: int, delta: float, factor: float) -> None:
@@ -70,6 +71,7 @@ def test_less_delta_costs_more(shuffle_round: ShuffleRound, steps: int, delta: f
     assert lax <= strict * (1 + NUMERICAL)
 
 
+@pytest.mark.slow
 @slow
 @given(
     st.sampled_from([law for law in LAWS if law != "privunit"]),
@@ -89,6 +91,7 @@ def test_louder_reports_cost_more(
     assert soft <= loud * (1 + 5 * NUMERICAL)
 
 
+@pytest.mark.slow
 @slow
 @given(
     st.sampled_from([law for law in LAWS if law != "bit"]),
@@ -107,6 +110,7 @@ def test_larger_cohorts_of_a_population_cost_more(
     assert few <= many * (1 + 5 * NUMERICAL)
 
 
+@pytest.mark.slow
 @slow
 @given(rounds, rounds, rounds, st.integers(1, 20), st.integers(1, 20))
 def test_the_order_of_rounds_does_not_matter(
@@ -116,6 +120,7 @@ def test_the_order_of_rounds_does_not_matter(
     assert upper(*entries) == pytest.approx(upper(*entries[::-1]), rel=1e-6)
 
 
+@pytest.mark.slow
 @slow
 @given(rounds, st.integers(2, 200), st.sampled_from([1e-3, 1e-6, 1e-12]))
 def test_privacy_loss_is_never_looser_than_renyi(
@@ -125,6 +130,7 @@ def test_privacy_loss_is_never_looser_than_renyi(
     assert exact <= orders * (1 + 5 * NUMERICAL)
 
 
+@pytest.mark.slow
 @slow
 @given(rounds, st.integers(1, 200), st.sampled_from([1e-2, 1e-6, 1e-10]))
 def test_bounds_are_ordered_and_capped(shuffle_round: ShuffleRound, steps: int, delta: float) -> None:

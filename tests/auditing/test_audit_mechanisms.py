@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import (
@@ -49,7 +50,7 @@ CASES = [
     if (name in THOROUGHLY or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
 ]
 ROUND_CASES = [
-    (name, dim, kind)
+    pytest.param(name, dim, kind, marks=[] if kind == "full" or name == "binary-rr" else pytest.mark.slow)
     for name, dim in CASES
     for kind in (ROUNDS if name in THOROUGHLY else ("full", "poisson, server"))
 ]
@@ -90,7 +91,7 @@ def test_what_is_certified_withstands_the_attack(name, dim, kind):
 
 
 @pytest.mark.parametrize(("name", "dim"), CASES)
-@pytest.mark.parametrize("local_epsilon", [0.5, 3.0])
+@first_fast("local_epsilon", [0.5, 3.0])
 def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, local_epsilon):
     mechanism = build(name, dim=dim, local_epsilon=local_epsilon)
     result = audit_local(
@@ -106,7 +107,7 @@ def test_reports_withstand_the_attack_at_the_declared_local_epsilon(name, dim, l
 
 
 @pytest.mark.parametrize(("name", "dim"), [("binary-rr", 1), ("linf-coordinate", 4)])
-@pytest.mark.parametrize(
+@first_fast(
     ("fields", "delta", "share"),
     [
         ({"population": 20, "cohort": 20, "sampling": "full"}, 1e-2, 0.85),

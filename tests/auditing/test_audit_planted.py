@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import LikelihoodRatio, audit_local, audit_round
@@ -119,7 +120,7 @@ def test_one_report_gives_a_broken_mechanism_away(mechanism, num_trials):
     assert same.consistent_with(1.0), str(same)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("mechanism", "delta", "clients", "num_trials"),
     [
         (DoubleEpsilon(local_epsilon=1.0), 1e-2, {"cohort": 20}, 8000),
@@ -130,6 +131,7 @@ def test_one_report_gives_a_broken_mechanism_away(mechanism, num_trials):
         (BiasedGenerator(local_epsilon=2.0), 1e-2, {"cohort": 3}, 8000),
     ],
     ids=lambda value: type(value).__name__,
+    fast=2,
 )
 def test_shuffled_rounds_give_a_broken_mechanism_away(mechanism, delta, clients, num_trials):
     shuffle_round, upper = crowd(mechanism, delta=delta, **clients)
@@ -144,6 +146,7 @@ def test_shuffled_rounds_give_a_broken_mechanism_away(mechanism, delta, clients,
     assert result.violates(upper), f"{result}, certified {upper}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [NamesTheClient, RepeatsItsBits])
 def test_what_depends_on_the_batch_shows_when_every_cohort_is_a_call(broken):
     mechanism = broken(local_epsilon=1.5)
@@ -183,6 +186,7 @@ def test_delta_covers_rare_leaks():
     assert covered.consistent_with(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
 def test_sound_mechanisms_are_accused_no_more_often_than_stated(confidence):
     """Binary randomized response spends ε0 exactly: the least excess would be a false alarm."""

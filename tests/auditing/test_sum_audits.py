@@ -17,6 +17,7 @@ def certified(protocol, delta=DELTA):
     return accountant.upper_epsilon(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "protocol",
     [
@@ -37,6 +38,7 @@ def test_the_attack_comes_close_and_stays_below(protocol):
     assert found.neighbouring_relation == "replace-one"
 
 
+@pytest.mark.slow
 def test_too_few_coins_are_found_out():
     honest = VectorSum.calibrated(dim=2, clients=8, epsilon=1.0, delta=DELTA, overhead=0.3)
     short = VectorSum(dim=2, clients=8, levels=honest.levels, coins=honest.coins // 3)

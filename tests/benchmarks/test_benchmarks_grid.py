@@ -56,6 +56,7 @@ def test_the_grid_covers_what_it_promises(modules: Any) -> None:
         assert sum(low <= setting.population <= high for setting in settings) >= 60
 
 
+@pytest.mark.slow
 def test_no_published_bound_is_below_ours_on_a_dozen_settings(modules: Any, cells: list[Any]) -> None:
     _, grid_report, _ = modules
     assert len(cells) == 12

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+from thinning import first_fast
 
 from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
@@ -131,6 +132,7 @@ def test_sampling_schemes(run: Run) -> None:
     assert full["upper"] > 3 * without["upper"]
 
 
+@pytest.mark.slow
 def test_an_epoch_costs_what_a_full_round_costs_at_any_batch_size(run: Run) -> None:
     asked = ["-n", "2000", "-e", "1", "-t", "20", "-d", "1e-5"]
     full = answer(run, "epsilon", *asked, "--sampling", "full")
@@ -150,6 +152,7 @@ def test_an_epoch_costs_what_a_full_round_costs_at_any_batch_size(run: Run) -> N
     assert "--cohort is needed under epoch" in " ".join(err.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_under_full_participation_a_cohort_is_a_population_of_its_own(run: Run) -> None:
     asked = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5", "--sampling", "full"]
     accountant = ShuffleAccountant()
@@ -199,6 +202,7 @@ def test_a_mechanism_has_its_own_bound(run: Run) -> None:
     assert sign["upper"] == pytest.approx(generic["upper"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_compare_answers_every_pair_of_rounds_and_local_epsilon(run: Run) -> None:
     asked = ["-n", "2000", "-k", "200", "-d", "1e-5", "-e", "2,1", "-t", "20,1"]
     found = answer(run, "compare", *asked)
@@ -211,6 +215,7 @@ def test_compare_answers_every_pair_of_rounds_and_local_epsilon(run: Run) -> Non
     assert out.count("blanket pair, PLD") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["epsilon", "compare"])
 def test_plot(run: Run, tmp_path: Path, command: str) -> None:
     target = tmp_path / "epsilon.png"
@@ -266,7 +271,7 @@ def test_calibrate_comes_close_to_the_target_from_below(
     assert f"{solve} = " in out
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("asked", "cap"),
     [
         ("-k 20 -t 1 --target-epsilon 19", "ε0 = 20"),
@@ -285,6 +290,7 @@ def test_calibrate_says_when_it_answers_with_its_own_cap(run: Run, asked: str, c
     assert json.loads(out)["value"] in (LARGEST_SEARCHED_LOCAL_EPSILON, MAX_NUM_STEPS)
 
 
+@pytest.mark.slow
 def test_calibrated_whole_numbers_are_shown_in_full(run: Run) -> None:
     asked = ["-n", "2000", "-k", "1", "-e", "0.01", "--solve", "rounds", "-d", "1e-5"]
     found = answer(run, "calibrate", *asked, "--target-epsilon", "0.2")
@@ -341,6 +347,7 @@ PLANNED = ["-n", "300", "--target-epsilon", "0.5", "-d", "1e-5", "--dim", "8", "
 PLANNED += ["--mechanism", "linf-coordinate"]
 
 
+@pytest.mark.slow
 def test_plan_keeps_its_contract(run: Run) -> None:
     found = answer(run, "plan", *PLANNED)
     assert list(found) == [
@@ -401,6 +408,7 @@ def test_a_plans_row_is_what_epsilon_answers(run: Run) -> None:
     assert (again["lower"], again["upper"]) == (row["lower"], row["upper"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["80", "110"])
 def test_a_plan_is_readable(
     run: Run,
@@ -558,7 +566,7 @@ def test_thousands_are_separated(run: Run) -> None:
     assert not re.search(r"\d{4,}", re.sub(r"\d+\.\d+|\b20\d\d\b", "", out))
 
 
-@pytest.mark.parametrize("extra", [[], ["-t", "1"], ["--sampling", "poisson", "--adversary", "server"]])
+@first_fast("extra", [[], ["-t", "1"], ["--sampling", "poisson", "--adversary", "server"]])
 def test_an_accounting_question_loads_nothing_slow(extra: list[str]) -> None:
     script = (
         "import sys; from shuffle_plugins import cli; "

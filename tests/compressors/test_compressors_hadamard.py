@@ -270,6 +270,7 @@ def test_butterflies_work_in_place():
     assert torch.equal(x, expected)
 
 
+@pytest.mark.slow
 def test_numba_is_loaded_when_first_used_and_not_needed():
     code = (
         "import sys, torch\n"

@@ -25,6 +25,7 @@ def quickstarts():
         sys.path.remove(str(EXAMPLES))
 
 
+@pytest.mark.slow
 def test_numpy(quickstarts):
     """Three means of 100 Laplace reports, each of standard deviation √2 · 2 / ε0 / √100 = 0.071."""
     setting = quickstarts.SETTINGS["numpy"][0]
@@ -34,6 +35,7 @@ def test_numpy(quickstarts):
     assert 0 < row["private"]["epsilon_observer"] < 8
 
 
+@pytest.mark.slow
 def test_sklearn(quickstarts):
     setting = quickstarts.Setting(population=60, cohort=60, rounds=6, clipping_norm=0.3, epsilon=8.0)
     row = quickstarts.measure("sklearn", setting, data_dir=None)

@@ -70,6 +70,7 @@ def test_an_update_that_is_not_finite_is_a_failure(value):
         UpdateTerms(clipping_norm=0.5).prepared(torch.full((DIM,), value), mechanism)
 
 
+@pytest.mark.slow
 def test_the_norm_finds_the_quantile_and_costs_no_epsilon():
     """Updates of length 1 to 20; the norm starts at 1 and should come near their median."""
     lengths = np.linspace(1, 20, 20)
@@ -89,6 +90,7 @@ def test_the_mean_is_of_updates_clipped_to_the_rounds_norm():
     assert strategy.clipping_norm == pytest.approx(1.0, abs=0.05)  # half of them within: it stays
 
 
+@pytest.mark.slow
 def test_a_sum_adapts_too():
     protocol = VectorSum.calibrated(
         dim=DIM + 1, radius=1.0, clients=40, population=40, epsilon=15.0, delta=1e-6, num_steps=20

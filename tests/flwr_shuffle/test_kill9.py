@@ -34,6 +34,8 @@ from shuffle_plugins.shuffler.keys import (
 )
 from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
 
+pytestmark = pytest.mark.process
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc")
 
 

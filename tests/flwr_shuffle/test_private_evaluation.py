@@ -181,6 +181,7 @@ def test_clients_that_fail_are_told_of_by_a_randomised_number() -> None:
     assert result.evaluate_metrics_clientapp[1]["failed-rounds"] == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.slow
 def test_evaluation_only_every_few_rounds_and_at_rates_of_their_own() -> None:
     asked = PrivateEvaluation(metrics=METRICS, local_epsilon=2.0, every=2)
     strategy = shuffled(

@@ -12,6 +12,8 @@ from ledger_rounds import KILL_POINTS, train
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
+pytestmark = pytest.mark.process
+
 DELTA = 1e-5
 FATAL = 3
 

@@ -39,6 +39,7 @@ print(held - before, peak() - held)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no account of peak memory here")
 @pytest.mark.parametrize("call", ["sum", "randomize_sum"])
 @pytest.mark.parametrize("name", ["laplace", "discrete-gaussian", "privunit-g"])

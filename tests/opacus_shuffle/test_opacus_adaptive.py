@@ -14,6 +14,7 @@ import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import AdaptiveGradientClipping, PrivacyEngine, ShufflePrivacyError, summation
 from opacus_shuffle.summation import LocalSetting, LongerSummation, PairSummation, SumSetting, setting
+from thinning import first_fast
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -121,7 +122,7 @@ def test_a_pair_of_reports_costs_local_epsilon_and_no_more(local_epsilon: float)
     assert built.round.mechanism == "generic"
 
 
-@pytest.mark.parametrize("value", [0.5, -2.5])
+@first_fast("value", [0.5, -2.5])
 def test_a_pair_is_drawn_by_the_law_that_is_accounted_for(value: float) -> None:
     built, coins, draws = pair(2.0, unclipped_num_std=10.0), SeededRandomness(3), 1500
     seen = Counter(
@@ -207,7 +208,7 @@ def test_noise_of_a_longer_sum_is_that_of_theorem_1_of_andrew_et_al() -> None:
 # ---- where the radius goes ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("options", "quantile", "start"),
     [
         ({"randomizer": "privunit", "local_epsilon": 4.0}, 0.5, 0.1),
@@ -337,7 +338,7 @@ def test_calibration_counts_the_pair_as_any_randomizer_at_its_epsilon() -> None:
     assert 0.99 < engine.get_epsilon(1e-5) <= 1.0
 
 
-@pytest.mark.parametrize("randomizer", ["vector-sum", "multi-message"])
+@first_fast("randomizer", ["vector-sum", "multi-message"])
 def test_calibrated_sums_stay_within_the_target(randomizer: str) -> None:
     engine, module, optimizer, loader = private(
         randomizer=randomizer, target_epsilon=4.0, target_delta=1e-5, num_steps=8

@@ -207,6 +207,7 @@ def test_a_target_that_was_dropped_is_told(make_private: Any, train: Any, tmp_pa
         same.load_checkpoint(path=tmp_path / "c.pt", module=module, optimizer=optimizer)
 
 
+@pytest.mark.slow
 def test_the_page_on_resuming_does_what_it_says(dataset: Any, make_model: Any, tmp_path: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "opacus.md").read_text()
     section = page.split("## Resume")[1]

@@ -21,6 +21,7 @@ from opacus_shuffle import (
     ShufflePrivacyError,
 )
 from opacus_shuffle.deliveries import DeliveredTensors, StaleInputs
+from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -341,7 +342,7 @@ LOADERS = [
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 @pytest.mark.parametrize("options", LOADERS, ids=lambda options: "-".join(options) or "plain")
-@pytest.mark.parametrize(("sampling", "physical"), [("without-replacement", None), ("poisson", 1)])
+@first_fast(("sampling", "physical"), [("without-replacement", None), ("poisson", 1)])
 def test_ordinary_training_works_with_every_loader(
     options: dict[str, Any], sampling: str, physical: int | None
 ) -> None:
@@ -568,7 +569,7 @@ def test_a_record_that_cannot_be_read_ends_the_iteration(num_workers: int) -> No
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("persistent_workers", [False, True])
+@first_fast("persistent_workers", [False, True])
 def test_a_second_iterator_ends_the_first(num_workers: int, persistent_workers: bool) -> None:
     options = {"num_workers": num_workers, "persistent_workers": persistent_workers and num_workers > 0}
     engine, module, optimizer, loader = tiny(batch_size=2, **options)

@@ -27,6 +27,8 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
 from shuffle_plugins.randomness import SeededRandomness
 
+pytestmark = pytest.mark.process
+
 WORLD = 2
 N, K = 40, 9
 DIM = 6 * 3 + 3

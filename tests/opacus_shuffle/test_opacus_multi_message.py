@@ -84,6 +84,7 @@ def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
     assert all(bool(p.isfinite().all()) for p in module.parameters())
 
 
+@pytest.mark.slow
 def test_the_released_noise_is_the_protocols(private_sum: Any) -> None:
     squares: list[float] = []
     for _ in range(200):

@@ -34,6 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return execute
 
 
+@pytest.mark.slow
 def test_lightning(run: Any) -> None:
     pytest.importorskip("lightning")
     names = run("With Lightning")
@@ -42,6 +43,7 @@ def test_lightning(run: Any) -> None:
     assert names["accuracy"] > 0.6  # 0.1 is chance
 
 
+@pytest.mark.slow
 def test_lightning_cannot_train_on_another_loader(run: Any) -> None:
     """The loader that the engine was given draws otherwise than is accounted for."""
     lightning = pytest.importorskip("lightning")
@@ -53,6 +55,7 @@ def test_lightning_cannot_train_on_another_loader(run: Any) -> None:
         trainer.fit(names["LitClassifier"](names["model"], names["optimizer"]), names["plain_loader"])
 
 
+@pytest.mark.slow
 def test_transformers(run: Any) -> None:
     pytest.importorskip("transformers")
     names = run("With Transformers")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
 
@@ -53,12 +54,13 @@ def test_the_scripts_are_plain_opacus_before_they_are_changed(tmp_path: Path) ->
     assert type(result["engine"]).__module__.startswith("opacus.")
 
 
-@pytest.mark.parametrize("changes", [LOCAL, ONE_SIGN, SUM], ids=["privunit", "one sign", "vector-sum"])
+@first_fast("changes", [LOCAL, ONE_SIGN, SUM], ids=["privunit", "one sign", "vector-sum"], fast=2)
 def test_mnist(changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     result = run("mnist.py", changes, tmp_path, "--epochs", "1", "--batch-size", "300")
     check(result, rounds=5, population=1500, cohort=300, delta=1e-5)
 
 
+@pytest.mark.slow
 def test_mnist_learns_by_a_sum(tmp_path: Path) -> None:
     arguments = ["--epochs", "8", "--batch-size", "300", "--sigma", "2.0", "--lr", "1.0"]
     result = run("mnist.py", SUM, tmp_path, *arguments)
@@ -66,6 +68,7 @@ def test_mnist_learns_by_a_sum(tmp_path: Path) -> None:
     assert result["accuracy"] > 0.5  # 0.1 is chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "no_op"])
 @pytest.mark.parametrize("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
 def test_cifar10_in_every_mode(mode: str, changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
@@ -75,20 +78,22 @@ def test_cifar10_in_every_mode(mode: str, changes: tuple[tuple[str, str], ...], 
     check(result, rounds=4, population=800, cohort=200, delta=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
 def test_cifar10_with_one_threshold_per_layer(changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     result = run("cifar10.py", changes, tmp_path, "--epochs", "1", "--clip_per_layer")
     check(result, rounds=4, population=800, cohort=200, delta=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
 def test_imdb_with_workers(changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     result = run("imdb.py", changes, tmp_path, "--epochs", "1", "--workers", "2")
     check(result, rounds=15, population=1000, cohort=64, delta=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn"])
-@pytest.mark.parametrize("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
+@first_fast("mode", ["lstm", "gru", "rnn"])
+@first_fast("changes", [LOCAL, SUM], ids=["privunit", "vector-sum"])
 def test_char_lstm(mode: str, changes: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     result = run("char_lstm.py", changes, tmp_path, "--epochs", "1", "--mode", mode)
     check(result, rounds=8, population=800, cohort=100, delta=8e-5)

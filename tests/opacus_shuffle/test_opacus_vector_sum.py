@@ -24,6 +24,7 @@ from opacus_shuffle import (
     SubsampledShufflePLDAccountant,
     SubsampledShuffleRDPAccountant,
 )
+from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -329,6 +330,7 @@ def test_noise_schedulers_of_opacus_change_the_noise_and_every_round_is_counted_
     assert alone[0].get_epsilon(1e-3) > 1.3 * alone[1].get_epsilon(1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise_multiplier", [0.56, 0.8, 1.1])
 def test_noise_as_opacus_users_choose_it_has_an_epsilon(
     private_sum: Any, train: Any, noise_multiplier: float
@@ -359,7 +361,7 @@ def test_noise_that_no_round_can_be_certified_with_is_refused_before_training(
     assert optimizer.noise_multiplier == 3.0
 
 
-@pytest.mark.parametrize("target", [15.0, 50.0])
+@first_fast("target", [15.0, 50.0])
 def test_a_large_target_is_used(make_model: Any, dataset: Any, target: float) -> None:
     engine = PrivacyEngine(accountant="subsampled_shuffle_rdp")
     with warnings.catch_warnings():
@@ -462,6 +464,7 @@ def test_the_missing_number_of_the_default_randomizer(make_model: Any, dataset: 
         )
 
 
+@pytest.mark.slow
 def test_a_target_takes_few_looks_at_the_accountant(
     make_model: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

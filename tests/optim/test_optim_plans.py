@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from thinning import first_fast
 from torch import nn
 
 from shuffle_plugins.accounting import ShuffleAccountant
@@ -72,7 +73,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "method", "model"), CASES, ids=[f"{m}-{g}" for _, m, g in CASES])
+@first_fast(("problem", "method", "model"), CASES, ids=[f"{m}-{g}" for _, m, g in CASES], fast=5)
 def test_every_method_learns_within_its_budget(problem, method, model):
     data = blobs()
     plan = method.plan(problem, population=600, model=model, **BUDGET)
@@ -262,6 +263,7 @@ def test_excess_loss_follows_the_rate_of_accelerated_descent(bench):
     assert all(point["excess"] < point["bound"] for point in points)
 
 
+@pytest.mark.slow
 def test_methods_rank_as_predicted_and_all_beat_the_local_model(bench):
     excess = {}
     for title in ("local SGD", "P_SGD", "P_AGD", "P_GD"):
@@ -270,6 +272,7 @@ def test_methods_rank_as_predicted_and_all_beat_the_local_model(bench):
     assert excess["P_GD"] < excess["P_AGD"] < excess["P_SGD"] < excess["local SGD"]
 
 
+@pytest.mark.slow
 def test_simulated_steps_are_those_of_the_protocol(bench):
     """The benchmark's shortcut against a real run, of clients, coins and all."""
     instance = bench.Instance(dim=24, smooth=True)

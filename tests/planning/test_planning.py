@@ -52,6 +52,7 @@ def recomputed(row: PlanRow, found: Plan) -> ShuffleAccountant:
 # -- the answer ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
     for name, cohort, num_steps in itertools.product(("privunit", "linf-coordinate"), (7, 250, N), (1, 1000)):
         level = calibrate_local_epsilon(
@@ -552,6 +553,7 @@ def test_exact_reports_have_no_noise_to_warn_of() -> None:
 # -- the search of a large grid ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
     few, whole = (
         planned(population=3000, num_steps=(1, 10, 100), whole_grid=all_of_it) for all_of_it in (False, True)
@@ -567,6 +569,7 @@ def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
             assert row.local_epsilon == pytest.approx(told[row.cohort, row.num_steps], rel=2 * PRECISION)
 
 
+@pytest.mark.slow
 def test_a_combination_takes_few_certified_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     bound = ShuffleAccountant.upper_epsilon

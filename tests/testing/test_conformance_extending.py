@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -73,6 +74,7 @@ def test_it_conforms(package, blocks, capsys):
     assert spent[1.5] == pytest.approx(1.5, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_its_tests_pass_in_a_process_of_their_own(installed, blocks, tmp_path):
     (tmp_path / "test_mine.py").write_text(blocks["python"][4].replace("(1, 2, 7, 20)", "(3,)"))
     run = subprocess.run(
@@ -87,7 +89,7 @@ def test_its_tests_pass_in_a_process_of_their_own(installed, blocks, tmp_path):
     assert re.search(r"\d+ passed", run.stdout)
 
 
-@pytest.mark.parametrize("options", [[], ["--dim", "20", "--local-epsilon", "4"]])
+@first_fast("options", [[], ["--dim", "20", "--local-epsilon", "4"]])
 def test_the_command_line_lists_it(installed, options):
     listed = subprocess.run(
         [sys.executable, "-m", "shuffle_plugins", "mechanisms", *options],

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core.reports import Field, Reports
@@ -60,7 +61,7 @@ class LouderCapInSecret(LouderCap):
         return sound.log_likelihood(reports, x)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("broken", "dim", "check"),
     [
         (Louder, 1, "keeps local epsilon"),
@@ -69,6 +70,7 @@ class LouderCapInSecret(LouderCap):
         (LouderCap, 7, "keeps local epsilon"),
         (LouderCapInSecret, 7, "sampler follows its law"),
     ],
+    fast=3,
 )
 def test_five_per_cent_too_much_epsilon(broken, dim, check):
     assert check in caught(broken, dims=(dim,), samples=50_000)
@@ -95,7 +97,7 @@ class BiasedSum(LInfCoordinate):
         return 1.03 * super().randomize_sum(x, randomness=randomness, clip=clip)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("broken", "dim", "local_epsilon", "check"),
     [
         (Biased, 1, 1.5, "is unbiased"),
@@ -103,6 +105,7 @@ class BiasedSum(LInfCoordinate):
         (BiasedCap, 7, 1.5, "is unbiased"),
         (BiasedSum, 1, 6.0, "sums like its reports"),
     ],
+    fast=2,
 )
 def test_three_per_cent_bias(broken, dim, local_epsilon, check):
     assert check in caught(broken, dims=(dim,), local_epsilons=(local_epsilon,), samples=50_000)
@@ -116,7 +119,7 @@ def misstated(base, factor):
 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
-@pytest.mark.parametrize(("base", "dim"), [(BinaryRandomizedResponse, 1), (LInfCoordinate, 7), (PrivUnit, 7)])
+@first_fast(("base", "dim"), [(BinaryRandomizedResponse, 1), (LInfCoordinate, 7), (PrivUnit, 7)])
 def test_a_variance_formula_off_by_five_per_cent(base, dim, factor):
     assert "has the declared variance" in caught(misstated(base, factor), dims=(dim,), samples=50_000)
 
@@ -490,6 +493,7 @@ def test_the_report_of_a_broken_mechanism_shows_numbers():
     assert "DOES NOT CONFORM" in str(report)
 
 
+@pytest.mark.slow
 def test_the_seed_decides():
     def measured(seed):
         report = check_mechanism(PrivUnit, dims=(3,), seed=seed, samples=2000, **ONE)

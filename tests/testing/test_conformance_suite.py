@@ -65,6 +65,7 @@ def test_build_must_be_defined(pytester):
     result.stdout.fnmatch_lines(["*define build()*"])
 
 
+@pytest.mark.slow
 def test_pytest_is_imported_only_where_the_class_is():
     program = (
         "import sys, shuffle_plugins.testing as t\n"

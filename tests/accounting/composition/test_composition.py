@@ -93,6 +93,7 @@ def test_small_compositions_bracket_the_product_of_outcomes(steps: int) -> None:
         assert above == pytest.approx(exact, rel=0.01, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_composition_agrees_with_dp_accounting() -> None:
     """Row 3 of the reference table by another library's transform, on the exact profile."""
     steps, delta, cell = 1200, 1e-5, 4e-4

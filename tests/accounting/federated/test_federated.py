@@ -239,6 +239,7 @@ def test_a_round_is_made_of_views_of_one_round() -> None:
 # -- histories --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> None:
@@ -353,6 +354,7 @@ def varying(rounds: int, *, secret: bool = False, seed: int = 3) -> list[Federat
     return [drawn(min(count, 120), candidates=1200, invited=120) for count in counts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [False, True])
 def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> None:
     accountant, names = FederatedAccountant(), people(120)
@@ -374,6 +376,7 @@ def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> 
                 assert upper * (1 - 1e-3) <= shown[adversary] <= upper * 1.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", list(Adversary))
 def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
     budget = {Adversary.MODEL_OBSERVER: 1.2, Adversary.SERVER: 12.0, Adversary.LOCAL: 60.0}[adversary]

@@ -88,6 +88,7 @@ def test_nobody_samples_itself_into_a_sum() -> None:
         FederatedRound.secret(a_sum(20), answered=40, reports=20)
 
 
+@pytest.mark.slow
 def test_reports_of_counts_are_checked() -> None:
     mechanism = a_sum(20)
     reports = mechanism.randomize(torch.zeros(3, 20))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
@@ -78,8 +79,8 @@ def bit_round(local_epsilon: float, **fields: object) -> ShuffleRound:
 
 
 @pytest.mark.parametrize("local_epsilon", [0.1, 0.5, 1.5, 3.0, 8.0, 15.0])
-@pytest.mark.parametrize(
-    ("population", "cohort"), [(1, 1), (2, 2), (4, 4), (5, 3), (9, 5), (7, 1), (16, 15), (25, 25)]
+@first_fast(
+    ("population", "cohort"), [(1, 1), (2, 2), (4, 4), (5, 3), (9, 5), (7, 1), (16, 15), (25, 25)], fast=5
 )
 def test_every_dataset_is_dominated(local_epsilon: float, population: int, cohort: int) -> None:
     accountant = accountant_of(bit_round(local_epsilon, population=population, cohort=cohort))
@@ -95,7 +96,7 @@ def test_every_dataset_is_dominated(local_epsilon: float, population: int, cohor
 
 
 @pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize(("population", "rate"), [(4, 0.5), (8, 0.25), (12, 0.9)])
+@first_fast(("population", "rate"), [(4, 0.5), (8, 0.25), (12, 0.9)], fast=2)
 def test_every_dataset_is_dominated_under_poisson_sampling(
     local_epsilon: float, population: int, rate: float
 ) -> None:
@@ -124,7 +125,7 @@ def test_inputs_between_the_ends_leak_less() -> None:
         assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= accountant.delta(epsilon).upper
 
 
-@pytest.mark.parametrize("cohort", [10**4, 10**6, 10**7])
+@first_fast("cohort", [10**4, 10**6, 10**7], fast=2)
 def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
     local_epsilon = 1.0
     pair = BitPair(
@@ -142,7 +143,7 @@ def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
         assert delta == pytest.approx(limit, rel=0.01 * (1 + z**2) / 2 + 3 * (1 + z**3) / math.sqrt(cohort))
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("local_epsilon", "population", "cohort", "steps", "delta"),
     [
         (2.0, 10**6, 10**3, 10**5, 1e-8),
@@ -152,6 +153,7 @@ def test_large_rounds_approach_the_gaussian_limit(cohort: int) -> None:
         (1.0, 10**6, 10**5, 1_000, 1e-8),
         (0.5, 10**9, 10**8, 10**4, 1e-10),
     ],
+    fast=5,
 )
 def test_the_interval_is_two_per_cent_wide(
     local_epsilon: float, population: int, cohort: int, steps: int, delta: float
@@ -167,7 +169,7 @@ def test_the_interval_is_two_per_cent_wide(
 
 @pytest.mark.parametrize("scheme", ["without-replacement", "poisson"])
 @pytest.mark.parametrize("local_epsilon", [0.2, 2.0, 7.0, 19.9, 20.1, 60.0, 400.0])
-@pytest.mark.parametrize(("population", "cohort"), [(1, 1), (30, 3), (300, 40)])
+@first_fast(("population", "cohort"), [(1, 1), (30, 3), (300, 40)], fast=2)
 def test_counting_is_never_looser_than_the_blanket(
     scheme: str, local_epsilon: float, population: int, cohort: int
 ) -> None:
@@ -177,6 +179,7 @@ def test_counting_is_never_looser_than_the_blanket(
     assert ours <= theirs * (1 + 1e-3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     local_epsilon=st.floats(0.05, 6.0),

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -172,7 +173,7 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
             assert hockey_stick(p, q, share * local_epsilon) <= bound + VIOLATION
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("local_epsilon", "population", "delta", "expected"),
     [
         (0.5, 10**4, 1e-6, 0.0204015),
@@ -182,6 +183,7 @@ def test_inputs_may_follow_from_earlier_reports_of_the_round(
         (1.0, 10**6, 1e-8, 0.0061255),
         (4.0, 10**6, 1e-8, 0.0641969),
     ],
+    fast=5,
 )
 def test_clones_pair_has_the_values_of_an_independent_evaluator(
     local_epsilon: float, population: int, delta: float, expected: float

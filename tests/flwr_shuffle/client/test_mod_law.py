@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr_shuffle.updates import Layout
 from mod_harness import Arrays, adding, counts, record, released
 from scipy import stats
+from thinning import first_fast
 from torch import nn
 
 from shuffle_plugins.core.reports import Reports
@@ -87,7 +88,7 @@ def _released(case: str, spec: MechanismSpec, *, clients: int = CLIENTS) -> tupl
     return _update(arrays, train), reports
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("case", "name"),
     [
         ("linear", "linf-block"),
@@ -100,6 +101,7 @@ def _released(case: str, spec: MechanismSpec, *, clients: int = CLIENTS) -> tupl
         ("batch-norm", "linf-block"),
         ("batch-norm", "l1-hadamard"),
     ],
+    fast=3,
 )
 def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
     spec = MechanismSpec(name=name, local_epsilon=2.5)
@@ -113,6 +115,7 @@ def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
     assert stats.chisquare(observed, CLIENTS * without_update).pvalue < SURE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["0-d", "batch-norm", "integers"])
 @pytest.mark.parametrize("name", ["privunit", "laplace"])
 def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str, name: str) -> None:
@@ -130,7 +133,7 @@ def test_released_reports_are_unbiased_and_as_noisy_as_they_should_be(case: str,
     assert abs(float(squares.mean()) - expected) < 6 * float(squares.std()) / math.sqrt(300)
 
 
-@pytest.mark.parametrize(("case", "name"), [("0-d", "binary-rr"), ("linear", "linf-block")])
+@first_fast(("case", "name"), [("0-d", "binary-rr"), ("linear", "linf-block")])
 def test_no_odds_move_by_more_than_local_epsilon(case: str, name: str) -> None:
     """Two clients with opposite data, on every outcome; the odds come near enough to the limit to tell."""
     spec = MechanismSpec(name=name, local_epsilon=1.5)

@@ -19,6 +19,8 @@ from mod_harness import GENEROUS, adding, app, ask, grid_of, instruction, questi
 
 from shuffle_plugins.mechanisms.spec import MechanismSpec
 
+pytestmark = pytest.mark.process
+
 MODEL = {"w": np.zeros(64, np.float32)}
 LARGE = {"w": np.zeros(50_000, np.float32)}
 PRIVUNIT = MechanismSpec(name="privunit", local_epsilon=2.0)

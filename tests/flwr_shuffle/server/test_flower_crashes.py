@@ -9,6 +9,7 @@ from flwr_shuffle import FixedSize, InMemoryStage, InProcessGrid, ShuffleGrid
 from flwr_shuffle.server import checkpoints, rounds, strategy
 from flwr_shuffle.updates import Layout
 from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
@@ -102,7 +103,7 @@ def books(path):
         return ledger.rounds(), np.array(spent), ledger.last_checkpoint()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@first_fast("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])
 def test_a_run_cut_off_goes_on(owner, name, after, tmp_path, monkeypatch):
     Releasing.released = []

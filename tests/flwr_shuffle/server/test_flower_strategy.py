@@ -515,6 +515,7 @@ def test_the_budget_ends_the_run_before_it_is_exceeded(adversary, tmp_path):
     assert np.abs(moved(strategy.arrays)).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", [Adversary.MODEL_OBSERVER, Adversary.SERVER])
 def test_secret_participation_makes_a_budget_last(adversary):
     options = {"randomizer": "linf-block", "local_epsilon": 1.0, "clipping_norm": 1.0, "population": 200}

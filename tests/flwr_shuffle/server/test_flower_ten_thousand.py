@@ -1,6 +1,7 @@
 """Ten thousand clients in one process, a thousand reports a round."""
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
@@ -34,6 +35,7 @@ def app():
     return client_app
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients(tmp_path):
     grid = InProcessGrid(app(), num_nodes=POPULATION)
     model = ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})

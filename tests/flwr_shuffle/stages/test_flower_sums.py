@@ -115,6 +115,7 @@ def test_what_is_released_has_the_protocols_law() -> None:
     assert 1 - 4.5 * spread < ratio < 1 + rounding + 4.5 * spread
 
 
+@pytest.mark.slow
 def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
     """Every client has the same vector: the mean's error is all noise, and no more than its bound."""
     dim, rounds = 30, 40

@@ -134,6 +134,7 @@ def zeros() -> ArrayRecord:
     return ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
 
 
+@pytest.mark.slow
 def test_a_run_learns_behind_the_mix_node(grid: WatchedGrid) -> None:
     strategy = strategy_of(grid, FixedSize(CLIENTS), randomizer="laplace", local_epsilon=100.0)
     result = strategy.start(grid, zeros(), num_rounds=12)
@@ -164,6 +165,7 @@ def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> Non
     assert spent.server.upper < 0.9 * seen.spent(strategy.settings.delta, adversary=Adversary.SERVER)
 
 
+@pytest.mark.slow
 def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGrid) -> None:
     """Every bit of an envelope, its place among the answers and the time it took, given the secret coin."""
     strategy = strategy_of(grid, SelfSampling(0.5))

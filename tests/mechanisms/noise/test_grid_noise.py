@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
+from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import Reports, Rows
@@ -34,7 +35,7 @@ def codes(mechanism, values):
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("bits", [8, 12])
+@first_fast("bits", [8, 12])
 def test_scalar_laplace_spends_epsilon_exactly(epsilon, bits):
     mechanism = get("discrete-laplace", local_epsilon=epsilon, dim=1, radius=0.7, bits=bits)
     law, xs = on_a_line(mechanism, 97)

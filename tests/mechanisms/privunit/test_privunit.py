@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import special, stats
+from thinning import first_fast
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.core.reports import Field, Reports
@@ -150,7 +151,7 @@ def statistics_of(sums, rows):
     return found
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("make", "chunk"),
     [(generic_rows, 4), (generic_rows, 6), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
 )
@@ -166,6 +167,7 @@ def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
             assert stats.ks_2samp(sample.numpy(), shortcut[name].numpy()).pvalue > P_VALUE, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ROWS)
 def test_the_shortcut_has_the_exact_mean_and_covariance(make):
     rows = make()

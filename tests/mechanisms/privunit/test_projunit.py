@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.blanket import Form
 from shuffle_plugins.core import Reports, Rows
@@ -30,7 +31,7 @@ def matrices(folding):
 
 
 @pytest.mark.parametrize(("dim", "size"), SHAPES)
-@pytest.mark.parametrize("seed", [0, 5])
+@first_fast("seed", [0, 5])
 def test_projections_average_to_the_identity_exactly(dim, size, seed):
     folding = Folding(dim=dim, size=size, seed=seed)
     w = matrices(folding)
@@ -128,6 +129,7 @@ def test_expectation_is_what_reports_average_to_where_clipping_bites():
     assert float(((means.mean(dim=0) - expected) / spread).abs().max()) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "size"), [(1024, 64), (300, 64), (5000, 1000)])
 @pytest.mark.parametrize("epsilon", [1e-4, 1.5, 6.0])
 def test_variance_is_the_formula(dim, size, epsilon):

@@ -52,6 +52,7 @@ def test_public_indices_shorten_reports_which_cannot_be_shuffled(name, options):
     private.shuffle_round(population=1000, cohort=100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), PUBLIC)
 def test_public_estimates_are_unbiased_over_the_seed_and_have_the_same_error(name, options):
     x = torch.zeros(1, 6, dtype=torch.float64)

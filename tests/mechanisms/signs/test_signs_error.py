@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, budgets, plane_weights
@@ -67,7 +68,7 @@ def test_worst_variance_is_attained(constants):
 
 
 @pytest.mark.parametrize("constants", ["exact", "thesis"])
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0, 9.0, 30.0])
+@first_fast("epsilon", [0.01, 1.0, 4.0, 9.0, 30.0])
 @pytest.mark.parametrize("dim", [1, 3, 40, 13_706])
 def test_the_default_plan_is_the_best(epsilon, dim, constants):
     options = {"local_epsilon": epsilon, "dim": dim, "constants": constants}
@@ -191,7 +192,7 @@ def test_blanket_by_name_is_the_mechanisms_own(name, epsilon, dim):
     assert own.differing <= 1 / (math.exp(epsilon) + 1) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("name", "options"),
     [
         ("sampled-bits", {}),
@@ -204,6 +205,7 @@ def test_blanket_by_name_is_the_mechanisms_own(name, epsilon, dim):
         ("sqkr", {}),
         ("l2-block", {}),
     ],
+    fast=3,
 )
 def test_the_error_of_a_mean_is_the_formula(name, options):
     dim, clients, rounds = 300, 64, 400

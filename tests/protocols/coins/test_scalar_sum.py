@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
+from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import ScalarSum
@@ -31,7 +32,7 @@ def law_of_view(protocol, numbers):
     return law
 
 
-@pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 40), (4, 3, 30)])
+@first_fast(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 40), (4, 3, 30)], fast=2)
 def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, levels, coins):
     protocol = ScalarSum(clients=clients, levels=levels, coins=coins, upper=2.0)
     accountant = ShuffleAccountant()
@@ -113,6 +114,7 @@ def test_epsilons_that_delta_has_no_room_for_are_refused_at_once(epsilon, remedy
     assert ScalarSum.calibrated(clients=100, epsilon=15.0, delta=1e-6).coins >= 1
 
 
+@pytest.mark.slow
 def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
     # 1e6 steps leave about half of δ for the noise.
     epsilon, delta, steps = 3.0, 1e-8, 10**6

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 import pytest
+from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover
 from shuffle_plugins.protocols import VectorSum
 
 
-@pytest.mark.parametrize("noise", [0.4, 4.0, 17.0, 300.0])
+@first_fast("noise", [0.4, 4.0, 17.0, 300.0], fast=3)
 @pytest.mark.parametrize(("dim", "clients"), [(10, 50), (6_130, 4_096)])
 def test_it_protects_as_the_gaussian_and_costs_little_more(noise: float, dim: int, clients: int) -> None:
     protocol = VectorSum.with_noise(dim=dim, clients=clients, noise_multiplier=noise, radius=0.3)

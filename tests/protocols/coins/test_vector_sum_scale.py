@@ -44,6 +44,7 @@ def test_noise_as_drawn_is_nearly_the_gaussian_mechanisms(dim, clients):
     assert paper.noise_variance >= 40 * measured
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_million_clients_fits_in_little_memory():
     found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     kilobytes = int(found.stdout)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.core.reports import Field, Reports
@@ -67,7 +68,7 @@ def test_no_neighbouring_datasets_leak_more_than_certified(oracle, categories, c
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
-@pytest.mark.parametrize("categories", [2, 7])
+@first_fast("categories", [2, 7])
 def test_estimates_are_unbiased_with_the_predicted_error(oracle, categories):
     clients, trials = 60, 500
     protocol = FrequencyEstimation(
@@ -91,6 +92,7 @@ def test_estimates_are_unbiased_with_the_predicted_error(oracle, categories):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["k-rr", "hadamard-response", "local-hashing"])
 def test_intervals_hold_as_often_as_they_say(oracle):
     categories, clients, trials = 6, 400, 300
@@ -124,6 +126,7 @@ def test_calibration_meets_the_target_and_leaves_nothing():
     assert protocol.messages_per_client == 1
 
 
+@pytest.mark.slow
 def test_the_best_oracle_is_the_best_of_all():
     size = {"categories": 8, "clients": 400, "epsilon": 1.0, "delta": 1e-5}
     best = FrequencyEstimation.calibrated(**size)

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, ShuffleAccountant
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
@@ -238,9 +239,10 @@ def test_shares_are_uniform_and_the_extremes_do_not_wrap():
         assert float(protocol.randomize_sum(torch.full((4, 1), number))) == pytest.approx(4 * number)
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("clients", "options"),
     [(100, {}), (5_000, {}), (1_000, {"honest_fraction": 0.5}), (500, {"num_steps": 5, "population": 5_000})],
+    fast=3,
 )
 def test_calibration_meets_the_target_with_the_noise_of_a_trusted_server(clients, options):
     protocol = SplitSum.calibrated(clients=clients, epsilon=1.0, delta=1e-6, **options)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from thinning import first_fast
 from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
@@ -51,7 +52,7 @@ SUMS: list[tuple[TaggedSum, Callable[[int, int], Tensor]]] = [
 # ---- what it computes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("protocol", "data"), SUMS)
+@first_fast(("protocol", "data"), SUMS)
 def test_estimates_are_unbiased_and_vary_as_predicted(
     protocol: TaggedSum, data: Callable[[int, int], Tensor]
 ) -> None:
@@ -68,6 +69,7 @@ def test_estimates_are_unbiased_and_vary_as_predicted(
     assert float(each.mean()) > 0.5 * protocol.worst_variance
 
 
+@pytest.mark.slow
 def test_the_variance_of_binary_vectors_is_the_same_for_all_and_exact() -> None:
     protocol = BinarySum(dim=5, clients=40, budget=6.0, samples=2)
     source = SeededRandomness(6)
@@ -152,7 +154,7 @@ def test_planes_share_the_budget_so_that_shuffled_variance_is_least() -> None:
     assert told_and_lost(tuple(0.3 * share / sum(printed) for share in printed)) > 1.08
 
 
-@pytest.mark.parametrize(
+@first_fast(
     ("kind", "dim", "sensitivity", "most"),
     [
         (BinarySum, 300, math.sqrt(300), 1.03),
