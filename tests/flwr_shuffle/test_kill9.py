@@ -98,7 +98,9 @@ class Books:
             self.rounds = ledger.rounds()
             accountant = ledger.accountant()
             self.saved = ledger.last_checkpoint()
-        self.spent = np.array([accountant.spent(DELTA, adversary=adversary) for adversary in Adversary])
+        self.spent = np.array(
+            [accountant.charged_epsilon(DELTA, adversary=adversary) for adversary in Adversary]
+        )
         self.client_reports = []
         for i in range(CLIENTS):
             with ClientLedger(folder / f"client-{i}.db") as client:
@@ -208,7 +210,7 @@ def spent_in(path: Path) -> tuple[list, np.ndarray]:
     with BudgetLedger(path, model="model") as ledger:
         accountant = ledger.accountant()
         return ledger.rounds(), np.array(
-            [accountant.spent(1e-3, adversary=adversary) for adversary in Adversary]
+            [accountant.charged_epsilon(1e-3, adversary=adversary) for adversary in Adversary]
         )
 
 

@@ -534,7 +534,7 @@ def spending(accountant: FederatedAccountant, *, delta: float = DELTA) -> dict[s
         "local_epsilon": found.local_epsilon,
         "rounds": found.num_rounds,
         "worst": found.worst_client_rounds,
-        "spent": {_ASKED[each]: accountant.spent(delta, adversary=each) for each in Adversary},
+        "spent": {_ASKED[each]: accountant.charged_epsilon(delta, adversary=each) for each in Adversary},
     }
 
 
@@ -578,7 +578,7 @@ def federated_growing(adversary: Adversary) -> dict[str, Any]:
         if accountant.would_exceed(one, max_epsilon=2.5, delta=DELTA, adversary=adversary):
             break
         accountant.step(one, participants=_people(95, first=10 * index))
-        spent.append(accountant.spent(DELTA, adversary=adversary))
+        spent.append(accountant.charged_epsilon(DELTA, adversary=adversary))
     return {"rounds": accountant.num_rounds, "spent": spent}
 
 

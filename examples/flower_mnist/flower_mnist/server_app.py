@@ -47,7 +47,10 @@ def main(grid: Grid, context: Context) -> None:
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
         accuracy = task.accuracy(model, test)
-        spent = {adversary: strategy.accountant.spent(delta, adversary=adversary) for adversary in Adversary}
+        spent = {
+            adversary: strategy.accountant.charged_epsilon(delta, adversary=adversary)
+            for adversary in Adversary
+        }
         print(
             f"round {server_round}: accuracy {accuracy:.1%}, certified ε at δ = {delta:g}: "
             f"{spent[Adversary.MODEL_OBSERVER]:.3f} against an observer of the model, "

@@ -228,7 +228,7 @@ class ShuffleStrategy(Strategy):
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε against the one the budget is held against."""
-        return self.accountant.spent(delta, adversary=self._settings.adversary)
+        return self.accountant.charged_epsilon(delta, adversary=self._settings.adversary)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """The certified ε against the one the budget is held against, in Flower's own form."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self, get_args
@@ -22,23 +22,28 @@ from shuffle_plugins.accounting.federated.cohorts import (
     fewer_sizes,
 )
 from shuffle_plugins.accounting.federated.participation import (
+    Participation,
     RecordedRound,
-    _Participation,
     distinct_participants,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, frozen
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Sampling
+from shuffle_plugins.accounting.terms import (
+    NEIGHBOURING_RELATION,
+    Adversary,
+    Method,
+    Sampling,
+    round_adversary,
+)
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 2
-_MOST_SIZES, _FEW_SIZES = 32, 12
-_LONG, _ROUNDS_PER_SPARE = 50, 200
-_LEAST_AHEAD = 16
-_MOST_FOUND = 8
-_TOLERANCE = 1e-9
-
+_MOST_SIZES, _FEW_SIZES = 32, 12  # sizes of cohorts composed for an interval, and for the quick number
+_LONG, _ROUNDS_PER_SPARE = 50, 200  # rounds from which rounds to come are counted already; one for so many
+_LEAST_AHEAD = 16  # rounds to come that a question about a budget begins with
+_MOST_FOUND = 8  # composed histories that are remembered
+_TOLERANCE = 1e-9  # relative, of a sum of ε0 that should be equal to the budget
 
 _AMPLIFIED = (Adversary.MODEL_OBSERVER, Adversary.SERVER)
 
@@ -80,6 +85,33 @@ class _Certificate:
         return replace(self, left=self.left - 1)
 
 
+@dataclass(slots=True)
+class _Answers:
+    """What was found out for one adversary and one δ.
+
+    A server asks before and after every round, and composing a long history takes a second. So an answer is
+    found for some rounds to come as well, and holds until those are recorded.
+
+    Attributes:
+        certified: what the history costs.
+        allowed: a budget that the history and some rounds to come do not exceed.
+        asked: a size that costs at least as much as every one asked about lately.
+        ahead: rounds to come for which the last question about a budget was answered.
+        shown: the largest ε that was given out, so that ε never falls while rounds are recorded.
+    """
+
+    certified: _Certificate | None = None
+    allowed: _Certificate | None = None
+    asked: Cohort | None = None
+    ahead: int = _LEAST_AHEAD
+    shown: float = 0.0
+
+    def record(self, cohort: Cohort) -> None:
+        """Keep what still holds once one more round is recorded."""
+        self.certified = self.certified and self.certified.after(cohort)
+        self.allowed = self.allowed and self.allowed.after(cohort)
+
+
 class FederatedAccountant:
     """Adds up federated rounds before an observer, before the server, and with nobody trusted.
 
@@ -113,14 +145,11 @@ class FederatedAccountant:
             raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
         self._method: Method = method
         self._records: list[RecordedRound] = []
-        self._kinds: dict[RoundKind, _Participation] = {}
+        self._participation = Participation()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._last_kind = 0
-        self._certified: dict[tuple[Adversary, float], _Certificate] = {}
-        self._allowed: dict[tuple[Adversary, float], _Certificate] = {}
-        self._asked: dict[tuple[Adversary, float], Cohort] = {}
-        self._strides: dict[tuple[Adversary, float], int] = {}
-        self._shown: dict[tuple[Adversary, float], float] = {}
+        self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
+        # ε of the histories composed last: where participation is secret, observer and server share them
         self._found: dict[tuple[frozenset[tuple[Cohort, int]], float], float] = {}
 
     # -- recording --------------------------------------------------------------------------------------
@@ -149,7 +178,7 @@ class FederatedAccountant:
                 "be counted. Name everybody who answered, or pass participants=None"
             )
         self._record(federated_round, unnamed=names is None, released=released)
-        kind = self._kind(federated_round)
+        kind = self._participation.of(federated_round)
         if names is None:
             kind.unnamed += 1
         else:
@@ -161,32 +190,19 @@ class FederatedAccountant:
         A client may then be any of those who took part before, so the largest numbers of rounds add up. Call
         it where names do not last, such as node ids from one run to the next.
         """
-        for kind in self._kinds.values():
-            kind.earlier.append(kind.named)
-            kind.named, kind.most = Counter(), 0
+        self._participation.rename()
 
     def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
-        kind = self._kind(federated_round)
+        kind = self._participation.of(federated_round)
         self._last_kind = kind.index
         for adversary in _AMPLIFIED:
             if released or adversary is Adversary.SERVER:
                 cohort = kind.cohort(federated_round.before(adversary))
                 self._cohorts[adversary][cohort] += 1
-                for known in (self._certified, self._allowed):
-                    for key in [key for key in known if key[0] is adversary]:
-                        certificate = known.pop(key).after(cohort)
-                        if certificate is not None:
-                            known[key] = certificate
+                for (asked_about, _), answers in self._answers.items():
+                    if asked_about is adversary:
+                        answers.record(cohort)
         self._records.append(RecordedRound(federated_round, unnamed=unnamed, released=released))
-
-    def _kind(self, federated_round: FederatedRound) -> _Participation:
-        key = federated_round.kind
-        if key not in self._kinds:
-            eras = max((len(kind.earlier) for kind in self._kinds.values()), default=0)
-            self._kinds[key] = _Participation(
-                index=len(self._kinds), example=federated_round, earlier=[Counter() for _ in range(eras)]
-            )
-        return self._kinds[key]
 
     @property
     def method(self) -> Method:
@@ -201,36 +217,68 @@ class FederatedAccountant:
     @property
     def worst_client_rounds(self) -> int:
         """Rounds of the client who took part most."""
-        return int(self._worst_client(lambda _: 1.0))
+        return int(self._participation.worst_client(lambda _: 1.0))
 
     # -- asking -----------------------------------------------------------------------------------------
 
     def spending(self, delta: float) -> FederatedSpending:
-        """What the rounds cost at δ, with lower bounds beside the upper ones.
-
-        A lower bound is what real instances of the rounds as recorded attain; before the server, those of the
-        client known by name who took part most. Of histories with more than a few dozen different cohorts
-        both are rounded outwards, by a few parts in a thousand.
+        """What the rounds cost at δ before every adversary: :meth:`epsilon` of each, and Σ ε0.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
         """
-        checks.delta(delta)
         return FederatedSpending(
-            observer=self._interval(Adversary.MODEL_OBSERVER, delta),
-            server=self._interval(Adversary.SERVER, delta),
+            observer=self.epsilon(delta),
+            server=self.epsilon(delta, adversary=Adversary.SERVER),
             local_epsilon=self._local(delta),
             delta=delta,
             num_rounds=self.num_rounds,
             worst_client_rounds=self.worst_client_rounds,
         )
 
-    def spent(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> float:
-        """The certified ε alone, quickly; infinite if there is none at ``delta``.
+    def epsilon(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> EpsilonInterval:
+        """Certified bounds on ε at δ.
 
-        It may lie above the one of :meth:`spending` by up to about one per cent: cohorts of many sizes are
-        rounded down to a few, and in long histories a few rounds to come are counted already. It never falls
-        while rounds are recorded.
+        The lower bound is what real instances of the rounds as recorded attain; before the server, those of
+        the client known by name who took part most. Of histories with more than a few dozen different cohorts
+        both bounds are rounded outwards, by a few parts in a thousand.
+
+        Args:
+            delta: in (0, 1).
+            adversary: the model's observer or the server.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to, or if
+                the adversary is ``LOCAL``: before whom ε is a sum, see :meth:`spending`.
+        """
+        checks.delta(delta)
+        adversary = round_adversary(adversary)
+        charged = self._charged(adversary, {})
+        above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
+        attained = charged
+        if adversary is Adversary.SERVER:
+            attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
+        below = above
+        if attained != charged or len(charged) > _MOST_SIZES:
+            fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
+            below = self._accountant(fewer).epsilon(delta)
+        lower = min(below.lower, above.upper)
+        return replace(
+            above,
+            adversary=adversary.value,
+            lower=lower,
+            lower_bound=below.lower_bound if lower else "none",
+        )
+
+    def charged_epsilon(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> float:
+        """The ε that a budget is charged: quick, and never falling while rounds are recorded.
+
+        It is certified, and may lie above the upper end of :meth:`epsilon` by up to about one per cent:
+        cohorts of many sizes are rounded down to a few, and in long histories a few rounds to come are
+        counted already.
+
+        Returns:
+            ε in nats, infinite if there is none at ``delta``.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
@@ -239,14 +287,14 @@ class FederatedAccountant:
         adversary = Adversary(adversary)
         if adversary is Adversary.LOCAL:
             return self._local(delta)
-        key = (adversary, delta)
-        if key not in self._certified:
-            self._certified[key] = self._certificate(adversary, delta)
-        found = self._certified[key].epsilon
-        if key in self._allowed:
-            found = min(found, self._allowed[key].epsilon)
-        self._shown[key] = max(found, self._shown.get(key, 0.0))
-        return self._shown[key]
+        answers = self._answers[adversary, delta]
+        if answers.certified is None:
+            answers.certified = self._certificate(adversary, delta)
+        found = answers.certified.epsilon
+        if answers.allowed is not None:
+            found = min(found, answers.allowed.epsilon)
+        answers.shown = max(found, answers.shown)
+        return answers.shown
 
     def would_exceed(
         self,
@@ -271,24 +319,23 @@ class FederatedAccountant:
         adversary = Adversary(adversary)
         if adversary is Adversary.LOCAL:
             return self._local(delta, extra=federated_round) > max_epsilon * (1 + _TOLERANCE)
-        key = (adversary, delta)
-        cohort = self._kind(federated_round).cohort(federated_round.before(adversary))
-        known = self._allowed.get(key)
+        answers = self._answers[adversary, delta]
+        cohort = self._participation.of(federated_round).cohort(federated_round.before(adversary))
+        known = answers.allowed
         if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
             return False
         # Ask for many rounds to come, as dear as any asked for lately: the answer then holds for a while.
-        dear = dearer_than(cohort, self._asked.get(key, cohort))
-        self._asked[key] = dear
-        ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * self._strides.get(key, _LEAST_AHEAD))
+        dear = answers.asked = dearer_than(cohort, answers.asked or cohort)
+        ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * answers.ahead)
         while ahead > 1 and self._composed(adversary, delta, ahead={dear: ahead}) > max_epsilon:
             ahead //= 4
         if ahead <= 1:
             dear, ahead = cohort, 1
-            self._asked[key] = cohort
+            answers.asked = cohort
             if self._composed(adversary, delta, ahead={cohort: 1}) > max_epsilon:
                 return True
-        self._strides[key] = ahead
-        self._allowed[key] = _Certificate(dear, ahead, max_epsilon)
+        answers.ahead = ahead
+        answers.allowed = _Certificate(dear, ahead, max_epsilon)
         return False
 
     # -- composing --------------------------------------------------------------------------------------
@@ -308,7 +355,7 @@ class FederatedAccountant:
     ) -> float:
         charged = fewer_sizes(self._charged(adversary, ahead or {}), limit=_FEW_SIZES)
         key = (frozenset(charged.items()), delta)
-        if key not in self._found:  # where participation is secret, observer and server are charged alike
+        if key not in self._found:
             while len(self._found) >= _MOST_FOUND:
                 del self._found[next(iter(self._found))]
             self._found[key] = self._accountant(charged).spent(delta)
@@ -318,68 +365,25 @@ class FederatedAccountant:
         """The rounds that the number reported charges for, with rounds to come of everybody."""
         if adversary is Adversary.MODEL_OBSERVER:
             return self._cohorts[adversary] + Counter(ahead)
-        taken = {kind.index: kind.rounds for kind in self._kinds.values()}
+        taken = {kind.index: kind.rounds for kind in self._participation.kinds}
         for cohort, rounds in ahead.items():
             taken[cohort.kind] += rounds
         return dearest(self._cohorts[adversary] + Counter(ahead), taken)
 
     def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
         accountant = ShuffleAccountant(method=self._method)
-        examples = {kind.index: kind.example.server for kind in self._kinds.values()}
+        examples = {kind.index: kind.example.server for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
         return accountant
 
-    def _interval(self, adversary: Adversary, delta: float) -> EpsilonInterval:
-        charged = self._charged(adversary, {})
-        above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
-        attained = charged if adversary is Adversary.MODEL_OBSERVER else self._taken_by_one()
-        below = above
-        if attained != charged or len(charged) > _MOST_SIZES:
-            fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
-            below = self._accountant(fewer).epsilon(delta)
-        lower = min(below.lower, above.upper)
-        return replace(
-            above,
-            adversary=adversary.value,
-            lower=lower,
-            lower_bound=below.lower_bound if lower else "none",
-        )
-
-    def _taken_by_one(self) -> Counter[Cohort]:
-        """Rounds that cost no more than those of the named client with the largest Σ ε0."""
-        totals: Counter[tuple[int, str]] = Counter()
-        for kind in self._kinds.values():
-            for era, named in enumerate(kind.eras):
-                for name, rounds in named.items():
-                    totals[era, name] += rounds
-        if not totals:
-            return Counter()
-        era, name = max(totals, key=totals.__getitem__)
-        taken = {kind.index: kind.eras[era][name] for kind in self._kinds.values() if name in kind.eras[era]}
-        return cheapest(self._cohorts[Adversary.SERVER], taken)
-
     def _local(self, delta: float, *, extra: FederatedRound | None = None) -> float:
-        epsilon = self._worst_client(lambda kind: kind.example.local_epsilon)
-        tails = self._worst_client(lambda kind: kind.example.local_delta)
+        epsilon = self._participation.worst_client(lambda kind: kind.example.local_epsilon)
+        tails = self._participation.worst_client(lambda kind: kind.example.local_delta)
         if extra is not None:
             epsilon += extra.local_epsilon
             tails += extra.local_delta
         return epsilon if tails <= delta else math.inf
-
-    def _worst_client(self, weight: Callable[[_Participation], float]) -> float:
-        """The largest sum of weights over one client's rounds."""
-        kinds = [kind for kind in self._kinds.values() if kind.rounds]
-        if len(kinds) == 1:
-            return weight(kinds[0]) * kinds[0].rounds
-        worst = math.fsum(weight(kind) * kind.unnamed for kind in kinds if kind.unnamed)
-        for era in range(max((len(kind.eras) for kind in kinds), default=0)):
-            totals: dict[str, float] = {}
-            for kind in kinds:
-                for name, rounds in kind.eras[era].items():
-                    totals[name] = totals.get(name, 0.0) + weight(kind) * rounds
-            worst += max(totals.values(), default=0.0)
-        return worst
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -392,10 +396,7 @@ class FederatedAccountant:
             "history": tuple(
                 (record.federated_round.state(), record.unnamed, record.released) for record in self._records
             ),
-            "participation": tuple(
-                tuple((key, dict(kind.eras[era])) for key, kind in self._kinds.items() if kind.eras[era])
-                for era in range(max((len(kind.eras) for kind in self._kinds.values()), default=0))
-            ),
+            "participation": self._participation.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -452,23 +453,9 @@ class FederatedAccountant:
             if type(record.unnamed) is not bool or type(record.released) is not bool:
                 raise ValueError("a record's flags are true or false")
             accountant._record(record.federated_round, unnamed=record.unnamed, released=record.released)
-            accountant._kind(record.federated_round).unnamed += record.unnamed
+            accountant._participation.of(record.federated_round).unnamed += record.unnamed
         known = Counter(record.federated_round.kind for record in accountant._records if not record.unnamed)
-        counted: Counter[RoundKind] = Counter()
-        for number, era in enumerate(participation):
-            if number:
-                accountant.rename()
-            for key, named in era.items():
-                if not all(isinstance(n, str) and type(r) is int and r >= 1 for n, r in named.items()):
-                    raise ValueError("participants are names, in a whole number of rounds each")
-                kind = accountant._kinds[key]
-                kind.named = Counter(named)
-                kind.most = max(named.values(), default=0)
-                counted[key] += kind.most
-        if any(rounds > known[key] for key, rounds in counted.items()):
-            raise ValueError("somebody took part in more rounds than there were")
-        if any(rounds and not counted[key] for key, rounds in known.items()):
-            raise ValueError("who took part in rounds with known participants is missing")
+        accountant._participation.load(participation, known=known)
         return accountant
 
 

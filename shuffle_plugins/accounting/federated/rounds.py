@@ -16,6 +16,7 @@ from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.accounting.rounds.laws import from_state as round_from_state
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Sampling
+from shuffle_plugins.core import checks
 
 FederatedState = tuple[Any, Any, float | None, float]
 RoundKind = tuple[Any, ...]
@@ -159,8 +160,7 @@ class FederatedRound:
         _check_counts(reports=reports, answered=answered)
         hiding = _honest(answered, honest_fraction)
         if rate is not None:
-            if not 0 < rate <= 1:
-                raise ValueError(f"rate is a probability in (0, 1], got {rate!r}")
+            checks.number("rate", rate, above=0, at_most=1)
             hiding = min(hiding, max(1, math.floor(reports / rate)))
         both = _round(mechanism, population=hiding, cohort=min(reports, hiding))
         return cls(
@@ -244,18 +244,14 @@ def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
 
 def _honest(count: int, fraction: float) -> int:
     """How many of ``count`` clients can be counted on, at least one: the client whose ε it is."""
-    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
-        raise ValueError(f"honest_fraction is a share in (0, 1], got {fraction!r}")
+    checks.number("honest_fraction", fraction, above=0, at_most=1)
     return max(1, math.floor(fraction * count))
 
 
 def _check_counts(**counts: int) -> None:
-    """Each a whole number from 1 on, in ascending order."""
+    """Refuse counts that are not whole numbers from 1 on, in ascending order."""
     for name, count in counts.items():
-        if type(count) is not int or count < 1:
-            raise ValueError(
-                f"{name} must be a positive int, got {count!r}; a round without reports costs nothing"
-            )
+        checks.whole(name, count)
     ordered = list(counts.items())
     for (less, few), (more, many) in pairwise(ordered):
         if few > many:

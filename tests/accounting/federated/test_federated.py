@@ -265,7 +265,7 @@ def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> Non
     found = accountant.spending(delta)
     dearest = max(each.epsilon(delta).upper for each in own.values())
     assert found.server.upper >= dearest * (1 - 1e-3)
-    assert accountant.spent(delta, adversary=Adversary.SERVER) >= dearest * (1 - 1e-3)
+    assert accountant.charged_epsilon(delta, adversary=Adversary.SERVER) >= dearest * (1 - 1e-3)
     assert found.server.lower <= dearest * (1 + 1e-9)
     assert found.server.adversary == "server"
     taken = Counter(name for _, there in rounds for name in there)
@@ -330,7 +330,7 @@ def test_too_few_participants_are_refused_and_nothing_is_recorded() -> None:
         accountant.step(drawn(3), participants="abc")
     with pytest.raises(TypeError, match="FederatedRound"):
         accountant.step(drawn(3).observer, participants=people(3))  # type: ignore[arg-type]
-    assert (accountant.num_rounds, accountant.spent(DELTA)) == (0, 0.0)
+    assert (accountant.num_rounds, accountant.charged_epsilon(DELTA)) == (0, 0.0)
 
 
 def test_local_delta_is_paid_for_at_every_report() -> None:
@@ -340,8 +340,8 @@ def test_local_delta_is_paid_for_at_every_report() -> None:
     for _ in range(3):
         accountant.step(one, participants=people(100))
     assert accountant.spending(1e-4).local_epsilon == 3.0
-    assert accountant.spent(2e-7, adversary=Adversary.LOCAL) == math.inf
-    assert accountant.spent(1e-4, adversary=Adversary.SERVER) <= 3.0
+    assert accountant.charged_epsilon(2e-7, adversary=Adversary.LOCAL) == math.inf
+    assert accountant.charged_epsilon(1e-4, adversary=Adversary.SERVER) <= 3.0
     with pytest.raises(ValueError, match="δ0"):
         accountant.spending(2e-7)
 
@@ -362,7 +362,7 @@ def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> 
     for index, one in enumerate(varying(110, secret=secret), start=1):
         accountant.step(one, participants=names)
         for adversary in Adversary:
-            spent = accountant.spent(DELTA, adversary=adversary)
+            spent = accountant.charged_epsilon(DELTA, adversary=adversary)
             assert spent >= shown[adversary]
             shown[adversary] = spent
         if index in (1, 7, 40, 110):
@@ -388,13 +388,13 @@ def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
             break
         accountant.step(one, participants=names)
         steps += 1
-        assert accountant.spent(DELTA, adversary=adversary) <= budget
+        assert accountant.charged_epsilon(DELTA, adversary=adversary) <= budget
     assert steps > 20
-    assert accountant.spent(DELTA, adversary=adversary) > 0.93 * budget
-    assert accountant.spending(DELTA).observer.upper <= accountant.spent(DELTA) * (1 + 1e-3)
+    assert accountant.charged_epsilon(DELTA, adversary=adversary) > 0.93 * budget
+    assert accountant.spending(DELTA).observer.upper <= accountant.charged_epsilon(DELTA) * (1 + 1e-3)
     # One more of the worst really would not fit, or nearly.
     accountant.step(worst, participants=names)
-    assert accountant.spent(DELTA, adversary=adversary) > 0.99 * budget
+    assert accountant.charged_epsilon(DELTA, adversary=adversary) > 0.99 * budget
 
 
 def test_budget_checks_and_spent_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +410,7 @@ def test_budget_checks_and_spent_seldom_compose(monkeypatch: pytest.MonkeyPatch)
     for one in varying(250):
         assert not accountant.would_exceed(drawn(60), max_epsilon=50.0, delta=DELTA)
         accountant.step(one, participants=names)
-        accountant.spent(DELTA)
+        accountant.charged_epsilon(DELTA)
     assert asked["composed"] < 200
 
 

@@ -52,7 +52,9 @@ def test_sums_and_reports_compose() -> None:
         for one in rounds:
             accountant.step(one, participants=NAMES[:20])
     for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
-        assert mixed.spent(DELTA, adversary=adversary) > alone.spent(DELTA, adversary=adversary)
+        assert mixed.charged_epsilon(DELTA, adversary=adversary) > alone.charged_epsilon(
+            DELTA, adversary=adversary
+        )
 
 
 def test_the_state_is_plain_json_and_comes_back() -> None:
@@ -77,10 +79,10 @@ def test_a_budget_is_asked_before_a_sum() -> None:
         accountant.step(one, participants=NAMES[:20])
         rounds += 1
     assert rounds >= 1
-    assert accountant.spent(DELTA, adversary=Adversary.SERVER) <= budget
+    assert accountant.charged_epsilon(DELTA, adversary=Adversary.SERVER) <= budget
     exact = ShuffleAccountant()
     exact.step(one.server, num_steps=rounds + 1)
-    assert exact.spent(DELTA) > budget
+    assert exact.epsilon(DELTA).upper > budget
 
 
 def test_nobody_samples_itself_into_a_sum() -> None:

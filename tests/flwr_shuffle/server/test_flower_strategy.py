@@ -346,8 +346,10 @@ def test_too_few_reports_release_nothing(tmp_path):
     assert result.train_metrics_clientapp == {}
     np.testing.assert_array_equal(moved(result.arrays), 0)
     assert [entry.state for entry in entries] == [RoundState.REFUSED] * 2
-    assert strategy.accountant.spent(1e-6, adversary=Adversary.MODEL_OBSERVER) == 0
-    assert strategy.accountant.spent(1e-6, adversary=Adversary.SERVER) == 0  # the stage let nobody see them
+    assert strategy.accountant.charged_epsilon(1e-6, adversary=Adversary.MODEL_OBSERVER) == 0
+    assert (
+        strategy.accountant.charged_epsilon(1e-6, adversary=Adversary.SERVER) == 0
+    )  # the stage let nobody see them
 
 
 def test_rounds_under_the_minimum_do_not_break_a_budget_against_the_server():

@@ -219,7 +219,7 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
     with BudgetLedger(path, model="model") as ledger:
         restored = ledger.accountant()
     assert restored.num_rounds == second.accountant.num_rounds
-    assert restored.spent(DELTA, adversary=Adversary.LOCAL) == math.inf
+    assert restored.charged_epsilon(DELTA, adversary=Adversary.LOCAL) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_the_guides_calibration_meets_its_epsilon() -> None:
     one = FederatedRound.drawn(sum_reports(protocol), candidates=population, invited=invited, reports=fewest)
     for _ in range(rounds):
         accountant.step(one, participants=None)
-    assert 0.98 < accountant.spent(1e-5) <= 1.0
+    assert 0.98 < accountant.charged_epsilon(1e-5) <= 1.0
 
 
 def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ def main(grid: Grid, context: Context) -> None:
 
     def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         spent = {
-            str(adversary): strategy.accountant.spent(DELTA, adversary=adversary) for adversary in Adversary
+            str(adversary): strategy.accountant.charged_epsilon(DELTA, adversary=adversary)
+            for adversary in Adversary
         }
         weight = arrays["weight"].numpy().tolist()
         add_line("released", json.dumps({"round": server_round, "spent": spent, "weight": weight}))
