@@ -118,7 +118,7 @@ def with_noise(draw: Callable[[int], Frequencies], categories: int) -> Estimate:
 
 
 def gaussian(clients: int) -> Callable[[int], Frequencies]:
-    error = published.central_gaussian(categories=2, clients=clients, epsilon=EPSILON, delta=DELTA)
+    error = published.central_gaussian(categories=2, cohort=clients, epsilon=EPSILON, delta=DELTA)
     generator = np.random.default_rng(4)
     return lambda size: generator.normal(0.0, math.sqrt(error / 2) * clients, size)
 
@@ -132,7 +132,7 @@ def laplace() -> Callable[[int], Frequencies]:
 def exact_level(law: str | None, categories: int) -> float:
     if law is not None:
         return FrequencyEstimation.calibrated(
-            categories=categories, clients=CLIENTS, epsilon=EPSILON, delta=DELTA, oracle=law
+            categories=categories, cohort=CLIENTS, epsilon=EPSILON, delta=DELTA, oracle=law
         ).local_epsilon
     return calibrate_local_epsilon(
         target_epsilon=EPSILON,
@@ -159,7 +159,7 @@ def compared(peers: tuple[Peer, ...]) -> tuple[list[dict[str, Any]], list[dict[s
     """What was measured, and what a peer failed at."""
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    published_level = published.largest_local_epsilon(clients=CLIENTS, epsilon=EPSILON, delta=DELTA)
+    published_level = published.largest_local_epsilon(cohort=CLIENTS, epsilon=EPSILON, delta=DELTA)
     for case, (categories, data) in cases().items():
         size = {"categories": categories, "clients": CLIENTS, "epsilon": EPSILON, "delta": DELTA}
         single = FrequencyEstimation.calibrated(**size)
@@ -172,7 +172,7 @@ def compared(peers: tuple[Peer, ...]) -> tuple[list[dict[str, Any]], list[dict[s
                 one_message(single),
                 {
                     "local_epsilon": single.local_epsilon,
-                    "bits": single.bits_per_client,
+                    "bits": single.bits_per_report,
                     "predicted": single.squared_error,
                 },
             ),
@@ -181,7 +181,7 @@ def compared(peers: tuple[Peer, ...]) -> tuple[list[dict[str, Any]], list[dict[s
                 "many messages (coins)",
                 "exact pair",
                 coins(many),
-                {"bits": many.bits_per_client, "predicted": many.squared_error},
+                {"bits": many.bits_per_report, "predicted": many.squared_error},
             ),
             (
                 CENTRAL,
@@ -197,7 +197,7 @@ def compared(peers: tuple[Peer, ...]) -> tuple[list[dict[str, Any]], list[dict[s
                 with_noise(laplace(), categories),
                 {
                     "predicted": published.central_laplace(
-                        categories=categories, clients=CLIENTS, epsilon=EPSILON
+                        categories=categories, cohort=CLIENTS, epsilon=EPSILON
                     )
                 },
             ),
@@ -252,7 +252,7 @@ def growth() -> list[dict[str, float]]:
                 "theorem": theorem.squared_error,
                 "central_gaussian": published.central_gaussian(**size),
                 "central_laplace": published.central_laplace(
-                    categories=GROWTH_CATEGORIES, clients=clients, epsilon=EPSILON
+                    categories=GROWTH_CATEGORIES, cohort=clients, epsilon=EPSILON
                 ),
             }
         )

@@ -52,7 +52,7 @@ SAMPLED: dict[str, tuple[str, dict[str, str]]] = {
 def errors() -> list[dict[str, Any]]:
     """Mean squared error of single reports over its formula, and over that of the best known."""
     found = []
-    for name in track(available(), description="errors"):
+    for name in track(available("vectors", "categories"), description="errors"):
         dim = 1 if name == "binary-rr" else CATEGORIES
         try:
             mechanism = get(name, local_epsilon=LOCAL_EPSILON, dim=dim)

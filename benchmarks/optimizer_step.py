@@ -65,7 +65,7 @@ def shuffle_optimizer(module: nn.Module, batch: int, **choice: Any) -> Any:
 def variants() -> dict[str, Callable[[nn.Module, int], Any]]:
     """Opacus's optimizer, every registered randomizer of vectors at ε0 = 4, and the sums at noise 4."""
     found: dict[str, Callable[[nn.Module, int], Any]] = {"opacus DPOptimizer": opacus_optimizer}
-    for name in available():
+    for name in available("vectors", "categories"):
         if name == "binary-rr":  # of one number
             continue
         mechanism = get(name, local_epsilon=4.0, dim=64)

@@ -41,21 +41,21 @@ def analytic_gaussian(*, epsilon: float, delta: float) -> float:
 def noise(dim: int, clients: int) -> dict[str, Any]:
     """One calibrated protocol, and its coins drawn until there are 100,000 coordinates."""
     start = time.perf_counter()
-    protocol = VectorSum.calibrated(dim=dim, clients=clients, epsilon=EPSILON, delta=DELTA)
+    protocol = VectorSum.calibrated(dim=dim, cohort=clients, epsilon=EPSILON, delta=DELTA)
     calibrating = time.perf_counter() - start
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     certified = accountant.epsilon(DELTA)
     source = SecureRandomness()
     before = peak_memory()
     start = time.perf_counter()
     draws = max(1, LEAST_VALUES // dim)
-    coins = torch.cat([protocol.all_coins(randomness=source) for _ in range(draws)]).double()
+    coins = torch.cat([protocol.common_noise(randomness=source) for _ in range(draws)]).double()
     drawing = (time.perf_counter() - start) / draws
     centred = (coins - clients * protocol.coins / 2) * protocol.lattice.step
     measured = float((centred**2).mean())
     central = (2 * analytic_gaussian(epsilon=EPSILON, delta=DELTA)) ** 2
-    paper = published.vector_sum(dim=dim, clients=clients, epsilon=EPSILON, delta=DELTA)
+    paper = published.vector_sum(dim=dim, cohort=clients, epsilon=EPSILON, delta=DELTA)
     return {
         "dim": dim,
         "clients": clients,
@@ -63,7 +63,7 @@ def noise(dim: int, clients: int) -> dict[str, Any]:
         "coins": protocol.coins,
         "certified": [certified.lower, certified.upper],
         "messages_per_client": protocol.messages_per_client,
-        "bits_per_client": protocol.bits_per_client,
+        "bits_per_client": protocol.bits_per_report,
         "coordinates": len(coins),
         "noise_variance": protocol.noise_variance,
         "measured_variance": measured,
@@ -80,7 +80,7 @@ def noise(dim: int, clients: int) -> dict[str, Any]:
 
 def speed(dim: int, clients: int) -> dict[str, Any]:
     """Encoding all clients, a hundred at a time, and the host's sum."""
-    protocol = VectorSum.calibrated(dim=dim, clients=clients, epsilon=EPSILON, delta=DELTA)
+    protocol = VectorSum.calibrated(dim=dim, cohort=clients, epsilon=EPSILON, delta=DELTA)
     rows = torch.nn.functional.normalize(
         torch.randn(clients, dim, generator=torch.Generator().manual_seed(1))
     )
@@ -89,7 +89,7 @@ def speed(dim: int, clients: int) -> dict[str, Any]:
         "clients": clients,
         "threads": torch.get_num_threads(),
         "seconds_to_encode": timed(
-            lambda: [protocol.total(protocol.encode(part)) for part in rows.split(100)]
+            lambda: [protocol.tally_counts(protocol.encode(part)) for part in rows.split(100)]
         ),
         "seconds_to_randomize_sum": timed(lambda: protocol.randomize_sum(rows)),
         "peak_megabytes": peak_memory(),

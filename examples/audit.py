@@ -33,6 +33,7 @@ SETTINGS = (  # what it is, population, cohort, δ, rounds, share of the trials
     ("10 of 50", 50, 10, 1e-3, 1, 1.0),
     ("10 of 50, 20 rounds", 50, 10, 1e-2, 20, 0.25),
 )
+MECHANISMS = available("vectors", "categories")
 MEASURED = ("binary-rr", "linf-coordinate", "privunit")
 SUM_EPSILON, SUM_DELTAS, SUM_CLIENTS = 1.0, (5e-2, 1e-2), 5
 RESULTS = Path(__file__).parent / "results"
@@ -42,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mechanisms", nargs="+", default=MEASURED, choices=available())
+    parser.add_argument("--mechanisms", nargs="+", default=MEASURED, choices=MECHANISMS)
     parser.add_argument("--sums", action="store_true")
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
@@ -62,7 +63,7 @@ def attacked_sums(options: argparse.Namespace) -> Iterator[dict[str, object]]:
             VectorSum.calibrated(dim=2, **targets),
             SplitSum.calibrated(**targets),
         ):
-            certified = upper(protocol.sum_round(), delta=delta, num_steps=1)
+            certified = upper(protocol.round(), delta=delta, num_steps=1)
             result = audit_sum(
                 protocol,
                 delta=delta,
@@ -90,9 +91,7 @@ def attacked_reports(options: argparse.Namespace) -> Iterator[dict[str, object]]
                 cohort=cohort,
                 sampling=Sampling.FULL if cohort == population else Sampling.WITHOUT_REPLACEMENT,
             )
-            own = mechanism.shuffle_round(
-                population=population, cohort=cohort, sampling=shuffle_round.sampling
-            )
+            own = mechanism.round(population=population, cohort=cohort, sampling=shuffle_round.sampling)
             certified = LOCAL_EPSILON
             if delta > 0:
                 rounds = (own,) if mechanism.local_delta else (shuffle_round, own)

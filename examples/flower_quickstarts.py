@@ -128,7 +128,7 @@ class Setting:
         protocol = VectorSum.calibrated(
             dim=dim,
             radius=self.clipping_norm,
-            clients=self.cohort,
+            cohort=self.cohort,
             population=self.population,
             epsilon=self.epsilon,
             delta=self.delta,

@@ -81,13 +81,13 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
     size = {"categories": CATEGORIES, "clients": len(held)}
     shuffled = FrequencyEstimation.calibrated(**size, epsilon=epsilon, delta=delta)
     one = ShuffleAccountant()
-    one.step(shuffled.shuffle_round())
+    one.step(shuffled.round())
     seen = shuffled.estimate(shuffled.collect(held))
 
     coins = HistogramSum.calibrated(**size, epsilon=epsilon, delta=delta)
     many = ShuffleAccountant()
-    many.step(coins.sum_round())
-    total = sum(coins.total(coins.encode(part)) for part in held.split(1_000))
+    many.step(coins.round())
+    total = sum(coins.tally_counts(coins.encode(part)) for part in held.split(1_000))
     counted = coins.estimate(total)
 
     local = FrequencyEstimation(**size, local_epsilon=epsilon)
@@ -102,7 +102,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
             trusted="nobody",
             spent=local.local_epsilon,
             messages=1,
-            bits=local.bits_per_client,
+            bits=local.bits_per_report,
             predicted=math.sqrt(local.squared_error),
             histogram=unshuffled,
             intervals=local.intervals(unshuffled),
@@ -112,7 +112,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
             trusted=f"a shuffler (without: ε = {shuffled.local_epsilon:.2f})",
             spent=one.spent(delta),
             messages=1,
-            bits=shuffled.bits_per_client,
+            bits=shuffled.bits_per_report,
             predicted=math.sqrt(shuffled.squared_error),
             histogram=seen,
             intervals=shuffled.intervals(seen),
@@ -122,7 +122,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
             trusted="a shuffler",
             spent=many.spent(delta),
             messages=coins.messages_per_client,
-            bits=coins.bits_per_client,
+            bits=coins.bits_per_report,
             predicted=math.sqrt(coins.squared_error),
             histogram=counted,
             intervals=coins.intervals(counted),
@@ -134,7 +134,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
             messages=None,
             bits=None,
             predicted=math.sqrt(error),
-            histogram=Histogram(counts=counts + noise, clients=len(held)),
+            histogram=Histogram(counts=counts + noise, reports=len(held)),
             intervals=None,
         ),
     ]

@@ -137,7 +137,7 @@ def with_vector_sum(train: TensorDataset, test: tuple[Tensor, Tensor], options: 
             "levels": protocol.levels,
             "coins_per_coordinate": protocol.coins,
             "messages_per_client_and_round": protocol.messages_per_client,
-            "bits_per_client_and_round_as_counts": protocol.bits_per_client,
+            "bits_per_client_and_round_as_counts": protocol.bits_per_report,
         },
     )
 

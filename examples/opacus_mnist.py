@@ -299,7 +299,7 @@ def report(
         ("rounds", f"{len(engine.accountant):,}"),
         (
             "bits per gradient on the wire",
-            f"{mechanism.bits_per_report if local else mechanism.bits_per_client:,}",
+            f"{mechanism.bits_per_report:,}",
         ),
         ("bits per gradient as float32", f"{32 * mechanism.dim:,}"),
     ):

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from shuffle_plugins.mechanisms.private_sum import PrivateSum as Randomizer
+from shuffle_plugins.mechanisms.spec import Spec as Spec
+from shuffle_plugins.mechanisms.spec import spec_from_json as spec_from_json
 
-from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.protocols.sum_reports import SumReports
-from shuffle_plugins.protocols.sum_spec import SumSpec
-
-Spec = MechanismSpec | SumSpec
-"""As server and client agree on it."""
-
-Randomizer = LocalRandomizer | SumReports[Any]
-"""As a spec builds it for a model."""
-
-
-def spec_from_json(text: str) -> Spec:
-    """Read what ``to_json`` of either spec wrote.
-
-    Raises:
-        ValueError: if it is neither's.
-    """
-    return SumSpec.from_json(text) if SumSpec.is_json(text) else MechanismSpec.from_json(text)
+__all__ = ["Randomizer", "Spec", "spec_from_json"]

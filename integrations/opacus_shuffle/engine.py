@@ -692,9 +692,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                     cohort=run.cohort,
                     sampling=run.sampling,
                 )
-            return mechanism.shuffle_round(
-                population=run.population, cohort=run.cohort, sampling=run.sampling
-            )
+            return mechanism.round(population=run.population, cohort=run.cohort, sampling=run.sampling)
 
         def exceeds(local_epsilon: float) -> bool:
             return self._exceeds(round_at(local_epsilon), run)

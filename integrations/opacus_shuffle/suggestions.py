@@ -24,7 +24,7 @@ def check_name(name: str, *, sums: Mapping[str, type]) -> None:
     Raises:
         ShufflePrivacyError: it lists the sums, and the closest names, or all if none is close.
     """
-    mechanisms = registry.available()
+    mechanisms = registry.available(*registry.ONE_MESSAGE)
     if name in sums or name in mechanisms:
         return
     spelt = {_bare(known): known for known in (*mechanisms, *sums)}

@@ -129,15 +129,15 @@ class CoinSummation(Summation):
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
         """Sum of the rounded rows, int64, not private before :meth:`common` is in it."""
-        return self.mechanism.rounded_total(rows, randomness=randomness)
+        return self.mechanism.share(rows, randomness=randomness)
 
     def common(self, *, randomness: Randomness) -> Tensor:
         """Heads among all clients' coins, int64."""
-        return self.mechanism.all_coins(randomness=randomness)
+        return self.mechanism.common_noise(randomness=randomness)
 
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
-        return self.mechanism.decode(total, clients=self.mechanism.clients)
+        return self.mechanism.estimate(total, reports=self.mechanism.cohort)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,11 +152,11 @@ class TaggedSummation(Summation):
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
         """Signs added up by plane and coordinate, int64."""
-        return self.mechanism.signed_total(rows, randomness=randomness)
+        return self.mechanism.share(rows, randomness=randomness)
 
     def estimate(self, total: Tensor) -> Tensor:
         """Unbiased estimate of the clipped gradients' sum, float64."""
-        return self.mechanism.decode(total, clients=self.mechanism.clients)
+        return self.mechanism.estimate(total, reports=self.mechanism.cohort)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,7 +272,7 @@ class LocalSetting(Setting):
         mechanism = build_randomizer(self.factory, local_epsilon=local_epsilon, dim=dim, radius=radius)
         return LocalSummation(
             mechanism=mechanism,
-            round=mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling),
+            round=mechanism.round(population=population, cohort=cohort, sampling=sampling),
         )
 
     def changed(self, **values: float) -> LocalSetting:
@@ -313,20 +313,20 @@ class SumSetting(Setting):
         try:
             protocol = self.factory(
                 dim=dim,
-                clients=cohort,
+                cohort=cohort,
                 radius=radius,
                 noise_multiplier=noise_multiplier,
             )
         except TypeError as error:
             raise ShufflePrivacyError(
-                f"the sum cannot be built with dim, clients, radius and noise_multiplier alone ({error})"
+                f"the sum cannot be built with dim, cohort, radius and noise_multiplier alone ({error})"
             ) from error
         if not isinstance(protocol, (VectorSum, BallSum)):
             raise ShufflePrivacyError(f"the factory returned {protocol!r}, neither a VectorSum nor a BallSum")
-        built = (protocol.dim, protocol.clients, protocol.radius)
+        built = (protocol.dim, protocol.cohort, protocol.radius)
         if built != (dim, cohort, radius):
             raise ShufflePrivacyError(
-                f"asked for (dim, clients, radius) = {(dim, cohort, radius)}, the sum has {built}"
+                f"asked for (dim, cohort, radius) = {(dim, cohort, radius)}, the sum has {built}"
             )
         if sampling is Sampling.POISSON:
             raise ShufflePrivacyError(
@@ -339,7 +339,7 @@ class SumSetting(Setting):
                 "is known for the batches of a shuffled epoch: use sampling='without-replacement', or a "
                 "local randomizer such as 'privunit'"
             )
-        cost = protocol.sum_round(population=population, sampling=sampling)
+        cost = protocol.round(population=population, sampling=sampling)
         _check_certifiable(cost, noise_multiplier=noise_multiplier)
         if isinstance(protocol, BallSum):
             return TaggedSummation(mechanism=protocol, round=cost)

@@ -108,14 +108,14 @@ def _scores(
     randomness: Randomness,
 ) -> NDArray[np.float64]:
     """Totals along the line, one per trial, (trials,)."""
-    cohort = others.repeat(protocol.clients, 1)
+    cohort = others.repeat(protocol.cohort, 1)
     cohort[0] = first
     step = max(1, _ENTRIES_AT_ONCE // cohort.numel())
     found = []
     for start in range(0, trials, step):
         count = min(step, trials - start)
         sent = protocol.encode(cohort.repeat(count, 1), randomness=randomness)
-        found.append(_totals(protocol, sent.reshape(count, protocol.clients, -1)) @ line)
+        found.append(_totals(protocol, sent.reshape(count, protocol.cohort, -1)) @ line)
     scores: NDArray[np.float64] = torch.cat(found).numpy()
     return scores
 
@@ -124,5 +124,5 @@ def _totals(protocol: CoinSum | SplitSum, sent: Tensor) -> Tensor:
     """Estimates of sums from what clients send, (trials, clients, …): float64 (trials, size)."""
     if isinstance(protocol, SplitSum):
         totals = sent.flatten(1).sum(dim=1).remainder(protocol.modulus)
-        return torch.tensor([[protocol.decode(total)] for total in totals.tolist()], dtype=torch.float64)
-    return torch.stack([protocol.decode(total, clients=protocol.clients) for total in sent.sum(dim=1)])
+        return torch.tensor([[protocol.estimate(total)] for total in totals.tolist()], dtype=torch.float64)
+    return torch.stack([protocol.estimate(total, reports=protocol.cohort) for total in sent.sum(dim=1)])

@@ -59,7 +59,8 @@ def mechanisms_command(
     if dim is None or local_epsilon is None:
         if norm is not None or plot is not None or radius != 1 or timed:
             raise typer.BadParameter("--norm, --radius, --time and --plot need --dim and --local-epsilon")
-        entries = [{"name": name, "summary": mechanisms.summary(name)} for name in mechanisms.available()]
+        one_message = mechanisms.available(*mechanisms.ONE_MESSAGE)
+        entries = [{"name": name, "summary": mechanisms.summary(name)} for name in one_message]
         return output.print_json(entries) if as_json else output.show(_catalogue_table(entries))
     output.check_picture(plot)
     found, refused = planning.choices(

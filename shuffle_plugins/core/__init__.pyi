@@ -5,6 +5,8 @@ from .confidence import epsilon_lower_bound as epsilon_lower_bound
 from .packing import pack_bits as pack_bits
 from .reports import WIRE_VERSION as WIRE_VERSION
 from .reports import Field as Field
+from .reports import FieldLayout as FieldLayout
+from .reports import ReportLayout as ReportLayout
 from .reports import Reports as Reports
 from .reports import compact_dtype as compact_dtype
 from .rounding import rounded as rounded

@@ -32,6 +32,105 @@ _INTEGER, _FLOAT = 0, 1
 _FLOATS = {32: torch.float32, 64: torch.float64}
 
 
+@dataclass(frozen=True, slots=True)
+class FieldLayout:
+    """The form of one part of every report.
+
+    Attributes:
+        bits: bits of one value on the wire.
+        width: values per report.
+        floating: whether values are floats, of 32 or 64 bits, and not integers in [0, 2**bits).
+    """
+
+    bits: int
+    width: int = 1
+    floating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLayout:
+    """The form of a mechanism's reports, known before any is made: what a reader must know to read them.
+
+    Attributes:
+        mechanism: name of the mechanism.
+        dim: length of a client's vector, or the number of categories.
+        fields: the parts of a report, in their order.
+    """
+
+    mechanism: str
+    dim: int
+    fields: tuple[FieldLayout, ...]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one report on the wire, without the header."""
+        return sum(field.bits * field.width for field in self.fields)
+
+    @property
+    def report_bytes(self) -> int:
+        """Length of :meth:`Reports.to_bytes` of one report, whatever it says."""
+        integers, floats = self.packed_bytes(1)
+        return self.header_bytes + integers + floats
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes that :meth:`Reports.to_bytes` adds to the packed reports, whatever their number."""
+        name = len(self.mechanism.encode())
+        return _PREFIX.size + name + _SIZES.size + _FIELD.size * len(self.fields) + _CHECKSUM.size
+
+    def packed_bytes(self, count: int) -> tuple[int, int]:
+        """Bytes that the integers, and the floats, of ``count`` reports take together."""
+        bits = {False: 0, True: 0}
+        for field in self.fields:
+            bits[field.floating] += field.bits * field.width * count
+        return (bits[False] + 7) // 8, bits[True] // 8
+
+    def header(self, count: int) -> bytes:
+        """What the bytes of ``count`` reports begin with."""
+        name = self.mechanism.encode()
+        parts = [_PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)), name]
+        parts.append(_SIZES.pack(self.dim, count, len(self.fields)))
+        for field in self.fields:
+            parts.append(_FIELD.pack(_FLOAT if field.floating else _INTEGER, field.bits, field.width))
+        return b"".join(parts)
+
+    def reports(self, *values: Tensor) -> Reports:
+        """Reports of this layout.
+
+        Args:
+            values: a tensor for each field, (clients,) or (clients, width); integers are stored in the
+                smallest dtype that holds their bits.
+
+        Raises:
+            ValueError: if there are more or fewer tensors than fields, their shapes are others than the
+                layout's, or a value does not fit in its bits.
+        """
+        fields = tuple(
+            Field(value if layout.floating else value.to(compact_dtype(layout.bits)), layout.bits)
+            for layout, value in zip(self.fields, values, strict=True)
+        )
+        reports = Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)
+        self.check(reports)
+        return reports
+
+    def check(self, reports: Reports) -> None:
+        """Check that reports have this layout. Whether their values are possible, the mechanism tells.
+
+        Raises:
+            ValueError: if their mechanism, dimension or fields are others.
+        """
+        if reports.layout != self:
+            raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
+
+
+def _words(layout: ReportLayout) -> str:
+    parts = [
+        f"{field.width} x {field.bits}-bit {'floats' if field.floating else 'integers'}"
+        for field in layout.fields
+    ]
+    return f"{layout.mechanism!r} in dimension {layout.dim} ({', '.join(parts)})"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """One part of every report.
@@ -69,6 +168,11 @@ class Field:
         """Values per report."""
         return 1 if self.values.dim() == 1 else self.values.shape[1]
 
+    @property
+    def layout(self) -> FieldLayout:
+        """The field's form, without its values."""
+        return FieldLayout(self.bits, self.width, self.values.is_floating_point())
+
     def _holding(self, values: Tensor) -> Field:
         """This field with other values of its kind, known to fit: the check is most of what a slice costs."""
         field = object.__new__(Field)
@@ -104,15 +208,19 @@ class Reports:
         return int(self.fields[0].values.shape[0])
 
     @property
+    def layout(self) -> ReportLayout:
+        """Mechanism, dimension and the form of the fields: everything but the values."""
+        return ReportLayout(self.mechanism, self.dim, tuple(field.layout for field in self.fields))
+
+    @property
     def bits_per_report(self) -> int:
-        """Bits of one report on the wire, header apart."""
-        return sum(field.bits * field.width for field in self.fields)
+        """Bits of one report on the wire, without the header."""
+        return self.layout.bits
 
     @property
     def header_bytes(self) -> int:
         """Bytes that :meth:`to_bytes` adds to the packed reports, whatever their number."""
-        name = len(self.mechanism.encode())
-        return _PREFIX.size + name + _SIZES.size + _FIELD.size * len(self.fields) + _CHECKSUM.size
+        return self.layout.header_bytes
 
     def to(self, device: torch.device | str) -> Reports:
         """The same reports on another device."""
@@ -146,7 +254,7 @@ class Reports:
         if not parts:
             raise ValueError("nothing to concatenate")
         first = parts[0]
-        if len({part._layout() for part in parts}) != 1:
+        if len({part._tensors() for part in parts}) != 1:
             raise ValueError("reports of different mechanisms, dimensions or layouts cannot be mixed")
         columns = zip(*(part.fields for part in parts), strict=True)
         return first._with([torch.cat([field.values for field in column]) for column in columns])
@@ -157,7 +265,7 @@ class Reports:
         Integers take exactly their bits, padded to a whole byte once at the end; floats are little-endian.
         """
         integers, floats = self._columns()
-        parts = [self._header(len(self))]
+        parts = [self.layout.header(len(self))]
         if integers:
             parts.append(pack_records(integers).numpy().tobytes())
         body = b"".join(parts + [array.tobytes() for array in floats])
@@ -169,7 +277,7 @@ class Reports:
         For a host that simulates many clients, each of which sends its own message.
         """
         integers, floats = self._columns()
-        header = self._header(1)
+        header = self.layout.header(1)
         columns = [pack_each(integers).numpy()] if integers else []
         columns += [array.view(np.uint8) for array in floats]
         size = len(header) + sum(column.shape[1] for column in columns)
@@ -183,15 +291,6 @@ class Reports:
             bodies = (row.tobytes() for row in table)
             messages += [body + _CHECKSUM.pack(zlib.crc32(body)) for body in bodies]
         return messages
-
-    def _header(self, count: int) -> bytes:
-        name = self.mechanism.encode()
-        parts = [_PREFIX.pack(_MAGIC, WIRE_VERSION, len(name)), name]
-        parts.append(_SIZES.pack(self.dim, count, len(self.fields)))
-        for field in self.fields:
-            kind = _FLOAT if field.values.is_floating_point() else _INTEGER
-            parts.append(_FIELD.pack(kind, field.bits, field.width))
-        return b"".join(parts)
 
     def _columns(self) -> tuple[list[tuple[Tensor, int]], list[np.ndarray]]:
         """The integer fields (reports, width) with their bits, and the others as little-endian arrays."""
@@ -234,7 +333,7 @@ class Reports:
         first = cls.from_bytes(messages[0])
         if len(first) != 1:
             raise ValueError(f"not the bytes of one report: there are {len(first)}")
-        header, size = first._header(1), len(messages[0])
+        header, size = first.layout.header(1), len(messages[0])
         body = size - _CHECKSUM.size
         for data in messages:
             if len(data) != size or data[: len(header)] != header:
@@ -251,12 +350,10 @@ class Reports:
     def _parse_table(self, joined: bytes, at: int, size: int) -> list[Tensor]:
         """The fields of joined messages of this layout, ``at`` bytes of header and ``size`` in all each."""
         table = np.frombuffer(joined, dtype=np.uint8).reshape(-1, size)
-        integers = [field for field in self.fields if not field.values.is_floating_point()]
-        packed = (sum(field.bits * field.width for field in integers) + 7) // 8
+        integers = [(field.bits, field.width) for field in self.layout.fields if not field.floating]
+        packed, _ = self.layout.packed_bytes(1)
         rows = torch.from_numpy(table[:, at : at + packed].copy())
-        unpacked = iter(
-            unpack_each(rows, [(field.bits, field.width) for field in integers]) if integers else ()
-        )
+        unpacked = iter(unpack_each(rows, integers) if integers else ())
         at += packed
         columns = []
         for field in self.fields:
@@ -285,38 +382,41 @@ class Reports:
         at += name_length
         dim, count, num_fields = _SIZES.unpack_from(data, at)
         at += _SIZES.size
-        layout = [_FIELD.unpack_from(data, at + i * _FIELD.size) for i in range(num_fields)]
+        entries = [_FIELD.unpack_from(data, at + i * _FIELD.size) for i in range(num_fields)]
         at += num_fields * _FIELD.size
-        if any(bits * width == 0 and width != 1 for _, bits, width in layout) or (
-            count and not any(bits for _, bits, _ in layout)
+        if any(bits * width == 0 and width != 1 for _, bits, width in entries) or (
+            count and not any(bits for _, bits, _ in entries)
         ):
             raise ValueError("not the bytes of reports: a part of a report has no size")
-        if any(kind != _INTEGER and not (kind == _FLOAT and bits in _FLOATS) for kind, bits, _ in layout):
+        if any(kind != _INTEGER and not (kind == _FLOAT and bits in _FLOATS) for kind, bits, _ in entries):
             raise ValueError("not the bytes of reports: unknown kind of field")
-        if any(kind == _INTEGER and bits > MAX_BITS for kind, bits, _ in layout):
+        if any(kind == _INTEGER and bits > MAX_BITS for kind, bits, _ in entries):
             raise ValueError(f"not the bytes of reports: an integer of more than {MAX_BITS} bits")
-        integer_bits = sum(bits * width for kind, bits, width in layout if kind == _INTEGER)
-        packed = (integer_bits * count + 7) // 8
-        float_bytes = sum(bits // 8 * width * count for kind, bits, width in layout if kind == _FLOAT)
+        layout = ReportLayout(
+            name, dim, tuple(FieldLayout(bits, width, kind == _FLOAT) for kind, bits, width in entries)
+        )
+        packed, float_bytes = layout.packed_bytes(count)
         if at + packed + float_bytes != end:
             raise ValueError("the bytes of the reports are corrupted: the length does not match the header")
         stream = np.frombuffer(data[at : at + packed], dtype=np.uint8).copy()
-        integers = [(bits, width) for kind, bits, width in layout if kind == _INTEGER]
+        integers = [(field.bits, field.width) for field in layout.fields if not field.floating]
         unpacked = iter(unpack_records(torch.from_numpy(stream), integers, count) if integers else ())
         at += packed
         fields = []
-        for kind, bits, width in layout:
-            if kind == _INTEGER:
+        for field in layout.fields:
+            if not field.floating:
                 values = next(unpacked)
+                values = values if field.width != 1 else values.squeeze(1)
             else:
-                size = bits // 8 * width * count
-                array = np.frombuffer(data[at : at + size], dtype=f"<f{bits // 8}").reshape(count, width)
-                values = torch.from_numpy(array.astype(f"=f{bits // 8}"))
+                size = field.bits // 8 * field.width * count
+                array = np.frombuffer(data[at : at + size], dtype=f"<f{field.bits // 8}")
+                values = torch.from_numpy(array.reshape(count, field.width).astype(f"=f{field.bits // 8}"))
                 at += size
-            fields.append(Field(values if kind == _FLOAT or width != 1 else values.squeeze(1), bits))
+            fields.append(Field(values, field.bits))
         return cls(mechanism=name, dim=dim, fields=tuple(fields))
 
-    def _layout(self) -> tuple[object, ...]:
+    def _tensors(self) -> tuple[object, ...]:
+        """The layout, with the shapes and dtypes of the tensors."""
         shape = tuple((field.bits, field.values.shape[1:], field.values.dtype) for field in self.fields)
         return self.mechanism, self.dim, shape
 

@@ -5,7 +5,6 @@ from . import registry as registry
 from . import signs as signs
 from .base import LocalRandomizer as LocalRandomizer
 from .base import Mechanism as Mechanism
-from .base import Norm as Norm
 from .categories.hadamard_response import HadamardResponse as HadamardResponse
 from .categories.k_rr import KRandomizedResponse as KRandomizedResponse
 from .categories.limited_hadamard import LimitedHadamard as LimitedHadamard
@@ -22,9 +21,14 @@ from .noise.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
 from .noise.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from .noise.gaussian import Gaussian as Gaussian
 from .noise.laplace import Laplace as Laplace
+from .private_sum import Norm as Norm
+from .private_sum import PrivacyParameter as PrivacyParameter
+from .private_sum import PrivateSum as PrivateSum
 from .privunit.privunit import PrivUnit as PrivUnit
 from .privunit.privunit_g import PrivUnitG as PrivUnitG
 from .privunit.projunit import ProjUnit as ProjUnit
+from .registry import ONE_MESSAGE as ONE_MESSAGE
+from .registry import Kind as Kind
 from .registry import available as available
 from .registry import blanket as blanket
 from .registry import get as get
@@ -41,6 +45,9 @@ from .signs.sampled_bits import SampledBits as SampledBits
 from .signs.sqkr import SQKR as SQKR
 from .spec import MAX_TEXT as MAX_TEXT
 from .spec import MechanismSpec as MechanismSpec
+from .spec import Spec as Spec
+from .spec import SumSpec as SumSpec
+from .spec import spec_from_json as spec_from_json
 from .user_level import UserLevelEstimate as UserLevelEstimate
 from .user_level import UserLevelMean as UserLevelMean
 from .user_level import estimate_mean as estimate_mean

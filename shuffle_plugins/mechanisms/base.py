@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from enum import StrEnum
 from typing import ClassVar
 
 import torch
@@ -12,18 +11,11 @@ from torch import Tensor
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.private_sum import Norm as Norm
+from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
-
-
-class Norm(StrEnum):
-    """Norm of the ball in which a mechanism takes its inputs."""
-
-    L1 = "l1"
-    L2 = "l2"
-    LINF = "linf"
-
 
 _NORMS = {Norm.L1: Rows.l1_norm, Norm.L2: Rows.l2_norm, Norm.LINF: Rows.linf_norm}
 _BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
@@ -77,8 +69,13 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
+    def layout(self) -> ReportLayout:
+        """The form of a report on the wire: its fields, and so its length and header."""
+
+    @property
     def bits_per_report(self) -> int:
-        """Bits of one report on the wire."""
+        """Bits of one report on the wire, without the header."""
+        return self.layout.bits
 
     @property
     @abstractmethod
@@ -129,7 +126,7 @@ class Mechanism(ABC):
         """
         raise NotImplementedError(f"{self.name} does not tell its law")
 
-    def shuffle_round(
+    def round(
         self,
         *,
         population: int,
@@ -175,10 +172,11 @@ class Mechanism(ABC):
             )
 
 
-class LocalRandomizer(Mechanism):
+class LocalRandomizer(Mechanism, PrivateSum):
     """An unbiased randomizer of vectors in a norm ball, batched over clients.
 
-    One call randomises each row of a batch on its own.
+    One call randomises each row of a batch on its own. As a :class:`PrivateSum`, its reports are shuffled one
+    by one; a total is the sum of their estimates already.
 
     Args:
         local_epsilon: ε0 of one report in nats, in [1e-9, 500].
@@ -188,6 +186,8 @@ class LocalRandomizer(Mechanism):
     Raises:
         ValueError: if a parameter is out of range.
     """
+
+    privacy_parameter: ClassVar[PrivacyParameter] = "local_epsilon"
 
     norm: ClassVar[Norm]
 
@@ -199,6 +199,11 @@ class LocalRandomizer(Mechanism):
     def radius(self) -> float:
         """Radius of the ball, in the mechanism's norm."""
         return self._radius
+
+    @property
+    def cohort(self) -> None:
+        """None: every report has noise of its own, so any number of them will do."""
+        return None
 
     @property
     def domain(self) -> str:
@@ -279,6 +284,18 @@ class LocalRandomizer(Mechanism):
         norms = self.row_norms(rows)
         self.check_norms(norms, dtype=rows.dtype, clip=clip)
         return self.sum_rows(rows, norms, secure(randomness)).to(rows.compute_dtype)
+
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """What these clients add to a total, (dim,): :meth:`randomize_sum`, with rows clipped to the ball."""
+        return self.randomize_sum(x, randomness=randomness, clip=True)
+
+    def total(self, reports: Reports) -> Tensor:
+        """The reports added up, (dim,): :meth:`Mechanism.sum`, which is the estimate itself."""
+        return self.sum(reports)
+
+    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
+        """The total as it is: every report is unbiased by itself."""
+        return total
 
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
         """The sum of the rows' reports, (dim,); a mechanism that can draw it faster overrides this."""

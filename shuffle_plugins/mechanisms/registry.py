@@ -1,4 +1,4 @@
-"""Mechanisms by name. Torch is imported only when a mechanism is built."""
+"""All mechanisms and sums by name. Torch is imported only when one is built."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
+
+from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from shuffle_plugins.accounting.pairs.blanket import Blanket
     from shuffle_plugins.mechanisms.base import Mechanism
+    from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
 ENTRY_POINT_GROUP = "shuffle_plugins.mechanisms"
 
-Factory = Callable[..., "Mechanism"]
+Factory = Callable[..., "Mechanism | PrivateSum"]
 BlanketFunction = Callable[..., "Blanket"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _REQUIRED = ("local_epsilon", "dim", "radius")
+
+
+class Kind(StrEnum):
+    """What clients hold, and in what form they report it."""
+
+    VECTORS = "vectors"
+    """Local randomizers of vectors in a norm ball, one report a client: set by ``local_epsilon``."""
+
+    CATEGORIES = "categories"
+    """Frequency oracles, one report a client on its category: set by ``local_epsilon``."""
+
+    SUMS = "sums"
+    """Sums of vectors that many messages of each client make up together: set by ``noise_multiplier``."""
+
+
+ONE_MESSAGE = (Kind.VECTORS, Kind.CATEGORIES)
+"""Kinds of mechanisms that send one report a client, whose privacy is set by ``local_epsilon``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +50,7 @@ class _Entry:
     factory: str | Factory | EntryPoint
     summary: str
     blanket: str | BlanketFunction | None
+    kind: Kind | None
 
 
 _PACKAGE = "shuffle_plugins.mechanisms"
@@ -37,116 +59,151 @@ _ENTRIES: dict[str, _Entry] = {
         f"{_PACKAGE}.signs.binary_rr:BinaryRandomizedResponse",
         "unbiased binary randomized response of one number, 1 bit per report",
         f"{_PACKAGE}.signs.randomized_response_law:bit_blanket",
+        Kind.VECTORS,
     ),
     "l1-hadamard": _Entry(
         f"{_PACKAGE}.signs.l1_hadamard:L1Hadamard",
         "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
         f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
+        Kind.VECTORS,
     ),
     "l2-bit-planes": _Entry(
         f"{_PACKAGE}.signs.l2_bit_planes:L2BitPlanes",
         "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
         f"{_PACKAGE}.signs.coefficients_law:l2_bit_planes_blanket",
+        Kind.VECTORS,
     ),
     "l2-block": _Entry(
         f"{_PACKAGE}.signs.l2_block:L2Block",
         "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
         f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
+        Kind.VECTORS,
     ),
     "linf-bit-planes": _Entry(
         f"{_PACKAGE}.signs.linf_bit_planes:LInfBitPlanes",
         "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
         f"{_PACKAGE}.signs.bit_planes_law:bit_planes_blanket",
+        Kind.VECTORS,
     ),
     "linf-block": _Entry(
         f"{_PACKAGE}.signs.linf_block:LInfBlock",
         "one block of coordinates of an l-infinity ball, as a pattern of signs",
         f"{_PACKAGE}.signs.linf_block_law:linf_block_blanket",
+        Kind.VECTORS,
     ),
     "linf-coordinate": _Entry(
         f"{_PACKAGE}.signs.linf_coordinate:LInfCoordinate",
         "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
         f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
+        Kind.VECTORS,
     ),
     "discrete-gaussian": _Entry(
         f"{_PACKAGE}.noise.discrete_gaussian:DiscreteGaussian",
         "exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP; whole numbers of few bits",
         None,
+        Kind.VECTORS,
     ),
     "discrete-laplace": _Entry(
         f"{_PACKAGE}.noise.discrete_laplace:DiscreteLaplace",
         "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
         f"{_PACKAGE}.noise.discrete_laplace_law:grid_blanket",
+        Kind.VECTORS,
     ),
     "gaussian": _Entry(
         f"{_PACKAGE}.noise.gaussian:Gaussian",
         "Gaussian noise on an l2 ball by the analytic calibration, (ε0, δ0)-LDP, 20 bits per coordinate",
         None,
+        Kind.VECTORS,
     ),
     "laplace": _Entry(
         f"{_PACKAGE}.noise.laplace:Laplace",
         "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
         f"{_PACKAGE}.noise.discrete_laplace_law:fine_blanket",
+        Kind.VECTORS,
     ),
     "privunit": _Entry(
         f"{_PACKAGE}.privunit.privunit:PrivUnit",
         "optimised PrivUnit on an l2 ball, a dense unit vector per report",
         f"{_PACKAGE}.privunit.privunit_law:privunit_blanket",
+        Kind.VECTORS,
     ),
     "privunit-g": _Entry(
         f"{_PACKAGE}.privunit.privunit_g:PrivUnitG",
         "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
         f"{_PACKAGE}.privunit.privunit_g_law:privunit_g_blanket",
+        Kind.VECTORS,
     ),
     "projunit": _Entry(
         f"{_PACKAGE}.privunit.projunit:ProjUnit",
         "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
         f"{_PACKAGE}.privunit.projunit_law:projunit_blanket",
+        Kind.VECTORS,
     ),
     "sampled-bits": _Entry(
         f"{_PACKAGE}.signs.sampled_bits:SampledBits",
         "a sign of each of several coordinates of an l-infinity ball, or of bits",
         f"{_PACKAGE}.signs.bit_planes_law:sampled_bits_blanket",
+        Kind.VECTORS,
     ),
     "hadamard-response": _Entry(
         f"{_PACKAGE}.categories.hadamard_response:HadamardResponse",
         "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
         f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
+        Kind.CATEGORIES,
     ),
     "k-rr": _Entry(
         f"{_PACKAGE}.categories.k_rr:KRandomizedResponse",
         "K-ary randomized response of a category, ceil(log2 dim) bits per report",
         f"{_PACKAGE}.categories.oracles_law:k_rr_blanket",
+        Kind.CATEGORIES,
     ),
     "limited-hadamard": _Entry(
         f"{_PACKAGE}.categories.limited_hadamard:LimitedHadamard",
         "one-bit Hadamard response of a category in a random group, also with little randomness",
         f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
+        Kind.CATEGORIES,
     ),
     "local-hashing": _Entry(
         f"{_PACKAGE}.categories.local_hashing:LocalHashing",
         "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
         f"{_PACKAGE}.categories.oracles_law:local_hashing_blanket",
+        Kind.CATEGORIES,
     ),
     "oue": _Entry(
         f"{_PACKAGE}.categories.unary_encoding:OptimalUnaryEncoding",
         "optimal unary encoding of a category, dim bits per report",
         f"{_PACKAGE}.categories.oracles_law:oue_blanket",
+        Kind.CATEGORIES,
     ),
     "rappor": _Entry(
         f"{_PACKAGE}.categories.unary_encoding:Rappor",
         "symmetric unary encoding of a category, dim bits per report",
         f"{_PACKAGE}.categories.oracles_law:rappor_blanket",
+        Kind.CATEGORIES,
     ),
     "sqkr": _Entry(
         f"{_PACKAGE}.signs.sqkr:SQKR",
         "sampled signs of a Kashin representation of an l2 ball, as one pattern",
         f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
+        Kind.VECTORS,
     ),
     "subset-selection": _Entry(
         f"{_PACKAGE}.categories.subset_selection:SubsetSelection",
         "subset selection of a category, the least error; at most dim bits per report",
         f"{_PACKAGE}.categories.oracles_law:subset_blanket",
+        Kind.CATEGORIES,
+    ),
+    "multi-message": _Entry(
+        "shuffle_plugins.protocols.tags.ball_sum:BallSum",
+        "sum of vectors of an l2 ball from tagged bits of sampled coefficients, flipped by each client",
+        None,
+        Kind.SUMS,
+    ),
+    "vector-sum": _Entry(
+        "shuffle_plugins.protocols.coins.vector_sum:VectorSum",
+        "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",
+        None,
+        Kind.SUMS,
     ),
 }
 
@@ -154,38 +211,80 @@ _CATEGORIES = "categories"
 
 
 def register(
-    name: str, factory: str | Factory, *, summary: str = "", blanket: str | BlanketFunction | None = None
+    name: str,
+    factory: str | Factory,
+    *,
+    summary: str = "",
+    blanket: str | BlanketFunction | None = None,
+    kind: Kind | str | None = None,
 ) -> None:
-    """Add a mechanism under a name of its own.
+    """Add a mechanism, or any :class:`~shuffle_plugins.mechanisms.PrivateSum`, under a name of its own.
 
     Args:
         name: lower-case words joined by hyphens.
         factory: the class or function to call, or its address ``"module:attribute"`` to import on first use.
-            It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword.
+            It takes ``local_epsilon``, ``dim``, ``radius`` and its own options, all by keyword; a sum's
+            ``dim``, ``cohort``, ``radius``, and, by its class method ``with_noise``, ``noise_multiplier``.
         summary: one line for listings.
         blanket: function of ``local_epsilon`` and ``dim``, by keyword, that returns the mechanism's
             :class:`~shuffle_plugins.accounting.pairs.blanket.Blanket` without building it; in the same two
             forms.
+        kind: what it is; by default a class tells by what it is a subclass of. A function that does not say
+            is taken for one of either of the one-message kinds.
 
     Raises:
-        ValueError: if the name is malformed or taken.
+        ValueError: if the name is malformed or taken, or there is no such kind.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"a mechanism's name is lower-case words joined by hyphens, got {name!r}")
     _discover()
     if name in _ENTRIES:
         raise ValueError(f"a mechanism named {name!r} is registered already")
-    _ENTRIES[name] = _Entry(factory, summary, blanket)
+    _ENTRIES[name] = _Entry(
+        factory, summary, blanket, None if kind is None else checks.choice(Kind, "kind", kind)
+    )
 
 
-def available() -> tuple[str, ...]:
+def available(*kinds: Kind | str) -> tuple[str, ...]:
     """Names of all mechanisms, sorted, those of installed third-party packages included.
 
+    Args:
+        kinds: of those kinds only; all by default. This may import third-party mechanisms.
+
     Raises:
-        ValueError: if an installed package offers a mechanism under a malformed or taken name.
+        ValueError: if there is no such kind, or an installed package offers a mechanism under a malformed or
+            taken name.
     """
     _discover()
-    return tuple(sorted(_ENTRIES))
+    wanted = {checks.choice(Kind, "kind", kind) for kind in kinds or Kind}
+    return tuple(sorted(name for name in _ENTRIES if len(wanted) == len(Kind) or wanted & _kinds(name)))
+
+
+def kind_of(name: str) -> Kind | None:
+    """What a mechanism is, or None for a third-party function that does not say.
+
+    Raises:
+        ValueError: if no mechanism has that name.
+    """
+    found = _kinds(name)
+    return found.pop() if len(found) == 1 else None
+
+
+def _kinds(name: str) -> set[Kind]:
+    """What a mechanism may be."""
+    entry = _entry(name)
+    if entry.kind is not None:
+        return {entry.kind}
+    from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+    from shuffle_plugins.mechanisms.private_sum import PrivateSum
+
+    factory = _load(entry.factory)
+    if not isinstance(factory, type):
+        return {Kind.VECTORS, Kind.CATEGORIES}
+    if issubclass(factory, FrequencyOracle):
+        return {Kind.CATEGORIES}
+    sums = issubclass(factory, PrivateSum) and factory.privacy_parameter == "noise_multiplier"
+    return {Kind.SUMS if sums else Kind.VECTORS}
 
 
 def summary(name: str) -> str:
@@ -197,22 +296,25 @@ def summary(name: str) -> str:
     return _entry(name).summary
 
 
-def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = None, **options: Any) -> Any:
-    """Build a mechanism: a ``LocalRandomizer`` of vectors, or a ``FrequencyOracle`` of categories.
+def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> Any:
+    """Build a mechanism: a local randomizer, a frequency oracle, or a multi-message sum.
 
     Args:
         name: one of :func:`available`.
-        local_epsilon: ε0 of one report, in nats.
         dim: length of a client's vector, or the number of categories.
         radius: radius of the ball, in the mechanism's norm, 1 by default; not for categories.
-        options: the mechanism's own further parameters.
+        options: all other parameters. One-message mechanisms need ``local_epsilon``, ε0 of one report in
+            nats. Sums need ``cohort``, the number of clients in one sum, and ``noise_multiplier``, or the
+            fields of their class.
 
     Raises:
         ValueError: if no mechanism has that name, or it refuses a parameter's value.
-        TypeError: if the mechanism does not take one of the options.
+        TypeError: if a parameter is missing, or the mechanism does not take one of the options.
     """
-    factory = cast(Factory, _load(_entry(name).factory))
-    parameters = inspect.signature(factory).parameters
+    found = factory(name)
+    if "noise_multiplier" in options:
+        found = getattr(found, "with_noise", found)
+    parameters = inspect.signature(found).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if radius is not None or takes_any or "radius" in parameters:
         options["radius"] = 1.0 if radius is None else radius
@@ -220,7 +322,16 @@ def get(name: str, *, local_epsilon: float, dim: int, radius: float | None = Non
     if unknown and not takes_any:
         accepted = sorted(set(parameters) - set(_REQUIRED)) or "none"
         raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {accepted}")
-    return factory(local_epsilon=local_epsilon, dim=dim, **options)
+    return found(dim=dim, **options)
+
+
+def factory(name: str) -> Factory:
+    """The class or function that builds a mechanism, imported.
+
+    Raises:
+        ValueError: if no mechanism has that name.
+    """
+    return cast(Factory, _load(_entry(name).factory))
 
 
 def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
@@ -232,6 +343,8 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
     entry = _entry(name)
+    if entry.kind is Kind.SUMS:
+        raise ValueError(f"{name} has no blanket of single reports: its reports may be seen added up only")
     if entry.blanket is None:
         return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
     return _blanket(entry.blanket, local_epsilon=local_epsilon, dim=dim)
@@ -281,4 +394,4 @@ def _discover() -> None:
         if not _NAME.fullmatch(point.name):
             raise ValueError(f"the installed entry point {point.value!r} has a malformed name {point.name!r}")
         package = point.dist.name if point.dist is not None else point.value
-        _ENTRIES[point.name] = _Entry(point, f"from {package}", None)
+        _ENTRIES[point.name] = _Entry(point, f"from {package}", None, None)

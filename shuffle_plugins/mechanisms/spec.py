@@ -1,19 +1,22 @@
-"""A mechanism as it is agreed on between parties: its name and numbers, as text, as a digest, built."""
+"""What parties agree on before they exchange reports: as text, as a digest, built."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 
 if TYPE_CHECKING:
+    from shuffle_plugins.core.reports import ReportLayout
     from shuffle_plugins.mechanisms.base import LocalRandomizer
+    from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
 Option = int | float | str | bool
 
@@ -22,16 +25,90 @@ MAX_TEXT = 4096
 
 _FIELDS = {"local_epsilon", "name", "options", "radius"}
 _RESERVED = {"dim", "local_epsilon", "name", "radius"}
-_BUILT = 16
+_BUILT = 16  # mechanisms that a process keeps; a federated run uses one or two
+_WIRE_NAMES = {"cohort": "clients"}  # fields of sums that have another name in JSON
+
+
+class Spec(ABC):
+    """A private sum of vectors as parties agree on it, for any of the two texts of :func:`spec_from_json`.
+
+    Two parties that hold equal specs and the same dimension build the same sum and read each other's reports.
+    A spec may come from somebody who is not trusted: what it builds has the ε0 it says, or building fails.
+    """
+
+    __slots__ = ()
+
+    _title: ClassVar[str]
+
+    if TYPE_CHECKING:  # fields of the dataclasses below
+
+        @property
+        def name(self) -> str:
+            """Under which the sum is registered."""
+
+        @property
+        def radius(self) -> float:
+            """Radius of the ball that holds the vectors."""
+
+        @property
+        def local_epsilon(self) -> float:
+            """ε0 of one client's whole report, in nats; infinite for a vector sum."""
+
+    @property
+    @abstractmethod
+    def cohort(self) -> int | None:
+        """The number of clients whose noise makes up the sum's; None if every report has its own."""
+
+    @property
+    def must_be_summed(self) -> bool:
+        """Whether reports may be seen added up only; otherwise they are shuffled one by one."""
+        return self.cohort is not None
+
+    @abstractmethod
+    def build(self, *, dim: int) -> PrivateSum:
+        """The mechanism for vectors of length ``dim``.
+
+        Raises:
+            ValueError: if it cannot be built, or is for another length.
+        """
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """The spec as canonical JSON: equal text means the same spec, to the last digit."""
+
+    def fingerprint(self, *, dim: int) -> bytes:
+        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes.
+
+        Whoever holds the same fingerprint reads the same reports.
+
+        Raises:
+            ValueError: if the dimension is out of range.
+        """
+        from shuffle_plugins.core.reports import WIRE_VERSION
+
+        text = f"shuffle_plugins {self._title}\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
+        return hashlib.sha256(text.encode()).digest()
+
+    def layout(self, *, dim: int) -> ReportLayout:
+        """The form of every report: its header and its length, among others.
+
+        Raises:
+            ValueError: as :meth:`build`.
+        """
+        return self.build(dim=dim).layout
+
+    def report_bytes(self, *, dim: int) -> int:
+        """Length of one report's :meth:`Reports.to_bytes`, whatever it says.
+
+        Raises:
+            ValueError: as :meth:`build`.
+        """
+        return self.layout(dim=dim).report_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MechanismSpec:
+class MechanismSpec(Spec):
     """A randomizer of vectors in a norm ball, all but its dimension.
-
-    Two parties that hold equal specs and the same dimension build the same mechanism and read each other's
-    reports. A spec may come from somebody who is not trusted: what it builds has the ε0 it says, or building
-    fails.
 
     Attributes:
         name: of a registered mechanism, see :func:`shuffle_plugins.mechanisms.available`.
@@ -43,6 +120,8 @@ class MechanismSpec:
         ValueError: if a field is out of range or of another type. Whether the mechanism exists, and takes the
             options, :meth:`build` tells.
     """
+
+    _title: ClassVar[str] = "mechanism"
 
     name: str
     local_epsilon: float
@@ -58,6 +137,11 @@ class MechanismSpec:
         except OverflowError as error:
             raise ValueError("radius does not fit in a float") from error
         object.__setattr__(self, "options", _checked(self.options))
+
+    @property
+    def cohort(self) -> None:
+        """None: every report has noise of its own."""
+        return None
 
     def build(self, *, dim: int) -> LocalRandomizer:
         """The mechanism for vectors of length ``dim``. Each process keeps the last few it built.
@@ -99,26 +183,128 @@ class MechanismSpec:
             raise ValueError("the options of a mechanism's spec are a JSON object")
         return cls(**fields, options=tuple(options.items()))
 
-    def fingerprint(self, *, dim: int) -> bytes:
-        """SHA-256 of the spec, the dimension and the version of reports on the wire: 32 bytes.
 
-        Whoever holds the same fingerprint reads the same reports.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumSpec(Spec):
+    """A multi-message sum, whose fields and dimension are fixed when it is calibrated.
+
+    Attributes:
+        protocol: the sum: a dataclass, registered under its name as one of the ``"sums"``.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+
+    _title: ClassVar[str] = "sum"
+
+    protocol: PrivateSum
+
+    def __post_init__(self) -> None:
+        name = getattr(self.protocol, "name", None)
+        if not _is_sum(name) or type(self.protocol) is not _sum_class(name):
+            known = ", ".join(registry.available(registry.Kind.SUMS))
+            raise ValueError(f"protocol must be a registered sum ({known}), got {self.protocol!r}")
+
+    @property
+    def name(self) -> str:
+        """Name of the sum."""
+        return self.protocol.name
+
+    @property
+    def radius(self) -> float:
+        """Radius of the ball that holds the vectors."""
+        return self.protocol.radius
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one client's messages together, in nats; infinite for a vector sum."""
+        return self.protocol.local_epsilon
+
+    @property
+    def cohort(self) -> int | None:
+        """The number of clients whose noise makes up the sum's."""
+        return self.protocol.cohort
+
+    def build(self, *, dim: int) -> PrivateSum:
+        """The sum itself.
 
         Raises:
-            ValueError: if the dimension is out of range.
+            ValueError: if it is for another length than ``dim``.
         """
-        from shuffle_plugins.core.reports import WIRE_VERSION
+        if dim != self.protocol.dim:
+            raise ValueError(
+                f"the sum is for {self.protocol.dim:,} numbers, the model has {dim:,}: build it with "
+                f"dim={dim}"
+            )
+        return self.protocol
 
-        text = f"shuffle_plugins mechanism\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
-        return hashlib.sha256(text.encode()).digest()
+    def to_json(self) -> str:
+        """The spec as canonical JSON: equal text means the same sum, to the last digit."""
+        values = {wire: getattr(self.protocol, name) for wire, name in _sum_fields(self.name).items()}
+        return json.dumps({self.name: values}, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def report_bytes(self, *, dim: int) -> int:
-        """Length of one report's :meth:`Reports.to_bytes`, whatever it says.
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: as :meth:`build`.
+            ValueError: if the text is not a spec's: of another type, too long, malformed, with a field
+                missing or unknown, or a value out of range.
         """
-        return _report_bytes(self.to_json(), checks.dim(dim))
+        found = _sum_in(text)
+        if found is None:
+            raise ValueError("not the spec of a multi-message sum")
+        name, values = found
+        names = _sum_fields(name)
+        if not isinstance(values, dict) or set(values) != set(names):
+            raise ValueError(f"the spec of a {name} has the fields {', '.join(sorted(names))}, no other")
+        try:
+            return cls(protocol=_sum_class(name)(**{names[wire]: value for wire, value in values.items()}))
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"not the spec of a {name}: {error}") from error
+
+
+def spec_from_json(text: str) -> Spec:
+    """Read what ``to_json`` of either spec wrote.
+
+    Raises:
+        ValueError: if it is neither's.
+    """
+    return MechanismSpec.from_json(text) if _sum_in(text) is None else SumSpec.from_json(text)
+
+
+def _sum_class(name: Any) -> type[Any]:
+    found = registry.factory(name)
+    if not isinstance(found, type) or not is_dataclass(found):
+        raise ValueError(f"{name} is no dataclass, so that nothing says how it is written as text")
+    return found
+
+
+def _sum_fields(name: str) -> dict[str, str]:
+    """Fields of a sum: their names in JSON, and those of its class."""
+    names = [field.name for field in fields(_sum_class(name)) if field.init]
+    return {_WIRE_NAMES.get(name, name): name for name in names}
+
+
+def _sum_in(text: object) -> tuple[str, Any] | None:
+    """Name and fields out of the JSON of a sum's spec; None if the text is none."""
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        return None
+    try:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict) or len(found) != 1:
+        return None
+    [(name, values)] = found.items()
+    return (name, values) if _is_sum(name) else None
+
+
+def _is_sum(name: object) -> bool:
+    try:
+        return isinstance(name, str) and registry.kind_of(name) is registry.Kind.SUMS
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=_BUILT)
@@ -150,17 +336,6 @@ def _built(text: str, dim: int) -> LocalRandomizer:
             f"{mechanism.local_epsilon!r}"
         )
     return mechanism
-
-
-@lru_cache(maxsize=_BUILT)
-def _report_bytes(text: str, dim: int) -> int:
-    import torch
-
-    nobody = _built(text, dim).randomize(torch.zeros(0, dim))
-    bits = {True: 0, False: 0}
-    for field in nobody.fields:
-        bits[field.values.is_floating_point()] += field.bits * field.width
-    return nobody.header_bytes + (bits[False] + 7) // 8 + bits[True] // 8
 
 
 def _checked(options: Any) -> tuple[tuple[str, Option], ...]:

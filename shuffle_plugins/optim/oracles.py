@@ -174,7 +174,7 @@ class VectorSums(GradientModel):
         while True:
             found = VectorSum.calibrated(
                 dim=target.dim,
-                clients=participation.cohort,
+                cohort=participation.cohort,
                 radius=target.radius,
                 epsilon=target.epsilon,
                 delta=target.delta,
@@ -183,7 +183,7 @@ class VectorSums(GradientModel):
                 population=participation.population if sampled else None,
                 overhead=min(overhead, 1.0),
             )
-            if found.clients * found.coins <= MOST_COINS or overhead >= 1:
+            if found.cohort * found.coins <= MOST_COINS or overhead >= 1:
                 return found
             overhead *= 2
 
@@ -191,8 +191,8 @@ class VectorSums(GradientModel):
 class _Sums(GradientOracle):
     def __init__(self, protocol: VectorSum, participation: Participation) -> None:
         self._protocol = protocol
-        self.round = protocol.sum_round(population=participation.population, sampling=participation.sampling)
-        self.noise = protocol.worst_variance / protocol.clients**2
+        self.round = protocol.round(population=participation.population, sampling=participation.sampling)
+        self.noise = protocol.worst_variance / protocol.cohort**2
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         return self._protocol.randomize_sum(gradients, randomness=randomness).double() / len(gradients)
@@ -200,7 +200,7 @@ class _Sums(GradientOracle):
     def __str__(self) -> str:
         p = self._protocol
         return (
-            f"P_vec, {p.messages_per_client:,} labelled bits per client ({p.bits_per_client / 8:,.0f} bytes "
+            f"P_vec, {p.messages_per_client:,} labelled bits per client ({p.bits_per_report / 8:,.0f} bytes "
             f"as counts), noise √(dσ²) = {math.sqrt(self.noise):.4g} on the mean"
         )
 
@@ -258,14 +258,12 @@ class RunningSum:
 
     def _coins(self) -> Tensor:
         return heads(
-            self._protocol.clients * self._protocol.coins, self._protocol.dim, randomness=self._randomness
+            self._protocol.cohort * self._protocol.coins, self._protocol.dim, randomness=self._randomness
         )
 
     def receive(self, gradients: Tensor) -> None:
         """Add clients' gradients, rounded to the lattice."""
-        self.state = self.state + self._protocol.rounded_total(
-            Rows.of(gradients), randomness=self._randomness
-        )
+        self.state = self.state + self._protocol.share(Rows.of(gradients), randomness=self._randomness)
         self._count += len(gradients)
 
     def close(self) -> Tensor:
@@ -274,12 +272,12 @@ class RunningSum:
         Raises:
             ValueError: unless exactly the protocol's number of clients was received.
         """
-        if self._count != self._protocol.clients:
-            raise ValueError(f"the batch is of {self._protocol.clients} clients, got {self._count}")
+        if self._count != self._protocol.cohort:
+            raise ValueError(f"the batch is of {self._protocol.cohort} clients, got {self._count}")
         total = self.state + self._coins()
-        second = self._protocol.clients * self._protocol.coins / 2
+        second = self._protocol.cohort * self._protocol.coins / 2
         return self._protocol.lattice.decode(
-            total.double() - self._protocol.clients * self._protocol.levels - 2 * second
+            total.double() - self._protocol.cohort * self._protocol.levels - 2 * second
         )
 
 
@@ -287,7 +285,7 @@ class _Streamed(_Sums):
     def __init__(self, protocol: VectorSum, participation: Participation) -> None:
         super().__init__(protocol, participation)
         coins = protocol.dim * protocol.noise_variance
-        self.noise = (protocol.worst_variance + coins) / protocol.clients**2
+        self.noise = (protocol.worst_variance + coins) / protocol.cohort**2
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         running = RunningSum(self._protocol, randomness=randomness)
@@ -378,10 +376,10 @@ def _within_reach(
 def _charged(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
     if participation.sampling is Sampling.EPOCH:
         # A step is one report, on the mean of its clients: as many elements as steps are permuted.
-        return mechanism.shuffle_round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
+        return mechanism.round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
     # Disjoint batches are cut from a secret uniform order, so reports of other batches hide a client too.
     once = participation.sampling is Sampling.SINGLE_PASS
-    return mechanism.shuffle_round(
+    return mechanism.round(
         population=participation.population,
         cohort=participation.cohort,
         sampling=Sampling.EPOCH if once else participation.sampling,

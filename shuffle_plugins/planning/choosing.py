@@ -92,7 +92,7 @@ def choices(
     checks.radius(radius)
     found: list[Choice] = []
     refused: list[Unavailable] = []
-    for name in registry.available():
+    for name in registry.available(*registry.ONE_MESSAGE):
         try:
             found.append(
                 _choice(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius, timed=timed)

@@ -20,8 +20,21 @@ learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 
 _MANY_STEPS = 1000
 
 
+@runtime_checkable
 class ClippedVectors(Protocol):
-    """What a local randomizer of vectors and a multi-message sum of vectors have in common."""
+    """What is asked of a :class:`~shuffle_plugins.mechanisms.PrivateSum`, without importing torch for it."""
+
+    @property
+    def norm(self) -> str:
+        """Norm of the ball that vectors are clipped to."""
+
+    @property
+    def cohort(self) -> int | None:
+        """The number of clients whose noise makes up a sum's; None if every report has noise of its own."""
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one client's whole report."""
 
     @property
     def dim(self) -> int:
@@ -34,21 +47,6 @@ class ClippedVectors(Protocol):
     @property
     def worst_variance(self) -> float:
         """Of a local randomizer E‖R(x) - x‖², at most; of a sum that of the whole sum."""
-
-
-@runtime_checkable
-class _Sum(Protocol):
-    @property
-    def clients(self) -> int: ...
-
-
-@runtime_checkable
-class _Local(Protocol):
-    @property
-    def local_epsilon(self) -> float: ...
-
-    @property
-    def domain(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +128,7 @@ def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise
     With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
     reports has noise :math:`\sqrt{V/k}` (root mean square ℓ2 length; first term of the error in
     :mod:`shuffle_plugins.planning.variance`). For a local randomizer V is its ``worst_variance``; for a
-    multi-message sum its ``worst_variance`` over its ``clients``.
+    multi-message sum its ``worst_variance`` over its ``cohort``.
 
     Assumes unbiased reports that are averaged with equal weights, all of them from the same mechanism, and
     made by clients who follow it. Clipping and sampling errors are not in it, nor is anything that the server
@@ -148,18 +146,15 @@ def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise
     """
     if isinstance(cohort, bool) or not (math.isfinite(cohort) and cohort > 0):
         raise ValueError(f"cohort must be a positive number, got {cohort!r}")
-    if isinstance(mechanism, _Sum):
-        variance, norm, local_epsilon = mechanism.worst_variance / mechanism.clients, check_norm("l2"), None
-    elif isinstance(mechanism, _Local):
-        variance, norm = mechanism.worst_variance, check_norm(mechanism.domain)
-        local_epsilon = mechanism.local_epsilon
-    else:
+    if not isinstance(mechanism, ClippedVectors):
         raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
+    variance = mechanism.worst_variance / (mechanism.cohort or 1)
+    norm = check_norm(str(mechanism.norm))
     signal = enclosing_radius(radius=mechanism.radius, norm=norm, within="l2", dim=mechanism.dim)
     return ExpectedNoise(
         noise=math.sqrt(variance / cohort),
         largest_signal=signal,
         dim=mechanism.dim,
         cohort=cohort,
-        local_epsilon=local_epsilon,
+        local_epsilon=mechanism.local_epsilon if mechanism.cohort is None else None,
     )

@@ -577,7 +577,7 @@ class _Search:
 
 def _names(mechanism: str | Sequence[str]) -> tuple[str, ...]:
     if mechanism == BEST:
-        return registry.available()
+        return registry.available(*registry.ONE_MESSAGE)
     names = (mechanism,) if isinstance(mechanism, str) else tuple(dict.fromkeys(mechanism))
     if not names:
         raise ValueError(f"name at least one mechanism, or {BEST!r} for all of them")

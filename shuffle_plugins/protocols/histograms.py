@@ -15,22 +15,22 @@ class Histogram:
 
     Attributes:
         counts: float64 (categories,); single entries may be negative, or above the number of clients.
-        clients: whose data are in it.
+        reports: how many clients' data are in it.
         refused: messages that no client following the protocol sends, left out.
     """
 
     counts: Tensor
-    clients: int
+    reports: int
     refused: int = 0
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
+        if self.reports < 1:
             raise ValueError("nobody's data are in this histogram: there is nothing to estimate from")
 
     @property
     def frequencies(self) -> Tensor:
         """Unbiased estimates of the clients' shares, float64 (categories,)."""
-        return self.counts / self.clients
+        return self.counts / self.reports
 
     @property
     def distribution(self) -> Tensor:

@@ -6,7 +6,7 @@ import math
 
 
 def check_targets(
-    *, epsilon: object, delta: object, num_steps: object, clients: object, population: object
+    *, epsilon: object, delta: object, num_steps: object, cohort: object, population: object
 ) -> None:
     """Check the arguments that every ``calibrated`` has.
 
@@ -19,25 +19,25 @@ def check_targets(
         raise ValueError(f"delta must be a number in (0, 1), got {delta!r}")
     if type(num_steps) is not int or num_steps < 1:
         raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
-    if type(clients) is not int or clients < 2:
-        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    if type(cohort) is not int or cohort < 2:
+        raise ValueError(f"cohort must be a whole number, at least 2, got {cohort!r}")
     if population is not None:
-        check_population(population, clients=clients)
+        check_population(population, cohort=cohort)
 
 
-def check_population(population: object, *, clients: int) -> None:
+def check_population(population: object, *, cohort: int) -> None:
     """Check of how many the clients of one sum are drawn.
 
     Raises:
         ValueError: if they are fewer.
     """
-    if type(population) is not int or population < clients:
+    if type(population) is not int or population < cohort:
         raise ValueError(
-            f"population must be a whole number, at least the {clients} clients of a sum, got {population!r}"
+            f"population must be a whole number, at least the {cohort} clients of a sum, got {population!r}"
         )
 
 
-def hiding(population: int, *, clients: int, honest_fraction: float) -> int:
+def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:
     """Of how many the clients of a sum are accounted to be drawn: a fraction of the population.
 
     Clients that are not honest may tell whether they were drawn. Should all of them not have been, the cohort
@@ -48,7 +48,7 @@ def hiding(population: int, *, clients: int, honest_fraction: float) -> int:
         clients: of one sum.
         honest_fraction: share of the population, and of each cohort, that is counted on.
     """
-    return max(clients, math.floor(honest_fraction * population))
+    return max(cohort, math.floor(honest_fraction * population))
 
 
 def check_overhead(overhead: object) -> None:
@@ -71,18 +71,18 @@ def check_categories(categories: object) -> None:
         raise ValueError(f"categories must be a whole number, at least 2, got {categories!r}")
 
 
-def honest_clients(*, clients: int, honest_fraction: float) -> int:
+def honest_clients(*, cohort: int, honest_fraction: float) -> int:
     """How many clients are counted on.
 
     Raises:
         ValueError: if an argument is out of range, or it is nobody.
     """
-    if type(clients) is not int or clients < 2:
-        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    if type(cohort) is not int or cohort < 2:
+        raise ValueError(f"cohort must be a whole number, at least 2, got {cohort!r}")
     check_honest_fraction(honest_fraction)
-    honest = math.floor(honest_fraction * clients * (1 + 1e-12))
+    honest = math.floor(honest_fraction * cohort * (1 + 1e-12))
     if honest < 1:
-        raise ValueError(f"honest_fraction={honest_fraction!r} of {clients} clients is nobody")
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {cohort} clients is nobody")
     return honest
 
 
@@ -95,3 +95,13 @@ def check_honest_fraction(honest_fraction: object) -> None:
     number = isinstance(honest_fraction, (int, float)) and not isinstance(honest_fraction, bool)
     if not (number and 0 < honest_fraction <= 1):  # type: ignore[operator]
         raise ValueError(f"honest_fraction must be in (0, 1], got {honest_fraction!r}")
+
+
+def check_clips(clip: object) -> None:
+    """Check that nobody asks a sum to leave vectors as they are.
+
+    Raises:
+        ValueError: unless ``clip`` is true.
+    """
+    if not clip:
+        raise ValueError("a sum always clips to its ball: leave clip as it is")

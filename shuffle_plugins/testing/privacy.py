@@ -198,11 +198,11 @@ def can_be_accounted(case: Case) -> Measured:
     mechanism = case.mechanism
     if not mechanism.shufflable:
         try:
-            mechanism.shuffle_round(population=1000, cohort=100)
+            mechanism.round(population=1000, cohort=100)
         except ValueError:
             return {}
-        raise Broken("shuffle_round must refuse reports that are not shufflable")
-    accounted = mechanism.shuffle_round(population=1000, cohort=100, sampling=Sampling.POISSON)
+        raise Broken("round must refuse reports that are not shufflable")
+    accounted = mechanism.round(population=1000, cohort=100, sampling=Sampling.POISSON)
     if mechanism.local_delta > 0:
         return {}
     if (accounted.local_epsilon, accounted.mechanism) != (mechanism.local_epsilon, mechanism.name):

@@ -96,7 +96,7 @@ def _telling(triples: list[Triple], found: list[list[float]]) -> list[tuple[int,
 
 
 def _round(case: Case, clients: int) -> ShuffleRound:
-    return case.mechanism.shuffle_round(population=clients, cohort=clients, sampling=Sampling.FULL)
+    return case.mechanism.round(population=clients, cohort=clients, sampling=Sampling.FULL)
 
 
 def _claims(case: Case, clients: int) -> list[tuple[float, float]]:

@@ -61,7 +61,7 @@ def certified(mechanism, fields, *, delta, num_steps=1):
     """A round, and its ε by the mechanism's own blanket or the generic one: both hold."""
     generic = ShuffleRound(local_epsilon=mechanism.local_epsilon, local_delta=mechanism.local_delta, **fields)
     bounds = []
-    for shuffle_round in (generic, mechanism.shuffle_round(**fields)):
+    for shuffle_round in (generic, mechanism.round(**fields)):
         accountant = ShuffleAccountant()
         accountant.step(shuffle_round, num_steps=num_steps)
         bounds.append(accountant.upper_epsilon(delta))

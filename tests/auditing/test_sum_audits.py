@@ -13,7 +13,7 @@ DELTA = 0.05
 
 def certified(protocol, delta=DELTA):
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     return accountant.upper_epsilon(delta)
 
 
@@ -21,9 +21,9 @@ def certified(protocol, delta=DELTA):
 @pytest.mark.parametrize(
     "protocol",
     [
-        ScalarSum.calibrated(clients=4, epsilon=1.0, delta=DELTA, upper=2.0, overhead=0.3),
-        VectorSum.calibrated(dim=2, clients=4, epsilon=1.0, delta=DELTA, radius=0.5),
-        SplitSum.calibrated(clients=4, epsilon=1.0, delta=DELTA),
+        ScalarSum.calibrated(cohort=4, epsilon=1.0, delta=DELTA, upper=2.0, overhead=0.3),
+        VectorSum.calibrated(dim=2, cohort=4, epsilon=1.0, delta=DELTA, radius=0.5),
+        SplitSum.calibrated(cohort=4, epsilon=1.0, delta=DELTA),
     ],
     ids=lambda protocol: protocol.name,
 )
@@ -40,15 +40,15 @@ def test_the_attack_comes_close_and_stays_below(protocol):
 
 @pytest.mark.slow
 def test_too_few_coins_are_found_out():
-    honest = VectorSum.calibrated(dim=2, clients=8, epsilon=1.0, delta=DELTA, overhead=0.3)
-    short = VectorSum(dim=2, clients=8, levels=honest.levels, coins=honest.coins // 3)
+    honest = VectorSum.calibrated(dim=2, cohort=8, epsilon=1.0, delta=DELTA, overhead=0.3)
+    short = VectorSum(dim=2, cohort=8, levels=honest.levels, coins=honest.coins // 3)
     found = audit_sum(short, delta=DELTA, num_trials=20_000, confidence=0.999, randomness=SeededRandomness(3))
     assert found.violates(certified(honest))
     assert found.consistent_with(certified(short))
 
 
 def test_records_that_agree_show_nothing_and_bad_ones_are_refused():
-    protocol = ScalarSum(clients=3, levels=4, coins=40)
+    protocol = ScalarSum(cohort=3, levels=4, coins=40)
     same = torch.full((1,), 0.5, dtype=torch.float64)
     found = audit_sum(
         protocol, delta=DELTA, num_trials=500, records=(same, same), randomness=SeededRandomness(1)

@@ -153,9 +153,7 @@ def charged(path: Path, rounds: dict[str, int], *, promised: int | None = 100) -
     mechanism = MechanismSpec(name="linf-block", local_epsilon=1.5).build(dim=8)
     shuffled = None
     if promised is not None:
-        shuffled = written(
-            mechanism.shuffle_round(population=promised, cohort=promised, sampling=Sampling.FULL)
-        )
+        shuffled = written(mechanism.round(population=promised, cohort=promised, sampling=Sampling.FULL))
     with ClientLedger(path) as ledger:
         for run, count in rounds.items():
             for server_round in range(count):
@@ -181,7 +179,7 @@ def test_a_clients_ledger_is_read_too(run: Run, tmp_path: Path) -> None:
     found = json.loads(run(str(path), "--delta", "1e-6", "--json")[1])
     accountant = ShuffleAccountant()
     mechanism = MechanismSpec(name="linf-block", local_epsilon=1.5).build(dim=8)
-    one = mechanism.shuffle_round(population=100, cohort=100, sampling=Sampling.FULL)
+    one = mechanism.round(population=100, cohort=100, sampling=Sampling.FULL)
     accountant.step(one, num_steps=4)
     assert found["server_upper"] == accountant.spent(1e-6) < found["local_epsilon"] == 6.0
     assert [each["run"] for each in found["runs"]] == ["run-a", "run-b"] or found["runs"][0]["rounds"] == 3

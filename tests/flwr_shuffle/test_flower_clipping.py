@@ -93,7 +93,7 @@ def test_the_mean_is_of_updates_clipped_to_the_rounds_norm():
 @pytest.mark.slow
 def test_a_sum_adapts_too():
     protocol = VectorSum.calibrated(
-        dim=DIM + 1, radius=1.0, clients=40, population=40, epsilon=15.0, delta=1e-6, num_steps=20
+        dim=DIM + 1, radius=1.0, cohort=40, population=40, epsilon=15.0, delta=1e-6, num_steps=20
     )
     strategy, _ = run(
         [5.0] * 40,

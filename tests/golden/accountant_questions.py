@@ -295,7 +295,7 @@ def blanket_of(name: str, *, local_epsilon: float, dim: int) -> dict[str, Any]:
 
 def mechanism_round(name: str, *, local_epsilon: float, dim: int, **fields: Any) -> ShuffleRound:
     mechanism = registry.get(name, local_epsilon=local_epsilon, dim=dim)
-    found: ShuffleRound = mechanism.shuffle_round(**{"population": 3_000, "cohort": 300, **fields})
+    found: ShuffleRound = mechanism.round(**{"population": 3_000, "cohort": 300, **fields})
     return found
 
 
@@ -472,7 +472,7 @@ class _Generic:
     def __init__(self, local_epsilon: float = 1.5, local_delta: float = 0.0) -> None:
         self.local_epsilon, self.local_delta = local_epsilon, local_delta
 
-    def shuffle_round(
+    def round(
         self, *, population: int, cohort: int, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
     ) -> ShuffleRound:
         return ShuffleRound(
@@ -489,7 +489,7 @@ class _Coins:
 
     local_epsilon, local_delta = float("inf"), 0.0
 
-    def shuffle_round(
+    def round(
         self, *, population: int, cohort: int, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
     ) -> SumRound:
         return coins(trials=10_000 * cohort, population=population, cohort=cohort, sampling=sampling)

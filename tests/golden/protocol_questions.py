@@ -62,17 +62,21 @@ _PARAMETERS = (
 def found(build: Callable[[], Any], *, num_steps: int = 1, population: int | None = None) -> dict[str, Any]:
     """A protocol's parameters, and what its rounds cost before both adversaries."""
     protocol = build()
-    told = {name: getattr(protocol, name) for name in _PARAMETERS if hasattr(protocol, name)}
+    told = {
+        name: getattr(protocol, _RENAMED.get(name, name))
+        for name in _PARAMETERS
+        if hasattr(protocol, _RENAMED.get(name, name))
+    }
+    if not isinstance(protocol, FrequencyEstimation):
+        told.pop("local_epsilon", None)
     for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
-        one = (
-            protocol.shuffle_round(population=population, adversary=adversary)
-            if isinstance(protocol, FrequencyEstimation)
-            else protocol.sum_round(population=population, adversary=adversary)
-        )
+        one = protocol.round(population=population, adversary=adversary)
         told[f"round, {adversary}"] = one.state()
         told[f"epsilon, {adversary}"] = interval(accountant_of([(one, num_steps)]).epsilon(DELTA))
     return told
 
+
+_RENAMED = {"clients": "cohort", "bits_per_client": "bits_per_report"}
 
 _PROTOCOLS: dict[str, Callable[..., Any]] = {
     "VectorSum": partial(VectorSum.calibrated, dim=30),
@@ -94,10 +98,10 @@ _PROTOCOLS: dict[str, Callable[..., Any]] = {
     ),
 }
 _TARGETS: dict[str, dict[str, Any]] = {
-    "all": {"clients": 500, "epsilon": 1.0},
-    "three times": {"clients": 500, "epsilon": 2.0, "num_steps": 3},
-    "of a population": {"clients": 500, "epsilon": 0.5, "population": 5_000},
-    "some honest": {"clients": 500, "epsilon": 1.0, "honest_fraction": 0.7},
+    "all": {"cohort": 500, "epsilon": 1.0},
+    "three times": {"cohort": 500, "epsilon": 2.0, "num_steps": 3},
+    "of a population": {"cohort": 500, "epsilon": 0.5, "population": 5_000},
+    "some honest": {"cohort": 500, "epsilon": 1.0, "honest_fraction": 0.7},
 }
 for _name, _calibrated in _PROTOCOLS.items():
     for _case, _fields in _TARGETS.items():
@@ -115,22 +119,20 @@ for _name, _calibrated in _PROTOCOLS.items():
 for _name in ("BinarySum", "SplitSum", "FrequencyEstimation, k-rr"):
     QUESTIONS.add(
         f"{_name}: too few",
-        partial(found, partial(_PROTOCOLS[_name], clients=3, epsilon=0.01, delta=1e-12)),
+        partial(found, partial(_PROTOCOLS[_name], cohort=3, epsilon=0.01, delta=1e-12)),
     )
 for _clients in (3_000,):
     QUESTIONS.add(
         f"FrequencyEstimation, best: {_clients}",
         partial(
             found,
-            partial(
-                FrequencyEstimation.calibrated, categories=12, clients=_clients, epsilon=1.0, delta=DELTA
-            ),
+            partial(FrequencyEstimation.calibrated, categories=12, cohort=_clients, epsilon=1.0, delta=DELTA),
         ),
     )
 for _noise in (0.5, 3.0):
     QUESTIONS.add(
         f"BallSum: noise multiplier {_noise}",
-        lambda noise=_noise: found(lambda: BallSum.with_noise(dim=20, clients=500, noise_multiplier=noise)),
+        lambda noise=_noise: found(lambda: BallSum.with_noise(dim=20, cohort=500, noise_multiplier=noise)),
     )
 for _sampling in Sampling:
     QUESTIONS.add(
@@ -138,7 +140,7 @@ for _sampling in Sampling:
         lambda sampling=_sampling: [
             interval(
                 accountant_of(
-                    [(build(clients=500, epsilon=1.0, delta=DELTA).sum_round(sampling=sampling, **sizes), 2)]
+                    [(build(cohort=500, epsilon=1.0, delta=DELTA).round(sampling=sampling, **sizes), 2)]
                 ).epsilon(DELTA)
             )
             for build in (_PROTOCOLS["VectorSum"], _PROTOCOLS["BinarySum"])
@@ -148,7 +150,7 @@ for _sampling in Sampling:
 QUESTIONS.add(
     "HistogramSum: errors",
     lambda: [
-        HistogramSum.calibrated(categories=20, clients=2_000, epsilon=1.0, delta=DELTA).largest_error(
+        HistogramSum.calibrated(categories=20, cohort=2_000, epsilon=1.0, delta=DELTA).largest_error(
             confidence=confidence
         )
         for confidence in (0.5, 0.95, 0.999)
@@ -161,7 +163,7 @@ QUESTIONS.add(
             [
                 (
                     HistogramSum.calibrated(
-                        categories=20, clients=2_000, epsilon=1.0, delta=DELTA
+                        categories=20, cohort=2_000, epsilon=1.0, delta=DELTA
                     ).contrast_round(),
                     2,
                 )
@@ -173,7 +175,7 @@ QUESTIONS.add(
     "FrequencyEstimation: errors",
     lambda: [
         FrequencyEstimation(
-            categories=20, clients=2_000, local_epsilon=2.0, oracle="subset-selection"
+            categories=20, cohort=2_000, local_epsilon=2.0, oracle="subset-selection"
         ).largest_error(confidence=confidence, largest_frequency=frequency)
         for confidence in (0.5, 0.95)
         for frequency in (0.1, 1.0)
@@ -192,7 +194,7 @@ for _oracle in (
     QUESTIONS.add(
         f"FrequencyEstimation: errors of {_oracle}",
         lambda oracle=_oracle: found(
-            lambda: FrequencyEstimation(categories=20, clients=2_000, local_epsilon=1.0, oracle=oracle)
+            lambda: FrequencyEstimation(categories=20, cohort=2_000, local_epsilon=1.0, oracle=oracle)
         ),
     )
 
@@ -202,13 +204,13 @@ for _epsilon in (0.3, 2.0):
     QUESTIONS.add(
         f"published sums: {_epsilon}",
         lambda e=_epsilon: {
-            "scalar": published.scalar_sum(clients=1_000, epsilon=e, delta=DELTA),
+            "scalar": published.scalar_sum(cohort=1_000, epsilon=e, delta=DELTA),
             "scalar, levels": published.scalar_sum(
-                clients=1_000, epsilon=e, delta=DELTA, upper=4.0, levels=12
+                cohort=1_000, epsilon=e, delta=DELTA, upper=4.0, levels=12
             ),
-            "vector": published.vector_sum(dim=20, clients=1_000, epsilon=e, delta=DELTA),
+            "vector": published.vector_sum(dim=20, cohort=1_000, epsilon=e, delta=DELTA),
             "budget": published.multi_message_budget(
-                clients=1_000, samples=3, levels=4, epsilon=e, delta=DELTA
+                cohort=1_000, samples=3, levels=4, epsilon=e, delta=DELTA
             ),
         },
     )
@@ -216,13 +218,13 @@ for _epsilon in (0.3, 2.0):
         f"published frequencies: {_epsilon}",
         lambda e=_epsilon: {
             "one message": published_frequencies.one_message(
-                categories=50, clients=100_000, epsilon=e, delta=DELTA
+                categories=50, cohort=100_000, epsilon=e, delta=DELTA
             ),
-            "level": published_frequencies.largest_local_epsilon(clients=100_000, epsilon=e, delta=DELTA),
+            "level": published_frequencies.largest_local_epsilon(cohort=100_000, epsilon=e, delta=DELTA),
             "gaussian": published_frequencies.central_gaussian(
-                categories=50, clients=1_000, epsilon=e, delta=DELTA
+                categories=50, cohort=1_000, epsilon=e, delta=DELTA
             ),
-            "laplace": published_frequencies.central_laplace(categories=50, clients=1_000, epsilon=e),
+            "laplace": published_frequencies.central_laplace(categories=50, cohort=1_000, epsilon=e),
         },
     )
 
@@ -244,14 +246,14 @@ QUESTIONS.add(
     "noise: VectorSum",
     partial(
         noise,
-        partial(VectorSum.calibrated, dim=100, clients=1_000, epsilon=1.0, delta=DELTA, radius=2.0),
+        partial(VectorSum.calibrated, dim=100, cohort=1_000, epsilon=1.0, delta=DELTA, radius=2.0),
         cohort=1_000,
     ),
 )
 QUESTIONS.add(
     "noise: BallSum",
     partial(
-        noise, partial(BallSum.calibrated, dim=100, clients=1_000, epsilon=1.0, delta=DELTA), cohort=1_000
+        noise, partial(BallSum.calibrated, dim=100, cohort=1_000, epsilon=1.0, delta=DELTA), cohort=1_000
     ),
 )
 for _split in ("clients", "budget"):

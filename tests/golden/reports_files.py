@@ -25,8 +25,8 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, Rep
 from shuffle_plugins.ledger.client import written
 from shuffle_plugins.ledger.summary import read_budget, read_client_budget
 from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.mechanisms.spec import SumSpec
 from shuffle_plugins.protocols import BallSum, VectorSum
-from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler import BatchRefused, SpentTokens, keys
 
 DELTA = 1e-5
@@ -39,8 +39,8 @@ MECHANISMS: dict[str, Any] = {
     "privunit": MechanismSpec(name="privunit", local_epsilon=1.5),
     "gaussian": MechanismSpec(name="gaussian", local_epsilon=1.5, options=(("local_delta", 1e-9),)),
     "hadamard": MechanismSpec(name="l1-hadamard", local_epsilon=1.5),
-    "vector-sum": SumSpec(protocol=VectorSum(dim=DIM, clients=100, levels=6, coins=2000)),
-    "ball-sum": SumSpec(protocol=BallSum(dim=DIM, clients=100, budget=6.0, samples=5)),
+    "vector-sum": SumSpec(protocol=VectorSum(dim=DIM, cohort=100, levels=6, coins=2000)),
+    "ball-sum": SumSpec(protocol=BallSum(dim=DIM, cohort=100, budget=6.0, samples=5)),
 }
 
 
@@ -99,9 +99,7 @@ def charge(
     ledger: ClientLedger, number: int, name: str, *, promised: int | None, limits: ClientLimits
 ) -> None:
     mechanism = built(name)
-    shuffled = (
-        None if promised is None else written(mechanism.shuffle_round(population=promised, cohort=promised))
-    )
+    shuffled = None if promised is None else written(mechanism.round(population=promised, cohort=promised))
     ledger.charge(
         run=f"run-{number // 4}",
         token=token(number),

@@ -30,8 +30,8 @@ from flwr_shuffle.updates import Layout
 from reports_answers import FILES, Questions, digest, vector
 
 from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.mechanisms.spec import SumSpec
 from shuffle_plugins.protocols import BallSum, VectorSum
-from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler import (
     BatchRefused,
     MixedBatch,
@@ -110,7 +110,7 @@ INSTRUCTIONS: dict[str, tuple[int, Callable[[], Instruction]]] = {
             token=TOKEN,
             run="run-7",
             server_round=1,
-            mechanism=SumSpec(protocol=VectorSum(dim=9, clients=60, levels=6, coins=40, radius=2.0)),
+            mechanism=SumSpec(protocol=VectorSum(dim=9, cohort=60, levels=6, coins=40, radius=2.0)),
         ),
     ),
     "ball-sum": (
@@ -119,7 +119,7 @@ INSTRUCTIONS: dict[str, tuple[int, Callable[[], Instruction]]] = {
             token=TOKEN,
             run="run-7",
             server_round=1,
-            mechanism=SumSpec(protocol=BallSum(dim=9, clients=60, budget=20.0, samples=5, levels=2)),
+            mechanism=SumSpec(protocol=BallSum(dim=9, cohort=60, budget=20.0, samples=5, levels=2)),
         ),
     ),
 }

@@ -29,7 +29,7 @@ from shuffle_plugins.protocols import VectorSum
 CLIENTS, DIM = 20, 6
 MODEL = {"weight": np.linspace(-1, 1, DIM, dtype=np.float32).reshape(2, 3), "batches": np.array(7)}
 LOCAL = {"randomizer": "linf-coordinate", "local_epsilon": 1.0, "clipping_norm": 0.1}
-SUM = {"randomizer": VectorSum(dim=DIM, clients=CLIENTS, levels=6, coins=2000)}
+SUM = {"randomizer": VectorSum(dim=DIM, cohort=CLIENTS, levels=6, coins=2000)}
 RUNS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "coordinate": (
         lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.7, server_momentum=0.9),

@@ -11,6 +11,7 @@ from reports_answers import Questions, digest, tensor, vector, whole
 from reports_mechanisms import ORACLES, categories, of_reports, rows
 
 from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms.spec import SumSpec, spec_from_json
 from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,
@@ -21,12 +22,10 @@ from shuffle_plugins.protocols import (
     SplitSum,
     VectorSum,
 )
-from shuffle_plugins.protocols.sum_reports import sum_reports
-from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.randomness import SeededRandomness
 
 CLIENTS = 60
-HELD = {"clients": CLIENTS}
+HELD = {"cohort": CLIENTS}
 TARGET = {"epsilon": 1.0, "delta": 1e-6}
 
 COINS: dict[str, Callable[[], Any]] = {
@@ -41,14 +40,14 @@ COINS: dict[str, Callable[[], Any]] = {
 }
 TAGS: dict[str, Callable[[], Any]] = {
     "binary-sum": lambda: BinarySum(dim=5, budget=6.0, samples=2, **HELD),
-    "binary-sum,calibrated": lambda: BinarySum.calibrated(dim=5, clients=5000, **TARGET),
+    "binary-sum,calibrated": lambda: BinarySum.calibrated(dim=5, cohort=5000, **TARGET),
     "cube-sum": lambda: CubeSum(dim=5, budget=12.0, samples=3, levels=3, radius=2.0, **HELD),
     "cube-sum,one-place": lambda: CubeSum(dim=4, budget=8.0, samples=4, levels=2, radius=2.0, **HELD),
-    "cube-sum,calibrated": lambda: CubeSum.calibrated(dim=5, clients=5000, **TARGET),
+    "cube-sum,calibrated": lambda: CubeSum.calibrated(dim=5, cohort=5000, **TARGET),
     "ball-sum,kashin": lambda: BallSum(dim=6, budget=20.0, samples=5, levels=2, radius=2.0, **HELD),
     "ball-sum,rotation": lambda: BallSum(dim=6, budget=20.0, samples=8, radius=2.0, frame="rotation", **HELD),
-    "ball-sum,calibrated": lambda: BallSum.calibrated(dim=6, clients=5000, **TARGET),
-    "ball-sum,noise": lambda: BallSum.with_noise(dim=6, noise_multiplier=3.0, clients=1000),
+    "ball-sum,calibrated": lambda: BallSum.calibrated(dim=6, cohort=5000, **TARGET),
+    "ball-sum,noise": lambda: BallSum.with_noise(dim=6, noise_multiplier=3.0, cohort=1000),
 }
 SPLITS: dict[str, Callable[[], Any]] = {
     "split-sum": lambda: SplitSum(levels=8, noise_epsilon=0.9, shares=6, upper=2.0, **HELD),
@@ -80,7 +79,12 @@ def numbers(protocol: Any) -> dict[str, Any]:
         "influence",
         "distribution_error",
     )
-    found = {name: getattr(protocol, name) for name in names if hasattr(protocol, name)}
+    renamed = {"bits_per_client": "bits_per_report"}
+    found = {
+        name: getattr(protocol, renamed.get(name, name))
+        for name in names
+        if hasattr(protocol, renamed.get(name, name))
+    }
     return {"name": protocol.name} | {
         name: list(value) if isinstance(value, tuple) else value for name, value in found.items()
     }
@@ -88,28 +92,33 @@ def numbers(protocol: Any) -> dict[str, Any]:
 
 def records(protocol: Any) -> torch.Tensor:
     if isinstance(protocol, HistogramSum):
-        return categories(protocol.clients, protocol.categories)
+        return categories(protocol.cohort, protocol.categories)
     if isinstance(protocol, ScalarSum | SplitSum):
-        return rows(protocol.clients, 1, scale=protocol.upper / 2, dtype=torch.float64) + protocol.upper / 2
+        return rows(protocol.cohort, 1, scale=protocol.upper / 2, dtype=torch.float64) + protocol.upper / 2
     if isinstance(protocol, BinarySum):
-        return (rows(protocol.clients, protocol.dim, scale=1.0, dtype=torch.float64) > 0).double()
-    return rows(protocol.clients, protocol.dim, scale=protocol.radius, dtype=torch.float64)
+        return (rows(protocol.cohort, protocol.dim, scale=1.0, dtype=torch.float64) > 0).double()
+    return rows(protocol.cohort, protocol.dim, scale=protocol.radius, dtype=torch.float64)
 
 
 def of_tally(tally: Any) -> dict[str, Any]:
     return {"ones": whole(tally.ones), "bits": whole(tally.bits), "foreign": tally.foreign}
 
 
+def estimate(protocol: Any, total: Any) -> torch.Tensor:
+    found = protocol.estimate(total)
+    return found.counts if isinstance(protocol, HistogramSum) else found
+
+
 def of_coins(build: Callable[[], Any]) -> dict[str, Any]:
     protocol = build()
     x = records(protocol)
     encoded = protocol.encode(x, randomness=SeededRandomness(5))
-    total = protocol.total(encoded)
+    total = protocol.tally_counts(encoded)
     found = numbers(protocol) | {
         "encoded": whole(encoded),
         "total": of_tally(total),
-        "decoded": vector(protocol.decode(total)),
-        "decoded_of_ten": vector(protocol.decode(protocol.total(encoded[:10]))),
+        "decoded": vector(estimate(protocol, total)),
+        "decoded_of_ten": vector(estimate(protocol, protocol.tally_counts(encoded[:10]))),
         "randomize_sum": vector(protocol.randomize_sum(x, randomness=SeededRandomness(6))),
     }
     if protocol.messages_per_client < 10_000:
@@ -145,9 +154,9 @@ def of_tags(build: Callable[[], Any]) -> dict[str, Any]:
         "tally": of_tally(tally),
         "signs": whole(signs),
         "surplus": protocol.surplus(tally),
-        "decoded": vector(protocol.decode(tally)),
-        "decoded_signs": vector(protocol.decode(signs, clients=protocol.clients)),
-        "signed_total": whole(protocol.signed_total(x, randomness=SeededRandomness(6))),
+        "decoded": vector(protocol.estimate(tally)),
+        "decoded_signs": vector(protocol.estimate(signs, reports=protocol.cohort)),
+        "signed_total": whole(protocol.share(x, randomness=SeededRandomness(6))),
         "randomize_sum": vector(protocol.randomize_sum(x, randomness=SeededRandomness(6))),
     }
 
@@ -162,14 +171,14 @@ def of_shares(build: Callable[[], Any]) -> dict[str, Any]:
         "shares": whole(shares),
         "messages": of_reports(messages),
         "total": total,
-        "decoded": protocol.decode(total),
+        "decoded": protocol.estimate(total),
         "randomize_sum": vector(protocol.randomize_sum(x, randomness=SeededRandomness(6))),
     }
 
 
 def of_frequencies(build: Callable[[], FrequencyEstimation]) -> dict[str, Any]:
     protocol = build()
-    x = categories(protocol.clients, protocol.categories)
+    x = categories(protocol.cohort, protocol.categories)
     reports = protocol.randomize(x, randomness=SeededRandomness(5))
     histogram = protocol.estimate(reports)
     intervals = protocol.intervals(histogram, simultaneous=True)
@@ -179,7 +188,7 @@ def of_frequencies(build: Callable[[], FrequencyEstimation]) -> dict[str, Any]:
         "largest_error": protocol.largest_error(),
         "reports": of_reports(reports),
         "counts": vector(histogram.counts),
-        "clients": histogram.clients,
+        "clients": histogram.reports,
         "refused": histogram.refused,
         "distribution": vector(protocol.distribution(reports)),
         "lower": vector(intervals.lower),
@@ -190,8 +199,9 @@ def of_frequencies(build: Callable[[], FrequencyEstimation]) -> dict[str, Any]:
 def of_spec(build: Callable[[], Any]) -> dict[str, Any]:
     """The text that is agreed on, and whole reports of a sum, as hosts send them."""
     protocol = build()
-    spec, reporting = SumSpec(protocol=protocol), sum_reports(protocol)
-    assert SumSpec.from_json(spec.to_json()) == spec
+    spec = SumSpec(protocol=protocol)
+    assert spec_from_json(spec.to_json()) == spec
+    reporting = spec.build(dim=protocol.dim)
     reports = reporting.randomize(records(protocol), randomness=SeededRandomness(9))
     total = reporting.total(reports)
     return {
@@ -214,8 +224,8 @@ def questions() -> Questions:
             if name.startswith(("vector-sum", "ball-sum")):
                 asked[f"spec:{name}"] = partial(of_spec, build)
     for oracle in ORACLES:
-        build = partial(FrequencyEstimation, categories=9, clients=200, local_epsilon=1.5, oracle=oracle)
+        build = partial(FrequencyEstimation, categories=9, cohort=200, local_epsilon=1.5, oracle=oracle)
         asked[f"frequencies[{oracle}]"] = partial(of_frequencies, build)
-    best = partial(FrequencyEstimation.calibrated, categories=9, clients=2000, **TARGET)
+    best = partial(FrequencyEstimation.calibrated, categories=9, cohort=2000, **TARGET)
     asked["frequencies[calibrated]"] = partial(of_frequencies, best)
     return asked

@@ -42,7 +42,7 @@ class Randomizer:
     local_epsilon: float = 1.5
     local_delta: float = 0.0
 
-    def shuffle_round(
+    def round(
         self, *, population: int, cohort: float, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
     ) -> ShuffleRound:
         return ShuffleRound(

@@ -27,9 +27,10 @@ def takes_vectors(name):
     return isinstance(get(name, local_epsilon=1.0, dim=1 if name == "binary-rr" else 3), LocalRandomizer)
 
 
-VECTORS = [*CASES, *((name, 6) for name in available() if takes_vectors(name) and (name, 6) not in CASES)]
+NAMES = available("vectors", "categories")
+VECTORS = [*CASES, *((name, 6) for name in NAMES if takes_vectors(name) and (name, 6) not in CASES)]
 VECTORS = [case for case in VECTORS if case != ("binary-rr", 6)]
-ORACLES = [(name, dim) for name in available() if not takes_vectors(name) for dim in (2, 5)]
+ORACLES = [(name, dim) for name in NAMES if not takes_vectors(name) for dim in (2, 5)]
 
 
 def named(case):
@@ -338,7 +339,7 @@ def test_bad_radius_is_refused(vectors, radius):
 
 
 @pytest.mark.parametrize("dim", [0, -1, 1.0, True, 1 << 60])
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", NAMES)
 def test_bad_dim_is_refused(name, dim):
     with pytest.raises(ValueError, match="dim"):
         get(name, local_epsilon=1.0, dim=dim)

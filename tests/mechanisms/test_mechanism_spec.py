@@ -19,8 +19,8 @@ def _takes_vectors(name: str) -> bool:
     return isinstance(get(name, local_epsilon=1.0, dim=1 if name == "binary-rr" else 4), LocalRandomizer)
 
 
-VECTORS = [name for name in available() if _takes_vectors(name)]
-CATEGORIES = sorted(set(available()) - set(VECTORS))
+VECTORS = [name for name in available("vectors", "categories") if _takes_vectors(name)]
+CATEGORIES = sorted(set(available("vectors", "categories")) - set(VECTORS))
 
 
 def test_text_and_back() -> None:

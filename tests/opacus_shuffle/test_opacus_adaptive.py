@@ -175,13 +175,13 @@ def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum
 
 def test_rows_of_a_sum_stay_in_the_ball_that_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
     built, taken = longer(3.0, 2.0, unclipped_num_std=4.0), []
-    original = VectorSum.rounded_total
+    original = VectorSum.share
 
     def spy(self: VectorSum, rows: Rows, **options: Any) -> Tensor:
         taken.append(rows)
         return original(self, rows, **options)
 
-    monkeypatch.setattr(VectorSum, "rounded_total", spy)
+    monkeypatch.setattr(VectorSum, "share", spy)
     x = vectors(torch.tensor([0.0, 1.0, 1.999, 2.001, 50.0])).tensors[0].double()
     built.share(Rows(x), randomness=SeededRandomness(0))
     (rows,) = taken
@@ -193,8 +193,8 @@ def test_rows_of_a_sum_stay_in_the_ball_that_is_accounted_for(monkeypatch: pytes
 
 @pytest.mark.parametrize("radius", [1.0, 0.137, 1e-7, 31.4159])
 def test_a_longer_sum_costs_what_the_same_noise_costs_at_any_radius(radius: float) -> None:
-    plain = VectorSum.with_noise(dim=4, clients=100, noise_multiplier=3.0)
-    expected = plain.sum_round(population=1000, sampling=Sampling.WITHOUT_REPLACEMENT)
+    plain = VectorSum.with_noise(dim=4, cohort=100, noise_multiplier=3.0)
+    expected = plain.round(population=1000, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert longer(3.0, radius).round == expected
 
 

@@ -35,8 +35,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
         clipped = x.dense() * (self.radius / x.l2_norm().clamp(min=self.radius))[:, None]
         return (clipped.sum(dim=0).double() * 2**40).round().long()
 
-    monkeypatch.setattr(BallSum, "signed_total", total)
-    monkeypatch.setattr(BallSum, "decode", lambda _, total, *, clients: total.double() / 2**40)
+    monkeypatch.setattr(BallSum, "share", total)
+    monkeypatch.setattr(BallSum, "estimate", lambda _, total, *, reports: total.double() / 2**40)
 
 
 @pytest.mark.parametrize("physical", [8, 3])
@@ -75,10 +75,10 @@ def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
     steps = train(module, optimizer, loader)
     protocol = optimizer.mechanism
     assert isinstance(protocol, BallSum)
-    assert (protocol.clients, protocol.radius, optimizer.noise_multiplier) == (8, 0.5, 3.0)
-    again = BallSum.with_noise(dim=protocol.dim, clients=8, noise_multiplier=3.0, radius=0.5)
+    assert (protocol.cohort, protocol.radius, optimizer.noise_multiplier) == (8, 0.5, 3.0)
+    again = BallSum.with_noise(dim=protocol.dim, cohort=8, noise_multiplier=3.0, radius=0.5)
     accountant = ShuffleAccountant()
-    accountant.step(again.sum_round(population=len(dataset)), num_steps=steps)
+    accountant.step(again.round(population=len(dataset)), num_steps=steps)
     assert isinstance(optimizer.shuffle_round, TaggedRound)
     assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
     assert all(bool(p.isfinite().all()) for p in module.parameters())

@@ -50,10 +50,10 @@ def balanced_coins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     tossed: list[int] = []
 
     def heads(self: VectorSum, *, randomness: Randomness) -> torch.Tensor:
-        tossed.append(self.clients * self.coins)
-        return torch.full((self.dim,), self.clients * self.coins // 2, dtype=torch.int64)
+        tossed.append(self.cohort * self.coins)
+        return torch.full((self.dim,), self.cohort * self.coins // 2, dtype=torch.int64)
 
-    monkeypatch.setattr(VectorSum, "all_coins", heads)
+    monkeypatch.setattr(VectorSum, "common_noise", heads)
     return tossed
 
 
@@ -172,7 +172,7 @@ def test_epsilon_is_the_core_accountants(private_sum: Any, train: Any, method: s
     _, module, optimizer, loader = private_sum(engine=engine)
     assert train(module, optimizer, loader, epochs=2) == 10
     core = ShuffleAccountant(method=method)  # type: ignore[arg-type]
-    core.step(optimizer.mechanism.sum_round(population=40), num_steps=10)
+    core.step(optimizer.mechanism.round(population=40), num_steps=10)
     assert engine.get_epsilon(1e-5) == core.epsilon(1e-5).upper
     interval = engine.get_epsilon_interval(1e-5)
     assert 0 < interval.lower < interval.upper
@@ -340,8 +340,8 @@ def test_noise_as_opacus_users_choose_it_has_an_epsilon(
     train(module, optimizer, loader)
     assert 0 < engine.get_epsilon(1e-5) < math.inf
     accountant = SubsampledShufflePLDAccountant()
-    protocol = VectorSum.with_noise(dim=50_000, clients=600, noise_multiplier=noise_multiplier)
-    accountant.record(protocol.sum_round(population=60_000), num_steps=1_000)
+    protocol = VectorSum.with_noise(dim=50_000, cohort=600, noise_multiplier=noise_multiplier)
+    accountant.record(protocol.round(population=60_000), num_steps=1_000)
     central = LossComposition(
         [gaussian_losses(noise_multiplier=noise_multiplier / 2, sampling_rate=0.01, resolution=FINE)], [1_000]
     ).epsilon(1e-5)
@@ -440,7 +440,7 @@ def test_a_name_like_no_other_gets_the_list(make_model: Any, dataset: Any) -> No
 @pytest.mark.parametrize(
     ("form", "what"),
     [
-        (VectorSum.with_noise(dim=DIM, clients=8, noise_multiplier=3.0), "vector-sum', or VectorSum"),
+        (VectorSum.with_noise(dim=DIM, cohort=8, noise_multiplier=3.0), "vector-sum', or VectorSum"),
         (VectorSum.calibrated, "vector-sum', or VectorSum"),
         (functools.partial(VectorSum.calibrated, epsilon=1.0, delta=1e-5), "vector-sum', or VectorSum"),
         (BallSum.calibrated, "multi-message', or BallSum"),

@@ -123,7 +123,7 @@ def test_clients_that_take_part_once_are_charged_as_an_epoch():
 @pytest.mark.parametrize("local_epsilon", [2.0, 4.0])
 def test_a_permutation_costs_a_quarter_to_a_third_less_than_by_clones(local_epsilon):
     randomizer = get("l1-hadamard", local_epsilon=local_epsilon, dim=4)  # as loud as any of its ε0
-    element = randomizer.shuffle_round(population=10_000, cohort=1, sampling="epoch")
+    element = randomizer.round(population=10_000, cohort=1, sampling="epoch")
     accountant = ShuffleAccountant()
     accountant.step(element)
     by_clones, _ = clone_pair(local_epsilon=local_epsilon, cohort=10_000).epsilon(1e-6)
@@ -171,7 +171,7 @@ def test_gradients_that_are_not_finite_release_nothing():
 
 
 def test_the_memory_of_a_stream_is_noisy_from_the_start_and_its_answer_twice():
-    protocol = VectorSum(dim=2, clients=8, levels=4, coins=50)
+    protocol = VectorSum(dim=2, cohort=8, levels=4, coins=50)
     x = torch.full((8, 2), 0.5, dtype=F64)
     before, within, after = [], [], []
     for seed in range(1500):
@@ -192,7 +192,7 @@ def test_the_memory_of_a_stream_is_noisy_from_the_start_and_its_answer_twice():
 
 
 def test_a_stream_of_another_length_is_not_answered():
-    running = RunningSum(VectorSum(dim=2, clients=8, levels=4, coins=50), randomness=SeededRandomness(0))
+    running = RunningSum(VectorSum(dim=2, cohort=8, levels=4, coins=50), randomness=SeededRandomness(0))
     running.receive(torch.zeros(7, 2))
     with pytest.raises(ValueError, match="8 clients"):
         running.close()

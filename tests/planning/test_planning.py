@@ -86,7 +86,7 @@ def test_a_rows_errors_and_bits_belong_together(searched: Plan) -> None:
         assert row.noise_mse == pytest.approx(variance / row.cohort)
         assert row.average_mse == pytest.approx(row.round_mse / row.num_steps)
         assert row.total_bits == row.cohort * row.num_steps * row.bits_per_report
-        assert row.bits_per_client == pytest.approx(row.total_bits / N)
+        assert row.bits_per_report == pytest.approx(row.total_bits / N)
 
 
 def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan) -> None:
@@ -324,7 +324,11 @@ def test_closed_forms_are_the_mechanisms_own(name: str, local_epsilon: float, di
 
 
 def test_every_built_in_mechanism_has_a_closed_form_or_takes_categories() -> None:
-    built_in = {name for name in registry.available() if isinstance(registry._ENTRIES[name].factory, str)}
+    built_in = {
+        name
+        for name in registry.available(*registry.ONE_MESSAGE)
+        if isinstance(registry._ENTRIES[name].factory, str)
+    }
     assert built_in == set(CLOSED_FORMS) | OF_CATEGORIES
     for name in OF_CATEGORIES:
         assert registry.get(name, local_epsilon=1.0, dim=3).domain == "categories"
@@ -475,8 +479,8 @@ def test_expected_noise_of_a_local_randomizer_is_that_of_simulated_rounds(name: 
 @pytest.mark.parametrize(
     "built",
     [
-        lambda: VectorSum.with_noise(dim=24, clients=40, radius=0.5, noise_multiplier=3.0),
-        lambda: BallSum.with_noise(dim=24, clients=40, radius=0.5, noise_multiplier=3.0),
+        lambda: VectorSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
+        lambda: BallSum.with_noise(dim=24, cohort=40, radius=0.5, noise_multiplier=3.0),
     ],
     ids=["vector-sum", "multi-message"],
 )
@@ -497,7 +501,7 @@ def test_expected_noise_of_a_sum_is_at_least_that_of_simulated_rounds(built) -> 
 
 
 def test_noise_of_a_vector_sum_is_the_gaussians_of_its_multiplier() -> None:
-    protocol = VectorSum.with_noise(dim=100, clients=50, radius=2.0, noise_multiplier=4.0)
+    protocol = VectorSum.with_noise(dim=100, cohort=50, radius=2.0, noise_multiplier=4.0)
     found = expected_noise(protocol, cohort=50)
     assert found.noise == pytest.approx(4.0 * 2.0 * math.sqrt(100) / 50, rel=0.05)
 

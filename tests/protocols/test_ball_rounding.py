@@ -175,12 +175,12 @@ def test_nothing_is_rounded_of_a_batch_that_is_not_finite(path, bad, place):
 
 
 def test_a_seed_fixes_a_sum_and_no_two_rounds_share_draws():
-    protocol = VectorSum(dim=700, clients=6, levels=50, coins=300)
+    protocol = VectorSum(dim=700, cohort=6, levels=50, coins=300)
     x = torch.randn(6, 700)
     one, again = (protocol.randomize_sum(x, randomness=SeededRandomness(6)) for _ in range(2))
     assert torch.equal(one, again)
     source = SeededRandomness(6)
-    first, second = (protocol.rounded_total(x, randomness=source) for _ in range(2))
+    first, second = (protocol.share(x, randomness=source) for _ in range(2))
     assert not torch.equal(first, second)
 
 

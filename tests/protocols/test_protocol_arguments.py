@@ -33,7 +33,7 @@ KINDS = [
         ({"epsilon": 0}, "^epsilon must be a positive finite number, got 0$"),
         ({"epsilon": "1"}, "^epsilon must be a positive finite number, got '1'$"),
         ({"delta": 0}, r"^delta must be a number in \(0, 1\), got 0$"),
-        ({"clients": 1}, "^clients must be a whole number, at least 2, got 1$"),
+        ({"cohort": 1}, "^cohort must be a whole number, at least 2, got 1$"),
         ({"num_steps": 0}, "^num_steps must be a whole number, at least 1, got 0$"),
         (
             {"population": 100},
@@ -52,30 +52,30 @@ def test_a_wrong_argument_is_named(kind, own, changes, said):
         pytest.skip("takes no categories")
     if "overhead" in changes and kind is FrequencyEstimation:
         pytest.skip("has no overhead")
-    arguments = {"clients": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes
+    arguments = {"cohort": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes
     with pytest.raises(ValueError, match=said):
         kind.calibrated(**arguments)
 
 
 @pytest.mark.parametrize("kind", [VectorSum, BallSum])
-@pytest.mark.parametrize("changes", [{"overhead": 0}, {"honest_fraction": "0.5"}, {"clients": 1}])
+@pytest.mark.parametrize("changes", [{"overhead": 0}, {"honest_fraction": "0.5"}, {"cohort": 1}])
 def test_so_it_is_with_noise(kind, changes):
     with pytest.raises(ValueError, match=f"^{next(iter(changes))} must be"):
-        kind.with_noise(**({"dim": 3, "clients": 200, "noise_multiplier": 1.0} | changes))
+        kind.with_noise(**({"dim": 3, "cohort": 200, "noise_multiplier": 1.0} | changes))
 
 
 @pytest.mark.parametrize(("kind", "own"), KINDS[:3])
 @pytest.mark.parametrize(("epsilon", "delta"), [(200.0, 1e-6), (30.0, 1e-14)])
 def test_a_target_with_no_room_for_coins_or_shares_is_out_of_reach(kind, own, epsilon, delta):
     with pytest.raises(OutOfReach, match="larger δ"):
-        kind.calibrated(clients=200, epsilon=epsilon, delta=delta, **own)
+        kind.calibrated(cohort=200, epsilon=epsilon, delta=delta, **own)
 
 
 def test_rounds_name_the_population():
     for protocol in (
-        ScalarSum(clients=20, levels=1, coins=40),
-        SplitSum(clients=20, levels=1, noise_epsilon=1.0, shares=4),
-        BinarySum(dim=2, clients=20, budget=4.0, samples=2),
+        ScalarSum(cohort=20, levels=1, coins=40),
+        SplitSum(cohort=20, levels=1, noise_epsilon=1.0, shares=4),
+        BinarySum(dim=2, cohort=20, budget=4.0, samples=2),
     ):
         with pytest.raises(ValueError, match=r"population must be .* 20 clients"):
-            protocol.sum_round(population=10)
+            protocol.round(population=10)

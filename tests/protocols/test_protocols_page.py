@@ -19,7 +19,7 @@ def test_the_code_runs(capsys):
     assert "split-sum ε ∈ [" in printed
     assert names["estimate"].shape == (5,)
     assert f"{names['protocol'].messages_per_client / 1e6:.1f} million bits" in PAGE
-    assert f"{names['protocol'].bits_per_client / 8:.0f}\nbytes" in PAGE
+    assert f"{names['protocol'].bits_per_report / 8:.0f}\nbytes" in PAGE
     assert "times the variance" in printed
     assert "multi-message budget" in printed
     with pytest.raises(ValueError, match="hand the shuffler counts"):
@@ -28,8 +28,8 @@ def test_the_code_runs(capsys):
 
 @pytest.mark.parametrize(("kind", "row"), [(ScalarSum, "ScalarSum"), (SplitSum, "SplitSum")])
 def test_the_table_says_what_is_calibrated(kind, row):
-    protocol = kind.calibrated(clients=10_000, epsilon=1.0, delta=1e-6)
+    protocol = kind.calibrated(cohort=10_000, epsilon=1.0, delta=1e-6)
     cells = next(line for line in PAGE.splitlines() if line.startswith(f"| `{row}`")).split(" | ")
     assert cells[2].startswith(f"{protocol.messages_per_client} ")
-    assert cells[3].split()[0] == str(protocol.bits_per_client)
+    assert cells[3].split()[0] == str(protocol.bits_per_report)
     assert float(cells[4]) == pytest.approx(protocol.worst_variance**0.5, rel=0.04)

@@ -313,7 +313,7 @@ def test_none_is_secure_and_a_source_is_kept():
 @pytest.mark.parametrize("seed", [0, 1, "0", False, torch.Generator()])
 def test_a_seed_is_no_source(seed):
     rows = torch.zeros(2, 1)
-    protocol = ScalarSum(clients=2, levels=1, coins=40)
+    protocol = ScalarSum(cohort=2, levels=1, coins=40)
     for draw in (
         lambda: secure(seed),
         lambda: protocol.encode(rows, randomness=seed),

@@ -37,7 +37,6 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits
 from shuffle_plugins.ledger.client import written
-from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.errors import Refusal, ShuffleError
@@ -181,7 +180,7 @@ class ShuffleMod:
     def _agreed(self, message: Message, context: Context) -> _Task:
         """What to do, once it is checked and paid for. Nothing here depends on the client's data."""
         instruction = _instruction(message)
-        if instruction.sealed and isinstance(instruction.mechanism, SumSpec):
+        if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
         settings = ClientSettings.of(
             context.node_config, limits=self._limits, max_local_delta=self._max_local_delta
@@ -334,13 +333,11 @@ def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
     Promises of more than a hundred million count as that many, which costs no less (Lemma 5 of
     ``docs/proofs/accounting.md``): no server can make a client compute for minutes.
     """
-    reports = spec.protocol.clients if isinstance(spec, SumSpec) else min(minimum, _LARGEST_PROMISE)
+    reports = min(minimum, _LARGEST_PROMISE) if spec.cohort is None else spec.cohort
     if minimum < reports:
         return None
     try:
-        return written(
-            spec.build(dim=dim).shuffle_round(population=reports, cohort=reports, sampling=Sampling.FULL)
-        )
+        return written(spec.build(dim=dim).round(population=reports, cohort=reports, sampling=Sampling.FULL))
     except (ValueError, OverflowError):
         return None
 

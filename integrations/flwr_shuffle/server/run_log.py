@@ -12,7 +12,6 @@ from flwr_shuffle.server.sampling import SelfSampling
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
-from shuffle_plugins.protocols.sum_reports import SumReports
 
 _log = logging.getLogger("flwr")
 
@@ -76,8 +75,7 @@ def log_outlook(mechanism: Randomizer, *, reports: float, num_rounds: int) -> No
         reports: how many are expected in one round.
         num_rounds: of the whole run.
     """
-    vectors = mechanism.protocol if isinstance(mechanism, SumReports) else mechanism
-    outlook = expected_noise(vectors, cohort=reports)
+    outlook = expected_noise(mechanism, cohort=reports)
     over = outlook.signal_to_noise_ratio_over(num_rounds)
     _log.info(
         "Expected noise: %.3g long in the mean of %.0f reports of %s numbers; the largest mean that clipping "

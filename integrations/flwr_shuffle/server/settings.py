@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import get_args
 
 from flwr_shuffle.randomizers import Spec
 from flwr_shuffle.server.sampling import ClientSampling, FixedSize
@@ -13,8 +12,8 @@ from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.protocols.sum_reports import Sum
-from shuffle_plugins.protocols.sum_spec import SumSpec
+from shuffle_plugins.mechanisms.private_sum import PrivateSum
+from shuffle_plugins.mechanisms.spec import SumSpec
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -68,13 +67,13 @@ class Settings:
         share = self.honest_fraction
         if type(share) not in (int, float) or not 0 < share <= 1:
             raise ValueError(f"honest_fraction is a share in (0, 1], got {share!r}")
-        if isinstance(self.mechanism, SumSpec):
+        if self.mechanism.cohort is not None:
             if share != 1:
                 raise ValueError(
                     "the noise of a sum is made for the honest clients among its own: leave honest_fraction "
                     f"out here and build the sum with honest_fraction={share:g}"
                 )
-            self._check_sum(self.mechanism.protocol.clients)
+            self._check_sum(self.mechanism.cohort)
         elif self.stage.adds_up:
             raise ValueError(
                 "this stage adds up multi-message sums; reports of a mechanism are shuffled: give a "
@@ -118,40 +117,40 @@ class Settings:
         if self.minimum_reports not in (None, clients):
             raise ValueError(
                 f"the sum is protected by the noise of {clients} clients: leave minimum_reports out, or "
-                f"build the sum with clients={self.minimum_reports}"
+                f"build the sum with cohort={self.minimum_reports}"
             )
 
     def charged_reports(self, received: int) -> int:
         """The number of reports that a round is charged for: of a sum, those that its noise was made for."""
-        return self.fewest_reports if isinstance(self.mechanism, SumSpec) else received
+        return self.fewest_reports if self.mechanism.must_be_summed else received
 
     @property
     def fewest_reports(self) -> int:
         """Fewest reports with which a round is released: the stage's minimum, if it is the larger one."""
         chosen = self.minimum_reports
-        if isinstance(self.mechanism, SumSpec):
-            chosen = self.mechanism.protocol.clients
+        if self.mechanism.cohort is not None:
+            chosen = self.mechanism.cohort
         if chosen is None:
             chosen = min(self.population, self.sampling.default_minimum(self.population))
         return max(chosen, self.stage.minimum)
 
 
 def mechanism_of(
-    randomizer: str | MechanismSpec | Sum, *, local_epsilon: float | None, clipping_norm: float | None
+    randomizer: str | MechanismSpec | PrivateSum, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> Spec:
     """The mechanism that a user named, or the mechanism or sum that they gave.
 
     Raises:
         ValueError: if a spec is given its numbers again, or a name lacks them or is not a mechanism's.
     """
-    if isinstance(randomizer, Sum):
+    if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a sum has its own noise and radius; leave out both arguments")
         return SumSpec(protocol=randomizer)
-    if randomizer in (kind.name for kind in get_args(Sum)):
+    if randomizer in registry.available(registry.Kind.SUMS):
         raise ValueError(
             f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
-            "randomizer=VectorSum.calibrated(dim=…, clients=…, radius=…, epsilon=…, delta=…, num_steps=…, "
+            "randomizer=VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, "
             "population=…), or BallSum.calibrated(…)"
         )
     if not isinstance(randomizer, (str, MechanismSpec)):
@@ -177,6 +176,6 @@ def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> Sh
     """
     if isinstance(shuffler, ShuffleStage):
         return shuffler
-    if shuffler is None and isinstance(mechanism, SumSpec):
+    if shuffler is None and mechanism.must_be_summed:
         return SummingStage()
     return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)

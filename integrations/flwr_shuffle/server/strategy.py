@@ -40,8 +40,7 @@ from flwr_shuffle.stages.grid import ShuffleGrid
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedSpending
 from shuffle_plugins.ledger import BudgetLedger
-from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.protocols.sum_reports import Sum
+from shuffle_plugins.mechanisms import MechanismSpec, PrivateSum
 from shuffle_plugins.shuffler import Shuffler
 
 _log = logging.getLogger("flwr")
@@ -131,7 +130,7 @@ class ShuffleStrategy(Strategy):
         self,
         strategy: Strategy,
         *,
-        randomizer: str | MechanismSpec | Sum,
+        randomizer: str | MechanismSpec | PrivateSum,
         local_epsilon: float | None = None,
         clipping_norm: float | None = None,
         sampling: ClientSampling,

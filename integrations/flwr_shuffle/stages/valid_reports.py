@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from flwr_shuffle.randomizers import Randomizer, Spec
 from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.protocols.sum_reports import SumReports
-
-_CHECKSUM_BYTES = 4
-
-
-@lru_cache(maxsize=16)
-def _header(mechanism: Spec, dim: int) -> bytes:
-    """What every report of a mechanism begins with."""
-    report = mechanism.build(dim=dim).randomize(torch.zeros(1, dim))
-    return report.to_bytes()[: report.header_bytes - _CHECKSUM_BYTES]
 
 
 def readable_reports(encoded: Sequence[bytes], *, mechanism: Spec, dim: int) -> tuple[list[Reports], int]:
@@ -28,7 +17,8 @@ def readable_reports(encoded: Sequence[bytes], *, mechanism: Spec, dim: int) -> 
     A report bears the mechanism's name, the dimension and the layout of its parts; one that differs in any of
     them, or in length, is not of this round.
     """
-    header, size = _header(mechanism, dim), mechanism.report_bytes(dim=dim)
+    layout = mechanism.layout(dim=dim)
+    header, size = layout.header(1), layout.report_bytes
     alike = [data for data in encoded if len(data) == size and data.startswith(header)]
     batches = _one_by_one(alike)
     return batches, len(encoded) - len(batches)
@@ -53,12 +43,9 @@ def valid_sum(mechanism: Randomizer, reports: Reports) -> tuple[Tensor, int]:
     so a few forgeries among many reports cost a few sums more. Parts of a multi-message sum are added up in
     whole numbers and decoded once: floating point would tell of the parts.
     """
-    if isinstance(mechanism, SumReports):
-        total, count = _valid(mechanism.total, reports)
-        found = None if total is None else mechanism.decode(total, clients=count)
-    else:
-        found, count = _valid(mechanism.sum, reports)
-    return torch.zeros(mechanism.dim) if found is None else found, count
+    total, count = _valid(mechanism.total, reports)
+    found = torch.zeros(mechanism.dim) if total is None else mechanism.estimate(total, reports=count)
+    return found, count
 
 
 def _valid(add: Callable[[Reports], Tensor], reports: Reports) -> tuple[Tensor | None, int]:

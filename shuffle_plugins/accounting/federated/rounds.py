@@ -31,7 +31,7 @@ class _Randomizer(Protocol):
     @property
     def local_delta(self) -> float: ...
 
-    def shuffle_round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
+    def round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,7 +239,7 @@ def frozen(value: Any) -> Any:
 
 def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
     sampling = Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT
-    return mechanism.shuffle_round(population=population, cohort=cohort, sampling=sampling)
+    return mechanism.round(population=population, cohort=cohort, sampling=sampling)
 
 
 def _honest(count: int, fraction: float) -> int:

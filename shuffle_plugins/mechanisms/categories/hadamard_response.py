@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import hadamard_blanket
@@ -43,9 +43,9 @@ class HadamardResponse(MixtureOracle):
         self._bits = (self._size - 1).bit_length()
 
     @property
-    def bits_per_report(self) -> int:
-        """log2 of the padded size, floor(log2 dim) + 1."""
-        return self._bits
+    def layout(self) -> ReportLayout:
+        """The number of a column of the Hadamard matrix."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self._bits),))
 
     @property
     def worst_variance(self) -> float:

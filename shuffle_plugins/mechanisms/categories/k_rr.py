@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import k_rr_blanket
@@ -40,9 +40,9 @@ class KRandomizedResponse(MixtureOracle):
         self._bits = (dim - 1).bit_length()
 
     @property
-    def bits_per_report(self) -> int:
-        """ceil(log2 dim)."""
-        return self._bits
+    def layout(self) -> ReportLayout:
+        """The number of a category."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self._bits),))
 
     @property
     def worst_variance(self) -> float:

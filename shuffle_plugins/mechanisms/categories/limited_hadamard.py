@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import (
@@ -99,9 +99,9 @@ class LimitedHadamard(FrequencyOracle):
         return self._yes / WHOLE
 
     @property
-    def bits_per_report(self) -> int:
-        """floor(log2 dim) + 1 for the group, 1 for the answer."""
-        return self._index_bits + 1
+    def layout(self) -> ReportLayout:
+        """The group's index, and the answer bit."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self._index_bits), FieldLayout(1)))
 
     @property
     def _gain(self) -> float:

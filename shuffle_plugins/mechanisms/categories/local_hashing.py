@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
@@ -73,9 +73,9 @@ class LocalHashing(MixtureOracle):
         return self._buckets
 
     @property
-    def bits_per_report(self) -> int:
-        """(ceil(log2 dim) + 1)·ceil(log2 g): the coefficients of the hash, and the value."""
-        return (self._digits + 1) * self._bits
+    def layout(self) -> ReportLayout:
+        """The hash function's coefficients and the hashed category, all below the hash's range."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self._bits, self._digits + 1),))
 
     @property
     def worst_variance(self) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
@@ -73,11 +73,13 @@ class SubsetSelection(MixtureOracle):
         return self._rank_bits is None and self._size * self._index_bits > self.dim
 
     @property
-    def bits_per_report(self) -> int:
-        """Bits of the rank, at most 62; else the smaller of s·ceil(log2 K) and K."""
+    def layout(self) -> ReportLayout:
+        """The set's rank, at most 62 bits; else its elements or a flag per category, which is shorter."""
         if self._rank_bits is not None:
-            return self._rank_bits
-        return self.dim if self._flagged else self._size * self._index_bits
+            field = FieldLayout(self._rank_bits)
+        else:
+            field = FieldLayout(1, self.dim) if self._flagged else FieldLayout(self._index_bits, self._size)
+        return ReportLayout(self.name, self.dim, (field,))
 
     @property
     def _contained(self) -> tuple[float, float, float]:

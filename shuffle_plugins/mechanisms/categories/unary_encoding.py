@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, oue_blanket, rappor_blanket
@@ -39,9 +39,9 @@ class UnaryEncoding(FrequencyOracle):
     _other_threshold: int
 
     @property
-    def bits_per_report(self) -> int:
-        """dim."""
-        return self.dim
+    def layout(self) -> ReportLayout:
+        """One bit for each category."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(1, self.dim),))
 
     @property
     def _gain(self) -> float:

@@ -46,16 +46,16 @@ class ApproximateNoise(GridNoise):
 
         Raises:
             ValueError: at dim 2 and more, where no blanket without δ0 is known, and at dim 1 if the noise is
-                too small for its weights to be represented; use :meth:`shuffle_round`.
+                too small for its weights to be represented; use :meth:`round`.
         """
         if self.dim > 1:
             raise ValueError(
                 f"a report of {self.name} is ({self.local_epsilon}, {self.local_delta})-LDP, and no blanket "
-                "covers it without its δ0: use shuffle_round(), or ShuffleRound(local_delta=…)"
+                "covers it without its δ0: use round(), or ShuffleRound(local_delta=…)"
             )
         return gaussian_blanket(sigma=self._sigma_per_radius(), radius=1.0)
 
-    def shuffle_round(
+    def round(
         self,
         *,
         population: int,

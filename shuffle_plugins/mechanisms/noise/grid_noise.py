@@ -13,7 +13,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
@@ -45,9 +45,9 @@ class GridNoise(LocalRandomizer):
         return (1 << (self.bits - 1)) - 1
 
     @property
-    def bits_per_report(self) -> int:
-        """``bits`` per coordinate."""
-        return self.bits * self.dim
+    def layout(self) -> ReportLayout:
+        """A whole number of ``bits`` bits for each coordinate."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self.bits, self.dim),))
 
     def sum(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the sum of the rows, (dim,) float32.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_law import (
@@ -66,9 +66,9 @@ class PrivUnit(LocalRandomizer):
         return self._parameters
 
     @property
-    def bits_per_report(self) -> int:
-        """32 per coordinate."""
-        return 32 * self.dim
+    def layout(self) -> ReportLayout:
+        """A vector of floats of 32 bits."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
 
     @property
     def report_norm(self) -> float:

@@ -11,7 +11,7 @@ from scipy import special
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
@@ -72,9 +72,9 @@ class PrivUnitG(LocalRandomizer):
         return self._parameters
 
     @property
-    def bits_per_report(self) -> int:
-        """32 per coordinate."""
-        return 32 * self.dim
+    def layout(self) -> ReportLayout:
+        """A vector of floats of 32 bits."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
 
     @property
     def scale(self) -> float:

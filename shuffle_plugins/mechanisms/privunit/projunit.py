@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.folding import Folding
@@ -94,9 +94,13 @@ class ProjUnit(LocalRandomizer):
         return self._inner.radius
 
     @property
-    def bits_per_report(self) -> int:
-        """32 per number and the pattern."""
-        return 32 * self.projected_dim + self._pattern_bits
+    def layout(self) -> ReportLayout:
+        """The pattern of public signs, and the folded vector in floats of 32 bits."""
+        return ReportLayout(
+            self.name,
+            self.dim,
+            (FieldLayout(self._pattern_bits), FieldLayout(32, self.projected_dim, floating=True)),
+        )
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         """A bound on E‖R(x) - x‖² of each row, (clients,) float64; see the class for when it is the value."""

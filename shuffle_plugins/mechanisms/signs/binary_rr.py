@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
@@ -46,9 +46,9 @@ class BinaryRandomizedResponse(LocalRandomizer):
         self._thresholds = SignThresholds.of(local_epsilon)
 
     @property
-    def bits_per_report(self) -> int:
-        """One."""
-        return 1
+    def layout(self) -> ReportLayout:
+        """One bit: the sign of what is reported."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(1),))
 
     @property
     def report_value(self) -> float:

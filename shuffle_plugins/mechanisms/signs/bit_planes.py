@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,
@@ -149,9 +149,16 @@ class BitPlanes:
         return Reports(mechanism=mechanism, dim=dim, fields=fields)
 
     @property
+    def layout(self) -> tuple[FieldLayout, ...]:
+        """The form of a report: places, unless blocks have one coordinate, and signs."""
+        signs = FieldLayout(1, self.messages)
+        bits = self.blocks.index_bits
+        return (FieldLayout(bits, self.messages), signs) if bits else (signs,)
+
+    @property
     def fields(self) -> int:
         """Fields of a report."""
-        return 2 if self.blocks.index_bits else 1
+        return len(self.layout)
 
     def parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
         """Coordinates (reports, levels, samples) int64 and signs ±1 of the same shape.

@@ -11,7 +11,7 @@ from torch import Tensor
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
 from shuffle_plugins.compressors.norms import l1_norms
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import (
@@ -102,9 +102,11 @@ class L1Hadamard(LocalRandomizer):
         return f"l{self._p:g}"
 
     @property
-    def bits_per_report(self) -> int:
-        """ceil(log2 d) + 1, or 1 with public indices."""
-        return (self._index_bits if self.shufflable else 0) + 1
+    def layout(self) -> ReportLayout:
+        """The coefficient's index, unless indices are public, and its sign."""
+        sign = FieldLayout(1)
+        fields = (FieldLayout(self._index_bits), sign) if self.shufflable else (sign,)
+        return ReportLayout(self.name, self.dim, fields)
 
     @property
     def report_value(self) -> float:

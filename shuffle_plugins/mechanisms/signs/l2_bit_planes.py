@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan
@@ -107,9 +107,9 @@ class L2BitPlanes(CoefficientRandomizer):
         return self._planes.constants
 
     @property
-    def bits_per_report(self) -> int:
-        """m·s·(ceil(log2 ceil(D/s)) + 1)."""
-        return self._planes.bits
+    def layout(self) -> ReportLayout:
+        """The sampled places in their blocks, where blocks have more than one, and their signs."""
+        return ReportLayout(self.name, self.dim, self._planes.layout)
 
     def blanket(self) -> Blanket:
         """The generic blanket, as a bound: no vector is extreme in all its coefficients."""

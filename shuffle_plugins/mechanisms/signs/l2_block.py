@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
@@ -116,9 +116,9 @@ class L2Block(CoefficientRandomizer):
         return self._blocks.cap.agreements
 
     @property
-    def bits_per_report(self) -> int:
-        """ceil(log2 ceil(D/k)) + k, or k with public blocks."""
-        return self._blocks.bits
+    def layout(self) -> ReportLayout:
+        """The block's index, unless indices are public, and the pattern of its signs."""
+        return ReportLayout(self.name, self.dim, self._blocks.layout)
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""

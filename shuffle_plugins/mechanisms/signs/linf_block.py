@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
@@ -89,9 +89,9 @@ class LInfBlock(LocalRandomizer):
         return self._blocks.cap.agreements
 
     @property
-    def bits_per_report(self) -> int:
-        """ceil(log2 ceil(d/s)) + s."""
-        return self._blocks.bits
+    def layout(self) -> ReportLayout:
+        """The block's index, and the pattern of its signs."""
+        return ReportLayout(self.name, self.dim, self._blocks.layout)
 
     @property
     def report_value(self) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
@@ -56,9 +56,9 @@ class LInfCoordinate(LocalRandomizer):
         self._index_bits = (dim - 1).bit_length()
 
     @property
-    def bits_per_report(self) -> int:
-        """ceil(log2 dim) + 1."""
-        return self._index_bits + 1
+    def layout(self) -> ReportLayout:
+        """The coordinate's index, and its sign."""
+        return ReportLayout(self.name, self.dim, (FieldLayout(self._index_bits), FieldLayout(1)))
 
     @property
     def report_value(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,
@@ -54,9 +54,15 @@ class SignBlocks:
         return self.index_bits + self.cap.signs
 
     @property
+    def layout(self) -> tuple[FieldLayout, ...]:
+        """The form of a report: the block, unless blocks are public, and the pattern of its signs."""
+        pattern = FieldLayout(self.cap.signs)
+        return (pattern,) if self.public else (FieldLayout(self.index_bits), pattern)
+
+    @property
     def fields(self) -> int:
         """Fields of a report."""
-        return 1 if self.public else 2
+        return len(self.layout)
 
     @property
     def sign_value(self) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
@@ -126,9 +126,11 @@ class SQKR(CoefficientRandomizer):
         return self._cap.agreements
 
     @property
-    def bits_per_report(self) -> int:
-        """k·ceil(log2 ceil(D/k)) + k, or k with public places."""
-        return (self._blocks.index_bits + 1 if self.shufflable else 1) * self.signs
+    def layout(self) -> ReportLayout:
+        """The places of the k coefficients, unless they are public, and the pattern of their k signs."""
+        pattern, bits = FieldLayout(self.signs), self._blocks.index_bits
+        fields = (FieldLayout(bits, self.signs), pattern) if self.shufflable and bits else (pattern,)
+        return ReportLayout(self.name, self.dim, fields)
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.accounting.rounds.coins import SumRound
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.coins.sampling import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads
 from shuffle_plugins.protocols.lattices import Lattice
 from shuffle_plugins.protocols.tally import Tally, as_messages, label_bits, tally
-from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
+from shuffle_plugins.protocols.targets import check_clips, check_honest_fraction, check_population, hiding
 from shuffle_plugins.randomness import Randomness, secure
 
 
@@ -31,7 +32,7 @@ class CoinSum(ABC):
     per message.
 
     Attributes:
-        clients: n, how many clients take part in one sum.
+        cohort: n, how many clients take part in one sum.
         levels: g, lattice steps per radius, or per interval.
         coins: b, fair coins per client and coordinate.
         honest_fraction: share of the clients that are counted on to toss their coins (robust shuffle privacy,
@@ -43,23 +44,21 @@ class CoinSum(ABC):
 
     name: ClassVar[str]
 
-    clients: int
+    cohort: int
     levels: int
     coins: int
     honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        if type(self.clients) is not int or self.clients < 2:
-            raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
-        if type(self.coins) is not int or self.coins < 1:
-            raise ValueError(f"coins must be a whole number, at least 1, got {self.coins!r}")
+        checks.whole("cohort", self.cohort, at_least=2)
+        checks.whole("coins", self.coins)
         check_honest_fraction(self.honest_fraction)
-        if self.clients * self.coins > MOST_COINS:
+        if self.cohort * self.coins > MOST_COINS:
             raise ValueError(
-                f"{self.coins:,} coins from each of {self.clients:,} clients are more than can be drawn, "
+                f"{self.coins:,} coins from each of {self.cohort:,} clients are more than can be drawn, "
                 f"{MOST_COINS:,}: ask for less noise, a larger ε or δ, or a larger overhead"
             )
-        self.sum_round()
+        _ = self.round()
 
     @property
     @abstractmethod
@@ -68,11 +67,11 @@ class CoinSum(ABC):
 
     # -- what it costs ----------------------------------------------------------------------------------
 
-    def sum_round(
+    def round(
         self,
         *,
         population: int | None = None,
-        cohort: int | None = None,
+        cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> SumRound:
@@ -80,27 +79,27 @@ class CoinSum(ABC):
 
         Args:
             population: n of the whole training; by default the clients of this sum.
-            cohort: reports really received, by default ``clients``: fewer clients toss fewer coins.
+            cohort: reports really received, by default :attr:`cohort`: fewer clients toss fewer coins.
             sampling: k of n where the population is larger, else everybody, by default.
             adversary: against whom.
 
         Raises:
             ValueError: if the numbers contradict each other, or too few honest coins are left.
         """
-        reports = self.clients if cohort is None else cohort
+        reports = self.cohort if cohort is None else checks.whole("cohort", cohort, at_least=2)
         people = reports if population is None else population
-        check_population(people, clients=reports)
+        check_population(people, cohort=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
         if sampling is Sampling.WITHOUT_REPLACEMENT:
-            people = hiding(people, clients=reports, honest_fraction=self.honest_fraction)
+            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
         return SumRound(
             sensitivity=self.lattice.sensitivity,
             attained=self.lattice.attained,
             trials=math.floor(self.honest_fraction * reports * (1 + 1e-12)) * self.coins,
             coin_distance=DISTANCE,
             # Whether drawn for all clients at once, in so many parts, or by each for itself.
-            coin_ratio=RATIO * reports * (1 + self.clients * self.coins // MOST_LISTED),
+            coin_ratio=RATIO * reports * (1 + self.cohort * self.coins // MOST_LISTED),
             dim=self.lattice.size,
             population=people,
             cohort=reports,
@@ -111,12 +110,12 @@ class CoinSum(ABC):
     @property
     def noise_variance(self) -> float:
         """Variance of the coins in one coordinate of the sum, in squared units of the data."""
-        return self.clients * self.coins / 4 * self.lattice.step**2
+        return self.cohort * self.coins / 4 * self.lattice.step**2
 
     @property
     def worst_variance(self) -> float:
         """Bound on E‖estimate − Σ x_i‖²: the coins' noise, and rounding."""
-        rounding = self.clients * self.lattice.rounding_variance * self.lattice.step**2
+        rounding = self.cohort * self.lattice.rounding_variance * self.lattice.step**2
         return self.lattice.size * (self.noise_variance + rounding)
 
     @property
@@ -135,9 +134,16 @@ class CoinSum(ABC):
         return label_bits(self.lattice.size) + 1
 
     @property
-    def bits_per_client(self) -> int:
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: its number of ones in each coordinate."""
+        size = self.lattice.size
+        field = FieldLayout(self.messages_per_coordinate.bit_length(), size)
+        return ReportLayout(self.name, size, (field,))
+
+    @property
+    def bits_per_report(self) -> int:
         """Bits that a client sends to a shuffler that takes counts."""
-        return self.lattice.size * self.messages_per_coordinate.bit_length()
+        return self.layout.bits
 
     # -- what is done -----------------------------------------------------------------------------------
 
@@ -152,6 +158,17 @@ class CoinSum(ABC):
         coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
         return values - self.lattice.lowest + coins.to(values.device)
 
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        """Each client's whole report, its counts, for a shuffler that adds up.
+
+        Raises:
+            ValueError: as :meth:`encode`, or if ``clip`` is false: a sum always clips.
+        """
+        check_clips(clip)
+        return self.layout.reports(self.encode(x, randomness=randomness))
+
     def messages(self, counts: Tensor) -> Reports:
         """One client's counts as the labelled bits they stand for.
 
@@ -165,7 +182,7 @@ class CoinSum(ABC):
                 "client by client"
             )
         return as_messages(
-            counts, each=self.messages_per_coordinate, clients=self.clients, mechanism=self.name
+            counts, each=self.messages_per_coordinate, clients=self.cohort, mechanism=self.name
         )
 
     def tally(self, messages: Reports) -> Tally:
@@ -181,7 +198,17 @@ class CoinSum(ABC):
             )
         return tally(messages, labels=self.lattice.size)
 
-    def total(self, counts: Tensor) -> Tally:
+    def total(self, reports: Reports) -> Tensor:
+        """The counts of whole reports added up, int64 (size,); totals of groups add up.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, or a count is impossible; then a client did
+                not follow the protocol.
+        """
+        self.layout.check(reports)
+        return self.tally_counts(reports.fields[0].values.long().reshape(-1, self.lattice.size)).ones
+
+    def tally_counts(self, counts: Tensor) -> Tally:
         """What a shuffler that takes counts hands on: their sum. Totals of disjoint groups add up.
 
         Args:
@@ -201,13 +228,13 @@ class CoinSum(ABC):
         ones = counts.sum(dim=0)
         return Tally(ones=ones, bits=torch.full_like(ones, len(counts) * most))
 
-    def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum over the clients that answered, float64 (size,).
 
         Args:
             total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
-            clients: whose messages are in it; a tally says so by itself, if every one of them sent as many
-                messages as it should.
+            reports: of how many clients messages are in it; a tally says so by itself, if every one of them
+                sent as many messages as it should.
 
         Raises:
             ValueError: if the total is of another width, or does not say of how many clients it is.
@@ -215,9 +242,7 @@ class CoinSum(ABC):
         ones = total.ones if isinstance(total, Tally) else total
         if ones.shape != (self.lattice.size,):
             raise ValueError(f"a total is ({self.lattice.size},), got {tuple(ones.shape)}")
-        count = self.senders(total) if clients is None else clients
-        if type(count) is not int or count < 0:
-            raise ValueError(f"clients must be a whole number, zero or more, got {count!r}")
+        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
         return self.lattice.decode(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
 
     def senders(self, total: Tensor | Tally) -> int:
@@ -228,12 +253,12 @@ class CoinSum(ABC):
                 of a whole number of clients, or it is ones alone.
         """
         if not isinstance(total, Tally):
-            raise ValueError("ones alone do not say how many clients sent them: pass clients=")
+            raise ValueError("ones alone do not say how many clients sent them: pass reports=")
         count, rest = divmod(int(total.bits[0]), self.messages_per_coordinate)
         if rest or bool((total.bits != total.bits[0]).any()):
             raise ValueError(
                 f"every client sends {self.messages_per_coordinate} messages under each label; these are not "
-                "those of a whole number of clients: pass clients="
+                "those of a whole number of clients: pass reports="
             )
         return count
 
@@ -247,18 +272,24 @@ class CoinSum(ABC):
             ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
         """
         rows = Rows.of(x)
-        if rows.num_rows != self.clients:
-            raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
+        if rows.num_rows != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
         source = secure(randomness)
-        ones = self.rounded_total(rows, randomness=source) + self.all_coins(randomness=source)
-        return self.decode(ones, clients=self.clients).to(rows.compute_dtype)
+        ones = self.share(rows, randomness=source) + self.common_noise(randomness=source)
+        return self.estimate(ones, reports=self.cohort).to(rows.compute_dtype)
 
-    def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """Sum over clients of encoded vectors and their offset, without coins; chunks of clients add up."""
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """Sum over clients of encoded data and their offset, without coins, int64 (size,) on the CPU.
+
+        Shares of groups of clients add up. Before :meth:`common_noise` is in them they are not private.
+
+        Raises:
+            ValueError: as :meth:`encode`.
+        """
         rows = Rows.of(x)
-        total = self.lattice.encoded_sum(rows, randomness=randomness)
+        total = self.lattice.encoded_sum(rows, randomness=secure(randomness))
         return total - rows.num_rows * self.lattice.lowest
 
-    def all_coins(self, *, randomness: Randomness) -> Tensor:
+    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
         """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
-        return heads(self.clients * self.coins, self.lattice.size, randomness=randomness)
+        return heads(self.cohort * self.coins, self.lattice.size, randomness=randomness)

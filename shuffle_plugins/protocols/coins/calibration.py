@@ -33,7 +33,7 @@ class _Sum(Protocol):
     @property
     def noise_variance(self) -> float: ...
 
-    def sum_round(self, *, population: int | None = None) -> SumRound: ...
+    def round(self, *, population: int | None = None) -> SumRound: ...
 
 
 S = TypeVar("S", bound=_Sum)
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=_Sum)
 def calibrate(
     *,
     lattice: Callable[[int], Lattice],
-    clients: int,
+    cohort: int,
     epsilon: float,
     delta: float,
     honest_fraction: float,
@@ -57,9 +57,9 @@ def calibrate(
         ValueError: if a target is out of range.
         OutOfReach: if it cannot be reached.
     """
-    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population)
+    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
     check_overhead(overhead)
-    honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
+    honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
 
     dim = lattice(1).size
     room = _room(epsilon, delta=delta, num_steps=num_steps, dim=dim)
@@ -67,24 +67,24 @@ def calibrate(
 
     def made(noise: float) -> S:
         levels, coins = coarsest(
-            noise, lattice=lattice, clients=clients, honest=honest, overhead=overhead, distance=distance
+            noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
         )
         return build(levels, coins)
 
     def spent(found: S) -> float:
         accountant = ShuffleAccountant()
-        accountant.step(found.sum_round(population=population), num_steps=num_steps)
+        accountant.step(found.round(population=population), num_steps=num_steps)
         return accountant.spent(delta)
 
-    people = hiding(population or clients, clients=clients, honest_fraction=honest_fraction)
-    rate = clients / people
+    people = hiding(population or cohort, cohort=cohort, honest_fraction=honest_fraction)
+    rate = cohort / people
     noise = least_noise_multiplier(epsilon, delta=room, sampling_rate=rate, num_steps=num_steps)
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.
         found = made(noise)
         if spent(found) <= epsilon:
             return found
-        apart = found.sum_round(population=population).replacement_distance
+        apart = found.round(population=population).replacement_distance
         if (1 + math.exp(min(epsilon, 700.0))) * num_steps * apart >= delta:
             break  # and more noise takes more coins
         noise *= 1 + _PRECISION
@@ -139,7 +139,7 @@ def coarsest(
     noise: float,
     *,
     lattice: Callable[[int], Lattice],
-    clients: int,
+    cohort: int,
     honest: int,
     overhead: float,
     distance: float,
@@ -171,7 +171,7 @@ def coarsest(
         coins = -(-trials // honest)
         found = levels, coins
         # The coins of dishonest clients are not counted on, so their share is no overhead of the lattice.
-        variance = honest * coins / 4 + clients * found_lattice.rounding_variance
+        variance = honest * coins / 4 + cohort * found_lattice.rounding_variance
         if variance <= (1 + overhead) * (noise * found_lattice.diameter) ** 2:
             apart = gaussian_cover(honest * coins).distance
             if apart <= distance:

@@ -51,7 +51,7 @@ class HistogramSum(CoinSum):
         cls,
         *,
         categories: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         honest_fraction: float = 1.0,
@@ -65,7 +65,7 @@ class HistogramSum(CoinSum):
         """
         return calibrate(
             lattice=lambda levels: OneHot(categories=categories, levels=levels),
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -74,7 +74,7 @@ class HistogramSum(CoinSum):
             overhead=overhead,
             build=lambda levels, coins: cls(
                 categories=categories,
-                clients=clients,
+                cohort=cohort,
                 levels=levels,
                 coins=coins,
                 honest_fraction=honest_fraction,
@@ -85,7 +85,7 @@ class HistogramSum(CoinSum):
         self,
         *,
         population: int | None = None,
-        cohort: int | None = None,
+        cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> SumRound:
@@ -93,10 +93,10 @@ class HistogramSum(CoinSum):
 
         That is a function of what is seen, in which a client moves from one category to the other by twice
         ``levels``, under the coins of both. So what an accountant says of this round from below holds for
-        :meth:`sum_round` too, and comes within some per cent of what that says from above. Arguments and
-        errors as of :meth:`sum_round`.
+        :meth:`round` too, and comes within some per cent of what that says from above. Arguments and
+        errors as of :meth:`round`.
         """
-        whole = self.sum_round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
+        whole = self.round(population=population, cohort=cohort, sampling=sampling, adversary=adversary)
         distance = 2 * self.levels
         return replaced(
             whole,
@@ -113,7 +113,7 @@ class HistogramSum(CoinSum):
     @property
     def squared_error(self) -> float:
         """E‖f̂ − f‖² of the frequencies, whatever the data: K·noise_variance/n²."""
-        return self.worst_variance / self.clients**2
+        return self.worst_variance / self.cohort**2
 
     def largest_error(self, *, confidence: float = 0.95) -> float:
         """What no frequency is further than from its estimate, with this confidence for all together.
@@ -124,7 +124,7 @@ class HistogramSum(CoinSum):
             ValueError: if ``confidence`` is not in (0, 1).
         """
         error = 1 - checks.confidence(confidence)
-        return self._reach(error / self.categories) / self.clients
+        return self._reach(error / self.categories) / self.cohort
 
     def intervals(
         self, histogram: Histogram, *, confidence: float = 0.95, simultaneous: bool = False
@@ -140,7 +140,7 @@ class HistogramSum(CoinSum):
             ValueError: if ``confidence`` is not in (0, 1).
         """
         error = 1 - checks.confidence(confidence)
-        reach = self._reach(error / (self.categories if simultaneous else 1)) / histogram.clients
+        reach = self._reach(error / (self.categories if simultaneous else 1)) / histogram.reports
         centre = histogram.frequencies
         return Intervals(
             lower=(centre - reach).clamp(0.0, 1.0),
@@ -156,26 +156,30 @@ class HistogramSum(CoinSum):
 
     def _reach(self, error: float) -> float:
         """t, in clients, with P[|noise of a count| > t] ≤ error; rounded up by a coin or two."""
-        trials = self.clients * self.coins
+        trials = self.cohort * self.coins
         below = math.floor(float(special.bdtrik(error / 2, trials, 0.5))) - 1
         return (trials / 2 - max(below, 0)) / self.levels
 
     # -- what is done -----------------------------------------------------------------------------------
 
-    def estimate(self, total: Tensor | Tally, *, clients: int | None = None) -> Histogram:
+    def estimate(  # type: ignore[override]
+        self, total: Tensor | Tally, *, reports: int | None = None
+    ) -> Histogram:
         """Unbiased counts and frequencies of the clients that answered.
 
         Args:
             total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
-            clients: whose messages are in it, as in :meth:`decode`.
+            reports: of how many clients messages are in it; a tally says so by itself, if every one of them
+                sent as many messages as it should.
 
         Raises:
-            ValueError: as :meth:`decode`, or if it is nobody's.
+            ValueError: if the total is of another width, does not say of how many clients it is, or is
+                nobody's.
         """
-        count = self.senders(total) if clients is None else clients
+        count = self.senders(total) if reports is None else reports
         return Histogram(
-            counts=self.decode(total, clients=count),
-            clients=count,
+            counts=CoinSum.estimate(self, total, reports=count),
+            reports=count,
             refused=total.foreign if isinstance(total, Tally) else 0,
         )
 
@@ -185,7 +189,7 @@ class HistogramSum(CoinSum):
         Raises:
             TypeError, ValueError: as :meth:`randomize_sum`.
         """
-        return Histogram(counts=self.randomize_sum(x, randomness=randomness), clients=self.clients)
+        return Histogram(counts=self.randomize_sum(x, randomness=randomness), reports=self.cohort)
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """The counts of :meth:`randomize_histogram` alone, float64 (categories,).
@@ -197,13 +201,13 @@ class HistogramSum(CoinSum):
             ValueError: if x is not a vector of ``clients`` categories.
         """
         source = secure(randomness)
-        ones = self.rounded_total(x, randomness=source)
+        ones = self.share(x, randomness=source)
         held = len(x) if isinstance(x, Tensor) else x.num_rows
-        if held != self.clients:
-            raise ValueError(f"the histogram is of {self.clients} clients, got {held}")
-        return self.decode(ones + self.all_coins(randomness=source), clients=self.clients)
+        if held != self.cohort:
+            raise ValueError(f"the histogram is of {self.cohort} clients, got {held}")
+        return CoinSum.estimate(self, ones + self.common_noise(randomness=source), reports=self.cohort)
 
-    def rounded_total(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """Counts in steps, without coins, int64 (categories,) on the CPU; chunks of clients add up."""
         totals: Tensor = self.lattice.total(x).cpu()
         return totals.to(torch.int64)

@@ -37,7 +37,7 @@ class ScalarSum(CoinSum):
     def calibrated(
         cls,
         *,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         upper: float = 1.0,
@@ -52,7 +52,7 @@ class ScalarSum(CoinSum):
         """
         return calibrate(
             lattice=lambda levels: Interval(upper=upper, levels=levels),
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -60,6 +60,6 @@ class ScalarSum(CoinSum):
             population=population,
             overhead=overhead,
             build=lambda levels, coins: cls(
-                clients=clients, upper=upper, levels=levels, coins=coins, honest_fraction=honest_fraction
+                cohort=cohort, upper=upper, levels=levels, coins=coins, honest_fraction=honest_fraction
             ),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms.private_sum import Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import calibrate, coarsest
 from shuffle_plugins.protocols.lattices import FixedPoint
@@ -16,7 +17,7 @@ _DISTANCE = 1e-12  # of all coordinates' coins from their Gaussian
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VectorSum(CoinSum):
+class VectorSum(CoinSum, PrivateSum):
     """The sum of clients' vectors, with the noise of the Gaussian mechanism and no trusted aggregator.
 
     Cheu, Joseph, Mao, Peng 2022, Algorithm 2: Algorithm 1 in every coordinate, under its label. See
@@ -28,6 +29,8 @@ class VectorSum(CoinSum):
     """
 
     name: ClassVar[str] = "vector-sum"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
 
     dim: int
     radius: float = 1.0
@@ -35,6 +38,11 @@ class VectorSum(CoinSum):
     def __post_init__(self) -> None:
         object.__setattr__(self, "radius", self.lattice.radius)
         CoinSum.__post_init__(self)
+
+    @property
+    def local_epsilon(self) -> float:
+        """Infinite: alone, without the other clients' coins, a report protects nobody."""
+        return self.round().local_epsilon
 
     @property
     def lattice(self) -> FixedPoint:
@@ -46,7 +54,7 @@ class VectorSum(CoinSum):
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         radius: float = 1.0,
@@ -71,7 +79,7 @@ class VectorSum(CoinSum):
         """
         return calibrate(
             lattice=lambda levels: FixedPoint(dim=dim, radius=radius, levels=levels),
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -80,7 +88,7 @@ class VectorSum(CoinSum):
             overhead=overhead,
             build=lambda levels, coins: cls(
                 dim=dim,
-                clients=clients,
+                cohort=cohort,
                 radius=radius,
                 levels=levels,
                 coins=coins,
@@ -93,7 +101,7 @@ class VectorSum(CoinSum):
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         noise_multiplier: float,
         radius: float = 1.0,
         honest_fraction: float = 1.0,
@@ -115,18 +123,18 @@ class VectorSum(CoinSum):
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
         check_overhead(overhead)
-        honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
+        honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
         levels, coins = coarsest(
             noise_multiplier / 2,
             lattice=lambda levels: FixedPoint(dim=dim, radius=radius, levels=levels),
-            clients=clients,
+            cohort=cohort,
             honest=honest,
             overhead=overhead,
             distance=_DISTANCE / dim,
         )
         return cls(
             dim=dim,
-            clients=clients,
+            cohort=cohort,
             radius=radius,
             levels=levels,
             coins=coins,

@@ -53,7 +53,7 @@ class FrequencyEstimation:
 
     Attributes:
         categories: K, at least 2.
-        clients: n, how many report, at least 2.
+        cohort: n, how many report, at least 2.
         local_epsilon: ε0 of a report: what protects a client that trusts nobody.
         oracle: name of a registered frequency oracle. ``"best"`` is replaced by the one of least error; of
             those within a per cent, that of the fewest bits.
@@ -67,18 +67,18 @@ class FrequencyEstimation:
     messages_per_client: ClassVar[int] = 1
 
     categories: int
-    clients: int
+    cohort: int
     local_epsilon: float
     oracle: str = BEST
     honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.categories, self.clients, self.honest_fraction)
+        _check(self.categories, self.cohort, self.honest_fraction)
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
         if self.oracle == BEST:
             found = _best(dict.fromkeys(frequency_oracles(), self.local_epsilon), categories=self.categories)
             object.__setattr__(self, "oracle", found)
-        _honest(self.clients, self.honest_fraction)
+        _honest(self.cohort, self.honest_fraction)
         _ = self.mechanism
 
     @classmethod
@@ -86,7 +86,7 @@ class FrequencyEstimation:
         cls,
         *,
         categories: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         num_steps: int = 1,
@@ -108,11 +108,9 @@ class FrequencyEstimation:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_targets(
-            epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population
-        )
-        _check(categories, clients, honest_fraction)
-        honest, people, sampling = _seen(clients, population, honest_fraction)
+        check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
+        _check(categories, cohort, honest_fraction)
+        honest, people, sampling = _seen(cohort, population, honest_fraction)
 
         def largest(name: str) -> float:
             return calibrate_local_epsilon(
@@ -139,7 +137,7 @@ class FrequencyEstimation:
             level = levels[oracle]
         return cls(
             categories=categories,
-            clients=clients,
+            cohort=cohort,
             local_epsilon=level,
             oracle=oracle,
             honest_fraction=honest_fraction,
@@ -151,11 +149,11 @@ class FrequencyEstimation:
         return built(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
 
     @property
-    def bits_per_client(self) -> int:
+    def bits_per_report(self) -> int:
         """Length of a report."""
         return self.mechanism.bits_per_report
 
-    def shuffle_round(
+    def round(
         self,
         *,
         population: int | None = None,
@@ -174,9 +172,9 @@ class FrequencyEstimation:
         Raises:
             ValueError: if the numbers contradict each other, or fewer than one honest client is left.
         """
-        reports = self.clients if cohort is None else cohort
+        reports = self.cohort if cohort is None else cohort
         honest, people, scheme = _seen(reports, population, self.honest_fraction)
-        return self.mechanism.shuffle_round(
+        return self.mechanism.round(
             population=people,
             cohort=honest,
             sampling=scheme if sampling is None else sampling,
@@ -197,12 +195,12 @@ class FrequencyEstimation:
     @property
     def squared_error(self) -> float:
         """E‖f̂ − f‖² of the frequencies of those who report, for the data of largest error."""
-        return self.mechanism.worst_variance / self.clients
+        return self.mechanism.worst_variance / self.cohort
 
     @property
     def distribution_error(self) -> float:
         """Bound on E‖f̂ − π‖² where clients' categories are independent draws of π."""
-        return self.squared_error + (1 - 1 / self.categories) / self.clients
+        return self.squared_error + (1 - 1 / self.categories) / self.cohort
 
     def largest_error(self, *, confidence: float = 0.95, largest_frequency: float = 1.0) -> float:
         r"""What no frequency is further than from its estimate, with this confidence for all together.
@@ -224,7 +222,7 @@ class FrequencyEstimation:
             raise ValueError(
                 f"largest_frequency must be in [1/{self.categories}, 1], got {largest_frequency!r}"
             )
-        support, n = self.support, self.clients
+        support, n = self.support, self.cohort
         held = min(math.ceil(1 / largest_frequency), self.categories)
         rare = support.variance(0.0)
         common = max(rare, support.variance(largest_frequency))
@@ -266,7 +264,7 @@ class FrequencyEstimation:
             ValueError: if ``confidence`` is not in (0, 1).
         """
         error = (1 - checks.confidence(confidence)) / 2 / (self.categories if simultaneous else 1)
-        support, trials = self.support, histogram.clients
+        support, trials = self.support, histogram.reports
         seen = support.supporting(histogram.counts, reports=trials).cpu().numpy()
         limits = (
             (torch.from_numpy(limit(seen, trials, error=error)) - support.other)
@@ -307,8 +305,8 @@ class FrequencyEstimation:
                 guarantee stands.
         """
         reports = self.randomize(x, randomness=randomness)
-        if len(reports) != self.clients:
-            raise ValueError(f"the guarantee is that of {self.clients} clients, got {len(reports)}")
+        if len(reports) != self.cohort:
+            raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(reports)}")
         each = [reports.narrow(i, i + 1) for i in range(len(reports))]
         return (shuffler or InMemoryShuffler()).shuffle(each)
 
@@ -323,7 +321,7 @@ class FrequencyEstimation:
                 left.
         """
         counts, refused = summed(self.mechanism, reports)
-        return Histogram(counts=counts, clients=len(reports) - refused, refused=refused)
+        return Histogram(counts=counts, reports=len(reports) - refused, refused=refused)
 
     def distribution(self, reports: Reports) -> Tensor:
         """The probability vector nearest to the estimated frequencies, float64 (categories,).
@@ -334,10 +332,9 @@ class FrequencyEstimation:
         return self.estimate(reports).distribution
 
 
-def _check(categories: int, clients: int, honest_fraction: float) -> None:
+def _check(categories: int, cohort: int, honest_fraction: float) -> None:
     check_categories(categories)
-    if type(clients) is not int or clients < 2:
-        raise ValueError(f"clients must be a whole number, at least 2, got {clients!r}")
+    checks.whole("cohort", cohort, at_least=2)
     check_honest_fraction(honest_fraction)
 
 
@@ -359,7 +356,7 @@ def _seen(reports: int, population: int | None, honest_fraction: float) -> tuple
         return honest, honest, Sampling.FULL
     if type(population) is not int or population < reports:
         raise ValueError(f"population must be a whole number, at least {reports}, got {population!r}")
-    people = hiding(population, clients=reports, honest_fraction=honest_fraction)
+    people = hiding(population, cohort=reports, honest_fraction=honest_fraction)
     return honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
 
 

@@ -75,7 +75,7 @@ def built(name: str, *, local_epsilon: float, categories: int) -> FrequencyOracl
 
 def frequency_oracles() -> tuple[str, ...]:
     """Names of all registered mechanisms that take categories and can be shuffled, sorted."""
-    return _taking_categories(registry.available())
+    return _taking_categories(registry.available(registry.Kind.CATEGORIES))
 
 
 @lru_cache(maxsize=8)

@@ -31,7 +31,7 @@ class PublishedFrequencies:
     squared_error: float
 
 
-def one_message(*, categories: int, clients: int, epsilon: float, delta: float) -> PublishedFrequencies:
+def one_message(*, categories: int, cohort: int, epsilon: float, delta: float) -> PublishedFrequencies:
     """Theorem 5.2 with the constants that its proof leaves out: the largest ε0 that Theorem 3.1 allows.
 
     The oracle's error is (4K·e^ε0/(e^ε0 − 1)² + 1)/n, a bound on that of subset selection and of optimal
@@ -44,15 +44,15 @@ def one_message(*, categories: int, clients: int, epsilon: float, delta: float) 
         ValueError: if an argument is out of range, or Theorem 3.1 reaches ε at no ε0.
     """
     checks.dim(categories)
-    local_epsilon = largest_local_epsilon(clients=clients, epsilon=epsilon, delta=delta)
+    local_epsilon = largest_local_epsilon(cohort=cohort, epsilon=epsilon, delta=delta)
     odds = math.exp(local_epsilon)
     return PublishedFrequencies(
         local_epsilon=local_epsilon,
-        squared_error=(4 * categories * odds / (odds - 1) ** 2 + 1) / clients,
+        squared_error=(4 * categories * odds / (odds - 1) ** 2 + 1) / cohort,
     )
 
 
-def largest_local_epsilon(*, clients: int, epsilon: float, delta: float) -> float:
+def largest_local_epsilon(*, cohort: int, epsilon: float, delta: float) -> float:
     """The largest ε0 whose ε by Theorem 3.1 (closed form) is at most ``epsilon``.
 
     Raises:
@@ -60,11 +60,11 @@ def largest_local_epsilon(*, clients: int, epsilon: float, delta: float) -> floa
     """
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-    reach = math.log(clients / (16 * math.log(2 / delta))) if 0 < delta < 1 and clients > 0 else 0.0
+    reach = math.log(cohort / (16 * math.log(2 / delta))) if 0 < delta < 1 and cohort > 0 else 0.0
     found = None
     if reach > _LEAST:
         found = largest_within(
-            lambda level: clones.clone_bound(local_epsilon=level, cohort=clients, delta=delta),
+            lambda level: clones.clone_bound(local_epsilon=level, cohort=cohort, delta=delta),
             target=epsilon,
             start=min(1.0, reach),
             lowest=_LEAST,
@@ -72,11 +72,11 @@ def largest_local_epsilon(*, clients: int, epsilon: float, delta: float) -> floa
             precision=_PRECISION,
         )
     if found is None:
-        raise ValueError(f"Theorem 3.1 says nothing of ε={epsilon!r}, δ={delta!r} with {clients!r} reports")
+        raise ValueError(f"Theorem 3.1 says nothing of ε={epsilon!r}, δ={delta!r} with {cohort!r} reports")
     return found
 
 
-def central_gaussian(*, categories: int, clients: int, epsilon: float, delta: float) -> float:
+def central_gaussian(*, categories: int, cohort: int, epsilon: float, delta: float) -> float:
     """Error of a trusted server's Gaussian noise at sensitivity √2: the analytic calibration.
 
     Raises:
@@ -84,10 +84,10 @@ def central_gaussian(*, categories: int, clients: int, epsilon: float, delta: fl
     """
     checks.dim(categories)
     ratio = noise_ratio(local_epsilon=epsilon, local_delta=delta)
-    return categories * 2 * ratio**2 / clients**2
+    return categories * 2 * ratio**2 / cohort**2
 
 
-def central_laplace(*, categories: int, clients: int, epsilon: float) -> float:
+def central_laplace(*, categories: int, cohort: int, epsilon: float) -> float:
     """Error of a trusted server's discrete Laplace noise, ε-DP: 2α/(1 − α)² in each count, α = e^(−ε/2).
 
     Two counts move by one each: the ℓ1 sensitivity is 2 (Dwork, McSherry, Nissim, Smith 2006; Ghosh,
@@ -99,4 +99,4 @@ def central_laplace(*, categories: int, clients: int, epsilon: float) -> float:
     checks.dim(categories)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a positive finite number, got {epsilon!r}")
-    return categories / (2 * math.sinh(epsilon / 4) ** 2) / clients**2
+    return categories / (2 * math.sinh(epsilon / 4) ** 2) / cohort**2

@@ -26,7 +26,7 @@ class PublishedSum:
 
 
 def scalar_sum(
-    *, clients: int, epsilon: float, delta: float, upper: float = 1.0, levels: int | None = None
+    *, cohort: int, epsilon: float, delta: float, upper: float = 1.0, levels: int | None = None
 ) -> PublishedSum:
     """P_1D for numbers in [0, upper], by Lemma 3.1: (ε·(1 + 2/g), δ), instance by instance.
 
@@ -41,17 +41,17 @@ def scalar_sum(
         ValueError: outside the lemma's range, 0 < ε ≤ 15 and 0 < δ < ½.
     """
     _check(epsilon, delta)
-    steps = math.ceil(math.sqrt(clients)) if levels is None else levels
-    needed = 90 * steps**2 * math.log(2 / delta) / (epsilon**2 * clients)
+    steps = math.ceil(math.sqrt(cohort)) if levels is None else levels
+    needed = 90 * steps**2 * math.log(2 / delta) / (epsilon**2 * cohort)
     coins = math.floor(2 * needed) + 1
     probability = needed / coins
-    variance = clients * coins * probability * (1 - probability)
+    variance = cohort * coins * probability * (1 - probability)
     return PublishedSum(
         levels=steps, coins=coins, probability=probability, noise_variance=variance * (upper / steps) ** 2
     )
 
 
-def vector_sum(*, dim: int, clients: int, epsilon: float, delta: float) -> PublishedSum:
+def vector_sum(*, dim: int, cohort: int, epsilon: float, delta: float) -> PublishedSum:
     """P_vec for vectors of norm at most 1, by the proof of Theorem 3.2.
 
     Each coordinate, of range 2, gets (ε̂, δ̂) = (ε/(18·√log((d + 1)/δ)), δ/(d + 1)) and the coins of Lemma
@@ -63,16 +63,16 @@ def vector_sum(*, dim: int, clients: int, epsilon: float, delta: float) -> Publi
     _check(epsilon, delta)
     own_delta = delta / (dim + 1)
     return scalar_sum(
-        clients=clients,
+        cohort=cohort,
         epsilon=epsilon / (18 * math.sqrt(math.log(1 / own_delta))),
         delta=own_delta,
         upper=2.0,
-        levels=math.ceil(max(2 * math.sqrt(clients), math.sqrt(dim), 4)),
+        levels=math.ceil(max(2 * math.sqrt(cohort), math.sqrt(dim), 4)),
     )
 
 
 def multi_message_budget(
-    *, clients: int, samples: int, levels: int = 1, epsilon: float, delta: float
+    *, cohort: int, samples: int, levels: int = 1, epsilon: float, delta: float
 ) -> float:
     """Total ε0 of one client's messages in multi-message mean estimation: Girgis's thesis, Theorem 3.5.2.
 
@@ -89,7 +89,7 @@ def multi_message_budget(
         raise ValueError(f"the theorem is about epsilon in (0, {levels * samples}], got {epsilon!r}")
     if not 0 < delta < 0.5:
         raise ValueError(f"the theorem is about delta in (0, 1/2), got {delta!r}")
-    return math.sqrt(samples * clients * min(epsilon**2, epsilon) / (144 * math.log(1 / delta)))
+    return math.sqrt(samples * cohort * min(epsilon**2, epsilon) / (144 * math.log(1 / delta)))
 
 
 def _check(epsilon: float, delta: float) -> None:

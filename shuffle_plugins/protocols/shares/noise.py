@@ -91,12 +91,12 @@ class PolyaNoise:
             part.index_add_(0, holders, torch.where(words < 0, -length, length))
         return drawn
 
-    def reach(self, *, clients: int, log_probability: float) -> int:
+    def reach(self, *, cohort: int, log_probability: float) -> int:
         """Steps that the sum of all clients' shares stays within, but for a probability of e^log_probability.
 
         Chernoff's bound, with E e^{θk} = ((1 − t)²/((1 − t·e^θ)(1 − t·e^-θ)))^(clients/holders).
         """
-        return _reach(self.rate, clients / self.holders, log_probability)
+        return _reach(self.rate, cohort / self.holders, log_probability)
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.errors import OutOfReach
@@ -58,7 +59,7 @@ class SplitSum:
 
     Attributes:
         upper: Δ; numbers are in [0, upper], and brought inside if they are not.
-        clients: n, how many clients take part in one sum.
+        cohort: n, how many clients take part in one sum.
         levels: g, lattice steps from 0 to ``upper``.
         noise_epsilon: ε0 of the noise: P[k] ∝ e^(−ε0·\|k\|/g), in steps.
         shares: m, messages per client, in [2, 64].
@@ -71,7 +72,7 @@ class SplitSum:
 
     name: ClassVar[str] = "split-sum"
 
-    clients: int
+    cohort: int
     levels: int
     noise_epsilon: float
     shares: int
@@ -80,8 +81,7 @@ class SplitSum:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "upper", self.lattice.upper)
-        if type(self.clients) is not int or self.clients < 2:
-            raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
+        checks.whole("cohort", self.cohort, at_least=2)
         if type(self.shares) is not int or not 2 <= self.shares <= MOST_SHARES:
             raise ValueError(f"shares must be a whole number in [2, {MOST_SHARES}], got {self.shares!r}")
         check_honest_fraction(self.honest_fraction)
@@ -89,11 +89,11 @@ class SplitSum:
             raise ValueError(f"noise_epsilon must be a number, got {self.noise_epsilon!r}")
         object.__setattr__(self, "noise_epsilon", float(self.noise_epsilon))
         if self.counted_on < 1:
-            raise ValueError(f"honest_fraction={self.honest_fraction!r} of {self.clients} clients is nobody")
-        self.sum_round()
+            raise ValueError(f"honest_fraction={self.honest_fraction!r} of {self.cohort} clients is nobody")
+        self.round()
         if self.bits_per_message > MOST_BITS:
             raise ValueError(
-                f"sums of {self.clients} clients at {self.levels} levels need {self.bits_per_message} bits, "
+                f"sums of {self.cohort} clients at {self.levels} levels need {self.bits_per_message} bits, "
                 f"more than {MOST_BITS}: use fewer levels"
             )
 
@@ -101,7 +101,7 @@ class SplitSum:
     def calibrated(
         cls,
         *,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         upper: float = 1.0,
@@ -124,27 +124,25 @@ class SplitSum:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_targets(
-            epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population
-        )
+        check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
         check_overhead(overhead)
-        honest_clients(clients=clients, honest_fraction=honest_fraction)
+        honest_clients(cohort=cohort, honest_fraction=honest_fraction)
 
         def fits(noise_epsilon: float) -> bool:
             # The mixing of shares may take its part of δ, whatever their number.
             people = hiding(
-                clients if population is None else population,
-                clients=clients,
+                cohort if population is None else population,
+                cohort=cohort,
                 honest_fraction=honest_fraction,
             )
             accountant = ShuffleAccountant()
             accountant.step(
                 LaplaceRound(
                     noise_epsilon=noise_epsilon,
-                    sensitivity=_levels(noise_epsilon, clients, overhead),
+                    sensitivity=_levels(noise_epsilon, cohort, overhead),
                     population=people,
-                    cohort=clients,
-                    sampling=Sampling.FULL if people == clients else Sampling.WITHOUT_REPLACEMENT,
+                    cohort=cohort,
+                    sampling=Sampling.FULL if people == cohort else Sampling.WITHOUT_REPLACEMENT,
                     distance=distance,
                 ),
                 num_steps=num_steps,
@@ -157,8 +155,8 @@ class SplitSum:
             raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
             found = cls(
-                clients=clients,
-                levels=_levels(noise_epsilon, clients, overhead),
+                cohort=cohort,
+                levels=_levels(noise_epsilon, cohort, overhead),
                 noise_epsilon=noise_epsilon,
                 shares=shares,
                 upper=upper,
@@ -168,7 +166,7 @@ class SplitSum:
                 return found
         raise OutOfReach(
             f"{MOST_SHARES} shares give away more than δ={delta:g} over {num_steps} steps allows among "
-            f"{clients} clients: ask for a larger δ or more clients, or use ScalarSum"
+            f"{cohort} clients: ask for a larger δ or more clients, or use ScalarSum"
         )
 
     # -- what it costs ----------------------------------------------------------------------------------
@@ -181,7 +179,7 @@ class SplitSum:
     @property
     def counted_on(self) -> int:
         """Honest clients who do not drop out, at least."""
-        return math.floor(self.honest_fraction * self.clients * (1 + 1e-12))
+        return math.floor(self.honest_fraction * self.cohort * (1 + 1e-12))
 
     @property
     def noise(self) -> PolyaNoise:
@@ -194,7 +192,7 @@ class SplitSum:
         mixing = mixing_distance(clients=self.counted_on, shares=self.shares, modulus=self.modulus)
         return min(1.0, (mixing + self.noise.distance) * (1 + 1e-12))
 
-    def sum_round(
+    def round(
         self,
         *,
         population: int | None = None,
@@ -209,34 +207,34 @@ class SplitSum:
         Raises:
             ValueError: if the population is smaller than the clients.
         """
-        people = self.clients if population is None else population
-        check_population(people, clients=self.clients)
-        people = hiding(people, clients=self.clients, honest_fraction=self.honest_fraction)
+        people = self.cohort if population is None else population
+        check_population(people, cohort=self.cohort)
+        people = hiding(people, cohort=self.cohort, honest_fraction=self.honest_fraction)
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,
             attained=self.lattice.attained,
             distance=self.distance,
             population=people,
-            cohort=self.clients,
-            sampling=Sampling.FULL if people == self.clients else Sampling.WITHOUT_REPLACEMENT,
+            cohort=self.cohort,
+            sampling=Sampling.FULL if people == self.cohort else Sampling.WITHOUT_REPLACEMENT,
             adversary=adversary,
         )
 
     @property
     def noise_variance(self) -> float:
         """Variance of the noise in the sum, in squared units of the data."""
-        return self.clients * self.noise.share_variance * self.lattice.step**2
+        return self.cohort * self.noise.share_variance * self.lattice.step**2
 
     @property
     def worst_variance(self) -> float:
         """Bound on E(estimate − Σ x_i)² if nothing wraps around: the noise's, and n/4 steps² of rounding."""
-        return self.noise_variance + self.clients / 4 * self.lattice.step**2
+        return self.noise_variance + self.cohort / 4 * self.lattice.step**2
 
     @property
     def reach(self) -> int:
         """Steps within which the noise of all clients stays, but for a probability of 2**-40."""
-        return self.noise.reach(clients=self.clients, log_probability=math.log(WRAPS))
+        return self.noise.reach(cohort=self.cohort, log_probability=math.log(WRAPS))
 
     @property
     def modulus(self) -> int:
@@ -251,10 +249,10 @@ class SplitSum:
     @property
     def bits_per_message(self) -> int:
         """Bits of a share."""
-        return (self.clients * self.levels + 2 * self.reach).bit_length()
+        return (self.cohort * self.levels + 2 * self.reach).bit_length()
 
     @property
-    def bits_per_client(self) -> int:
+    def bits_per_report(self) -> int:
         """Bits that a client sends."""
         return self.shares * self.bits_per_message
 
@@ -307,23 +305,23 @@ class SplitSum:
             )
         return int(shares.sum()) % self.modulus
 
-    def decode(self, total: int, *, clients: int | None = None) -> float:
+    def estimate(self, total: int, *, reports: int | None = None) -> float:
         """Estimate of the clients' sum: the representative of ``total`` nearest to the middle of all sums.
 
         Unbiased but for sums that wrap around.
 
         Args:
             total: in [0, q).
-            clients: whose shares are in it, by default all.
+            reports: of how many clients shares are in it, by default of all.
 
         Raises:
             ValueError: if the total or the number of clients is out of range.
         """
-        count = self.clients if clients is None else clients
+        count = self.cohort if reports is None else reports
         if type(total) is not int or not 0 <= total < self.modulus:
             raise ValueError(f"a total is a whole number in [0, {self.modulus}), got {total!r}")
-        if type(count) is not int or not 0 <= count <= self.clients:
-            raise ValueError(f"clients must be a whole number in [0, {self.clients}], got {count!r}")
+        if type(count) is not int or not 0 <= count <= self.cohort:
+            raise ValueError(f"reports must be a whole number in [0, {self.cohort}], got {count!r}")
         lowest = count * self.levels // 2 - self.modulus // 2
         return ((total - lowest) % self.modulus + lowest) * self.lattice.step
 
@@ -336,14 +334,14 @@ class SplitSum:
             ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
         """
         rows = Rows.of(x)
-        if rows.num_rows != self.clients:
-            raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
+        if rows.num_rows != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
         source = secure(randomness)
         total = 0
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
             part = rows.narrow(start, min(start + _ROWS_AT_ONCE, rows.num_rows))
             total += int(self._noisy(part, source).sum())
-        return torch.tensor([self.decode(total % self.modulus)], dtype=rows.compute_dtype)
+        return torch.tensor([self.estimate(total % self.modulus)], dtype=rows.compute_dtype)
 
     def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
         """Each client's rounded number and its share of the noise, int64 (clients,)."""
@@ -357,9 +355,9 @@ class SplitSum:
             raise ValueError(f"a share is outside [0, {self.modulus}): leave all shares of its client out")
 
 
-def _levels(noise_epsilon: float, clients: int, overhead: float) -> int:
+def _levels(noise_epsilon: float, cohort: int, overhead: float) -> int:
     """Fewest levels at which rounding adds at most the overhead to noise of variance about 2·(g/ε0)²."""
-    return max(1, math.ceil(noise_epsilon * math.sqrt(clients / (8 * overhead))))
+    return max(1, math.ceil(noise_epsilon * math.sqrt(cohort / (8 * overhead))))
 
 
 def _largest(fits: Callable[[float], bool], *, start: float) -> float | None:

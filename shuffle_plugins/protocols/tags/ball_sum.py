@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.mechanisms.private_sum import Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
 from shuffle_plugins.mechanisms.signs.representations import (
     Frame,
@@ -24,7 +25,7 @@ from shuffle_plugins.protocols.targets import check_overhead, honest_clients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BallSum(TaggedSum):
+class BallSum(TaggedSum, PrivateSum):
     """The sum of vectors in an ℓ2 ball: Girgis's thesis, Algorithms 3.6.1 and 3.6.2. See TaggedSum.
 
     A vector is represented by D coefficients, public and linear, none of which is large; these go the way of
@@ -42,6 +43,8 @@ class BallSum(TaggedSum):
     """
 
     name: ClassVar[str] = "multi-message"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
 
     radius: float = 1.0
     frame: Frame = Frame.KASHIN
@@ -53,9 +56,14 @@ class BallSum(TaggedSum):
         checks.dim(self.dim)
         object.__setattr__(self, "radius", checks.radius(self.radius))
         object.__setattr__(self, "frame", Frame(self.frame))
-        check_expected(clients=self.clients, failure=self.failure)
+        check_expected(clients=self.cohort, failure=self.failure)
         object.__setattr__(self, "spread", representation(self.frame, dim=self.dim, seed=self.seed))
         TaggedSum.__post_init__(self)
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all messages of one client together, in nats."""
+        return self.round().local_epsilon
 
     @property
     def size(self) -> int:
@@ -73,7 +81,7 @@ class BallSum(TaggedSum):
         if isinstance(self.spread, KashinRepresentation):
             level = self.spread.frame.level
         else:
-            level = sound_level(size=self.size, clients=self.clients, failure=self.failure)
+            level = sound_level(size=self.size, clients=self.cohort, failure=self.failure)
         return level * self.radius / math.sqrt(self.size)
 
     @property
@@ -85,14 +93,14 @@ class BallSum(TaggedSum):
             if self.spread.isometric
             else self.spread.column_square * planes.worst_second_moment
         )
-        return self.clients * self.coefficient_radius**2 * unit
+        return self.cohort * self.coefficient_radius**2 * unit
 
     @classmethod
     def calibrated(
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         radius: float = 1.0,
@@ -124,7 +132,7 @@ class BallSum(TaggedSum):
         checks.dim(dim)
         return calibrate(
             size=representation(Frame(frame), dim=dim, seed=seed).size,
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -135,7 +143,7 @@ class BallSum(TaggedSum):
             samples=samples,
             build=lambda plan, budget: cls(
                 dim=dim,
-                clients=clients,
+                cohort=cohort,
                 radius=radius,
                 frame=Frame(frame),
                 seed=seed,
@@ -152,7 +160,7 @@ class BallSum(TaggedSum):
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         noise_multiplier: float,
         radius: float = 1.0,
         frame: Frame | str = Frame.KASHIN,
@@ -165,7 +173,7 @@ class BallSum(TaggedSum):
     ) -> Self:
         """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
 
-        What it really costs is for its :meth:`sum_round` to say. Its variance is not that Gaussian's: see
+        What it really costs is for its :meth:`round` to say. Its variance is not that Gaussian's: see
         ``worst_variance``.
 
         Args:
@@ -182,12 +190,12 @@ class BallSum(TaggedSum):
         if not (number and 0 < noise_multiplier < math.inf):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
         check_overhead(overhead)
-        honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
+        honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
         size = representation(Frame(frame), dim=dim, seed=seed).size
         noise = noise_multiplier / 2
         plan = best_tag_plan(
             size=size,
-            clients=honest,
+            cohort=honest,
             noise_multiplier=noise,
             overhead=overhead,
             levels=levels,
@@ -195,12 +203,12 @@ class BallSum(TaggedSum):
         )
         return cls(
             dim=dim,
-            clients=clients,
+            cohort=cohort,
             radius=radius,
             frame=Frame(frame),
             seed=seed,
             failure=failure,
-            budget=budget_of_noise(plan, size=size, clients=honest, noise_multiplier=noise),
+            budget=budget_of_noise(plan, size=size, cohort=honest, noise_multiplier=noise),
             samples=plan.samples,
             levels=plan.levels,
             honest_fraction=honest_fraction,
@@ -224,5 +232,5 @@ class BallSum(TaggedSum):
             values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
         return (values.double() * scale.unsqueeze(1)).clamp_(-1, 1).view(columns.shape)
 
-    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
+    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
         return self.spread.reconstruct(sums) * self.coefficient_radius

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.reports import Field, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.tags.plans import level_epsilons, tag_counts
 from shuffle_plugins.protocols.tally import Tally, label_bits, tally
-from shuffle_plugins.protocols.targets import check_honest_fraction, check_population, hiding
+from shuffle_plugins.protocols.targets import check_clips, check_honest_fraction, check_population, hiding
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
@@ -48,12 +49,12 @@ class TaggedSum(ABC):
     shuffler, or, with its tag, to one shuffler of all (Remark 3.2.1). What stays is how many signs of each
     kind came for each plane and coordinate.
 
-    All messages of one client together are ``budget``-LDP; shuffled, they cost what :meth:`sum_round`
+    All messages of one client together are ``budget``-LDP; shuffled, they cost what :meth:`round`
     says, by composing what each tag costs exactly. The thesis's constants (144, 48) are not used.
 
     Attributes:
         dim: d, length of a client's vector.
-        clients: n, how many take part in one sum.
+        cohort: n, how many take part in one sum.
         budget: v, ε0 of all messages of one client together. Planes share it so that the variance of a
             shuffled sum is least (``tag_plans``).
         samples: s, blocks per plane, in [1, D].
@@ -69,7 +70,7 @@ class TaggedSum(ABC):
     name: ClassVar[str]
 
     dim: int
-    clients: int
+    cohort: int
     budget: float
     samples: int
     levels: int = 1
@@ -77,8 +78,7 @@ class TaggedSum(ABC):
     planes: BitPlanes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.clients) is not int or self.clients < 2:
-            raise ValueError(f"clients must be a whole number, at least 2, got {self.clients!r}")
+        checks.whole("cohort", self.cohort, at_least=2)
         check_honest_fraction(self.honest_fraction)
         number = isinstance(self.budget, (int, float)) and not isinstance(self.budget, bool)
         if not (number and 0 < self.budget < math.inf):
@@ -89,7 +89,7 @@ class TaggedSum(ABC):
             raise ValueError(f"samples must be in [1, {self.size}], got {self.samples!r}")
         thresholds = tuple(map(SignThresholds.of, level_epsilons(self.plan, budget=self.budget)))
         object.__setattr__(self, "planes", BitPlanes(dim=self.size, plan=self.plan, thresholds=thresholds))
-        self.sum_round()
+        _ = self.round()
 
     # -- what kinds of data differ in --------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class TaggedSum(ABC):
         """What is at these coordinates of each datum in [-1, 1]^D, of the shape (clients, …) of columns."""
 
     @abstractmethod
-    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
+    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
         """From the estimated sum in [-1, 1]^D to the one in units of the data, (dim,)."""
 
     # -- what it costs ----------------------------------------------------------------------------------
@@ -136,11 +136,11 @@ class TaggedSum(ABC):
         """ε0 of one message of each plane, in nats."""
         return level_epsilons(self.plan, budget=self.budget)
 
-    def sum_round(
+    def round(
         self,
         *,
         population: int | None = None,
-        cohort: int | None = None,
+        cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> TaggedRound:
@@ -148,20 +148,20 @@ class TaggedSum(ABC):
 
         Args:
             population: n of the whole training; by default the clients of this sum.
-            cohort: clients whose messages were really received, by default ``clients``: fewer hide less.
+            cohort: clients whose messages were really received, by default :attr:`cohort`: fewer hide less.
             sampling: k of n where the population is larger, else everybody, by default.
             adversary: against whom.
 
         Raises:
             ValueError: if the numbers contradict each other, or no honest client is left.
         """
-        reports = self.clients if cohort is None else cohort
+        reports = self.cohort if cohort is None else checks.whole("cohort", cohort, at_least=2)
         people = reports if population is None else population
-        check_population(people, clients=reports)
+        check_population(people, cohort=reports)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
         if sampling is Sampling.WITHOUT_REPLACEMENT:
-            people = hiding(people, clients=reports, honest_fraction=self.honest_fraction)
+            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
         single, several = tag_counts(self.plan, size=self.size)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
         honest = math.floor(self.honest_fraction * reports * (1 + 1e-12))
@@ -195,9 +195,14 @@ class TaggedSum(ABC):
         return label_bits(self.tags) + self.planes.blocks.index_bits + 1
 
     @property
-    def bits_per_client(self) -> int:
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: a place and a bit for each tag, in the tags' order."""
+        return ReportLayout(self.name, self.dim, self.planes.layout)
+
+    @property
+    def bits_per_report(self) -> int:
         """Bits that a client sends where the k-th message goes to the k-th shuffler: m·s·(place + 1)."""
-        return self.planes.bits
+        return self.layout.bits
 
     # -- what is done -----------------------------------------------------------------------------------
 
@@ -208,6 +213,31 @@ class TaggedSum(ABC):
             ValueError: if x is not a batch of the protocol's data, or has NaN or infinite entries.
         """
         return self._encoded(self._checked(x), secure(randomness))
+
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        """Each client's whole report, its messages in the order of their tags, for a shuffler that adds up.
+
+        Raises:
+            ValueError: as :meth:`encode`, or if ``clip`` is false: a sum always clips.
+        """
+        check_clips(clip)
+        sent = self.encode(x, randomness=randomness)
+        return self.planes.reports(sent.places, sent.bits, mechanism=self.name, dim=self.dim)
+
+    def total(self, reports: Reports) -> Tensor:
+        """The signs of whole reports added up by plane and coordinate, int64 (levels·D,) on the CPU.
+
+        Totals of groups add up.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, or one is none that a client can make.
+        """
+        self.layout.check(reports)
+        columns, signs = self.planes.parse(reports)
+        counts: Tensor = self.planes.count(columns, signs).cpu().flatten()
+        return counts
 
     def messages(self, sent: TaggedBits) -> list[Reports]:
         """Each client's messages as reports of (tag, place, bit), one batch a client, for a ``Shuffler``."""
@@ -250,9 +280,9 @@ class TaggedSum(ABC):
 
     def surplus(self, counted: Tally) -> int:
         """Messages under tags beyond one of each client; honest clients send none."""
-        return int((self._by_tag(counted) - self.clients).clamp(min=0).sum())
+        return int((self._by_tag(counted) - self.cohort).clamp(min=0).sum())
 
-    def signed_total(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """Randomise each row and add up all signs, int64 (levels·D,) on the CPU; chunks of clients add up.
 
         Memory beyond the batch is bounded.
@@ -282,13 +312,13 @@ class TaggedSum(ABC):
         counts: Tensor = self.planes.count(self.planes.columns(sent.places), signs).cpu().flatten()
         return counts
 
-    def decode(self, total: Tensor | Tally, *, clients: int | None = None) -> Tensor:
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
 
         Args:
             total: the tally; or signs added up by plane and coordinate, (levels·D,).
-            clients: whose messages are in it; a tally says so by itself, if every one of them sent one
-                message under each tag.
+            reports: of how many clients messages are in it; a tally says so by itself, if every one of them
+                sent one message under each tag.
 
         Raises:
             ValueError: if the total is of another width, or does not say of how many clients it is.
@@ -296,11 +326,9 @@ class TaggedSum(ABC):
         signs = 2 * total.ones - total.bits if isinstance(total, Tally) else total
         if signs.shape != (self.levels * self.size,):
             raise ValueError(f"a total is ({self.levels * self.size},), got {tuple(signs.shape)}")
-        count = self.senders(total) if clients is None else clients
-        if type(count) is not int or count < 0:
-            raise ValueError(f"clients must be a whole number, zero or more, got {count!r}")
+        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
         sums = self.planes.estimate(signs.view(self.levels, self.size))
-        return self._estimate(sums, clients=count)
+        return self._estimate(sums, reports=count)
 
     def senders(self, total: Tensor | Tally) -> int:
         """How many clients' messages a tally is of.
@@ -310,13 +338,13 @@ class TaggedSum(ABC):
                 alone.
         """
         if not isinstance(total, Tally):
-            raise ValueError("signs alone do not say how many clients sent them: pass clients=")
+            raise ValueError("signs alone do not say how many clients sent them: pass reports=")
         by_tag = self._by_tag(total)
         count = int(by_tag[0, 0])
         if bool((by_tag != count).any()):
             raise ValueError(
                 "every client sends one message under each tag; these are not those of a whole number of "
-                "clients: pass clients="
+                "clients: pass reports="
             )
         return count
 
@@ -327,9 +355,9 @@ class TaggedSum(ABC):
             ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
         """
         rows = self._checked(x)
-        if rows.num_rows != self.clients:
-            raise ValueError(f"the sum is for {self.clients} clients, got {rows.num_rows} rows")
-        return self.decode(self.signed_total(rows, randomness=randomness), clients=self.clients).to(
+        if rows.num_rows != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
+        return self.estimate(self.share(rows, randomness=randomness), reports=self.cohort).to(
             rows.compute_dtype
         )
 

@@ -39,14 +39,14 @@ class BinarySum(TaggedSum):
     def worst_variance(self) -> float:
         """E‖estimate − Σ x_i‖², the same for all data."""
         (noise,) = self.planes.noises
-        return self.clients / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
+        return self.cohort / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
 
     @classmethod
     def calibrated(
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         honest_fraction: float = 1.0,
@@ -62,7 +62,7 @@ class BinarySum(TaggedSum):
         checks.dim(dim)
         return calibrate(
             size=dim,
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -73,7 +73,7 @@ class BinarySum(TaggedSum):
             samples=samples,
             build=lambda plan, budget: cls(
                 dim=dim,
-                clients=clients,
+                cohort=cohort,
                 budget=budget,
                 samples=plan.samples,
                 honest_fraction=honest_fraction,
@@ -91,5 +91,5 @@ class BinarySum(TaggedSum):
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
         return entries(rows, columns).double() * 2 - 1
 
-    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
-        return (sums + clients) / 2
+    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
+        return (sums + reports) / 2

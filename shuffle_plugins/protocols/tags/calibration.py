@@ -25,7 +25,7 @@ _MOST_EXCESS = 5.0  # log(ε spent over ε wanted), beyond which it tells nothin
 def calibrate(
     *,
     size: int,
-    clients: int,
+    cohort: int,
     epsilon: float,
     delta: float,
     honest_fraction: float,
@@ -42,22 +42,22 @@ def calibrate(
         ValueError: if a target is out of range.
         OutOfReach: if it cannot be reached.
     """
-    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, clients=clients, population=population)
+    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
     check_overhead(overhead)
-    honest = honest_clients(clients=clients, honest_fraction=honest_fraction)
-    people = hiding(population or clients, clients=clients, honest_fraction=honest_fraction)
-    rate = clients / people
+    honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
+    people = hiding(population or cohort, cohort=cohort, honest_fraction=honest_fraction)
+    rate = cohort / people
     noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
     plan = best_tag_plan(
-        size=size, clients=honest, noise_multiplier=noise, overhead=overhead, levels=levels, samples=samples
+        size=size, cohort=honest, noise_multiplier=noise, overhead=overhead, levels=levels, samples=samples
     )
 
     def made(noise: float) -> S:
-        return build(plan, budget_of_noise(plan, size=size, clients=honest, noise_multiplier=noise))
+        return build(plan, budget_of_noise(plan, size=size, cohort=honest, noise_multiplier=noise))
 
     def excess(found: S) -> float:
         accountant = ShuffleAccountant()
-        accountant.step(found.sum_round(population=population), num_steps=num_steps)
+        accountant.step(found.round(population=population), num_steps=num_steps)
         return min(math.log(max(accountant.spent(delta), 1e-300) / epsilon), _MOST_EXCESS)
 
     loud: tuple[float, float] | None = None  # log noise, and what it spends too much
@@ -85,7 +85,7 @@ def calibrate(
             at = loud[0] + min(max(share, 0.1), 0.9) * (quiet[0] - loud[0])
     if best is None:
         raise OutOfReach(
-            f"no budget reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps among {clients} clients: "
+            f"no budget reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps among {cohort} clients: "
             "ask for a larger ε or δ, fewer steps, or more clients"
         )
     return best

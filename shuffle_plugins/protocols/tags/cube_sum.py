@@ -41,14 +41,14 @@ class CubeSum(TaggedSum):
     @property
     def worst_variance(self) -> float:
         """Largest E‖estimate − Σ x_i‖² over the ball, attained."""
-        return self.clients * self.radius**2 * self.planes.worst_variance
+        return self.cohort * self.radius**2 * self.planes.worst_variance
 
     @classmethod
     def calibrated(
         cls,
         *,
         dim: int,
-        clients: int,
+        cohort: int,
         epsilon: float,
         delta: float,
         radius: float = 1.0,
@@ -66,7 +66,7 @@ class CubeSum(TaggedSum):
         checks.dim(dim)
         return calibrate(
             size=dim,
-            clients=clients,
+            cohort=cohort,
             epsilon=epsilon,
             delta=delta,
             honest_fraction=honest_fraction,
@@ -77,7 +77,7 @@ class CubeSum(TaggedSum):
             samples=samples,
             build=lambda plan, budget: cls(
                 dim=dim,
-                clients=clients,
+                cohort=cohort,
                 radius=radius,
                 budget=budget,
                 samples=plan.samples,
@@ -97,5 +97,5 @@ class CubeSum(TaggedSum):
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
         return (entries(rows, columns).double() / self.radius).clamp_(-1, 1)
 
-    def _estimate(self, sums: Tensor, *, clients: int) -> Tensor:
+    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
         return sums * self.radius

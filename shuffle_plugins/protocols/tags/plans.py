@@ -44,7 +44,7 @@ def level_epsilons(plan: SampledPlan, *, budget: float) -> tuple[float, ...]:
     return _epsilons(plan.levels, math.exp(_solve(excess, levels=plan.levels, what=f"budget={budget:g}")))
 
 
-def budget_of_noise(plan: SampledPlan, *, size: int, clients: int, noise_multiplier: float) -> float:
+def budget_of_noise(plan: SampledPlan, *, size: int, cohort: int, noise_multiplier: float) -> float:
     """Total ε0 of a client's messages that, to leading order, protect as a Gaussian of that multiplier.
 
     Args:
@@ -56,14 +56,14 @@ def budget_of_noise(plan: SampledPlan, *, size: int, clients: int, noise_multipl
     Raises:
         ValueError: if a message would get less than 1e-8 or more than 400.
     """
-    return plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, clients, noise_multiplier)))
+    return plan.samples * sum(_epsilons(plan.levels, _strength(plan, size, cohort, noise_multiplier)))
 
 
 @lru_cache(maxsize=256)
 def best_tag_plan(
     *,
     size: int,
-    clients: int,
+    cohort: int,
     noise_multiplier: float,
     overhead: float,
     levels: int | None = None,
@@ -93,7 +93,7 @@ def best_tag_plan(
             plan = SampledPlan(levels=m, samples=s)
             try:
                 variance = _variance(
-                    plan, size=size, strength=_strength(plan, size, clients, noise_multiplier)
+                    plan, size=size, strength=_strength(plan, size, cohort, noise_multiplier)
                 )
             except ValueError as error:
                 problem = error
@@ -119,9 +119,9 @@ def _epsilons(levels: int, strength: float) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _strength(plan: SampledPlan, size: int, clients: int, noise_multiplier: float) -> float:
+def _strength(plan: SampledPlan, size: int, cohort: int, noise_multiplier: float) -> float:
     single, several = tag_counts(plan, size=size)
-    wanted = clients / noise_multiplier**2
+    wanted = cohort / noise_multiplier**2
 
     def excess(log_strength: float) -> float:
         told = 0.0

@@ -38,7 +38,7 @@ class Randomizer:
     local_delta: float = 0.0
     bit: bool = False
 
-    def shuffle_round(
+    def round(
         self, *, population: int, cohort: float, sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
     ) -> ShuffleRound:
         return ShuffleRound(

@@ -11,14 +11,13 @@ import torch
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.protocols.sum_reports import CountReports, sum_reports
 
 DELTA = 1e-6
 NAMES = [str(client) for client in range(30)]
 
 
-def a_sum(clients: int) -> CountReports:
-    return CountReports(VectorSum.with_noise(dim=20, clients=clients, noise_multiplier=6.0, overhead=0.3))
+def a_sum(clients: int) -> VectorSum:
+    return VectorSum.with_noise(dim=20, cohort=clients, noise_multiplier=6.0, overhead=0.3)
 
 
 def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
@@ -31,10 +30,8 @@ def test_sums_of_two_cohorts_add_up_without_being_compared() -> None:
             accountant.step(one, participants=NAMES)
     observer, server = ShuffleAccountant(), ShuffleAccountant()
     for mechanism, reports, rounds in ((few, 20, 3), (many, 25, 2)):
-        observer.step(
-            mechanism.protocol.sum_round(population=reports * 100 // 30, cohort=reports), num_steps=rounds
-        )
-        server.step(mechanism.protocol.sum_round(), num_steps=rounds)
+        observer.step(mechanism.round(population=reports * 100 // 30, cohort=reports), num_steps=rounds)
+        server.step(mechanism.round(), num_steps=rounds)
     found = accountant.spending(DELTA)
     assert found.observer.upper == pytest.approx(observer.epsilon(DELTA).upper, rel=1e-9)
     assert found.server.upper == pytest.approx(server.epsilon(DELTA).upper, rel=1e-9)
@@ -96,12 +93,10 @@ def test_reports_of_counts_are_checked() -> None:
     reports = mechanism.randomize(torch.zeros(3, 20))
     assert mechanism.sum(reports).shape == (20,)
     other = a_sum(10)
-    if other.protocol.messages_per_coordinate.bit_length() != reports.fields[0].bits:
-        with pytest.raises(ValueError, match="not reports"):
+    if other.layout != mechanism.layout:
+        with pytest.raises(ValueError, match="these are reports of"):
             other.sum(reports)
     with pytest.raises(ValueError, match="always clips"):
         mechanism.randomize(torch.zeros(1, 20), clip=False)
     with pytest.raises(ValueError, match="NaN"):
         mechanism.randomize(torch.full((1, 20), math.nan))
-    with pytest.raises(TypeError, match="VectorSum"):
-        sum_reports("vector-sum")  # type: ignore[arg-type]

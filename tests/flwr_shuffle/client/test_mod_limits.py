@@ -399,7 +399,7 @@ def test_a_smaller_batch_than_the_operator_agrees_to_is_refused() -> None:
 def test_the_client_computes_its_own_epsilon_from_what_was_promised(keeps_file: bool, tmp_path: Path) -> None:
     """Against its own composition of the promised rounds, each of 100 reports that all take part."""
     spec = MechanismSpec(name="linf-block", local_epsilon=1.0)
-    one = spec.build(dim=4).shuffle_round(population=100, cohort=100, sampling=Sampling.FULL)
+    one = spec.build(dim=4).round(population=100, cohort=100, sampling=Sampling.FULL)
     accountant = ShuffleAccountant()
     accountant.step(one, num_steps=5)
     limit = accountant.spent(1e-6)

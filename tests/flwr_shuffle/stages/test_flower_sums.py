@@ -41,13 +41,13 @@ from shuffle_plugins.accounting import (
     ShuffleAccountant,
 )
 from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.mechanisms.private_sum import PrivateSum
+from shuffle_plugins.mechanisms.spec import SumSpec
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
-from shuffle_plugins.protocols.sum_reports import sum_reports
-from shuffle_plugins.protocols.sum_spec import SumSpec
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 DELTA = 1e-6
-SUM = VectorSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.5, overhead=0.3)
+SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3)
 
 
 def strategy_of(**options: Any) -> ShuffleStrategy:
@@ -88,7 +88,7 @@ def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Te
 def test_what_is_released_has_the_protocols_law() -> None:
     """Mean and variance of what rounds added, against the true mean and the protocol's noise."""
     rounds, dim = 6, 4000
-    wide = VectorSum.with_noise(dim=dim, clients=16, noise_multiplier=1.0, overhead=0.3)
+    wide = VectorSum.with_noise(dim=dim, cohort=16, noise_multiplier=1.0, overhead=0.3)
     updates = torch.randn(CLIENTS, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     updates /= 1.1 * updates.norm(dim=1, keepdim=True)
 
@@ -121,7 +121,7 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
     dim, rounds = 30, 40
     ball = BallSum.calibrated(
         dim=dim,
-        clients=16,
+        cohort=16,
         epsilon=8.0,
         delta=DELTA,
         num_steps=rounds,
@@ -158,7 +158,7 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
 
 
 def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    ball = BallSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.0, frame="rotation", samples=3)
+    ball = BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, frame="rotation", samples=3)
     assert ball.planes.blocks.lengths().min() < 1 << ball.planes.blocks.index_bits
 
     def payload(message: Message, context: Context) -> bytes:
@@ -185,10 +185,10 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     moves(strategy, agreed_app(), rounds=3)
     spent = strategy.spending()
     observer = ShuffleAccountant()
-    hiding = SUM.clients * CLIENTS // 18
-    observer.step(SUM.sum_round(population=hiding, sampling=Sampling.WITHOUT_REPLACEMENT), num_steps=3)
+    hiding = SUM.cohort * CLIENTS // 18
+    observer.step(SUM.round(population=hiding, sampling=Sampling.WITHOUT_REPLACEMENT), num_steps=3)
     server = ShuffleAccountant()
-    server.step(SUM.sum_round(), num_steps=spent.worst_client_rounds)
+    server.step(SUM.round(), num_steps=spent.worst_client_rounds)
     assert spent.observer.upper == pytest.approx(observer.spent(DELTA), rel=1e-3)
     assert spent.server.upper == pytest.approx(server.spent(DELTA), rel=1e-3)
     assert spent.observer.upper_bound.startswith("covering Gaussian")
@@ -199,7 +199,7 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
 def test_rounds_of_everybody_cost_the_target() -> None:
     target, rounds = 4.0, 3
     calibrated = VectorSum.calibrated(
-        dim=DIM, clients=16, epsilon=target, delta=DELTA, num_steps=rounds, overhead=0.3
+        dim=DIM, cohort=16, epsilon=target, delta=DELTA, num_steps=rounds, overhead=0.3
     )
     strategy = strategy_of(randomizer=calibrated, sampling=FixedSize(16), population=16)
     strategy.start(grid_of(agreed_app(), clients=16), record(MODEL), num_rounds=rounds)
@@ -245,14 +245,14 @@ def test_the_guides_calibration_meets_its_epsilon() -> None:
     fewest, invited, population, rounds = 80, 100, 1000, 50
     protocol = VectorSum.calibrated(
         dim=1000,
-        clients=fewest,
+        cohort=fewest,
         population=fewest * population // invited,
         epsilon=1.0,
         delta=1e-5,
         num_steps=rounds,
     )
     accountant = FederatedAccountant()
-    one = FederatedRound.drawn(sum_reports(protocol), candidates=population, invited=invited, reports=fewest)
+    one = FederatedRound.drawn(protocol, candidates=population, invited=invited, reports=fewest)
     for _ in range(rounds):
         accountant.step(one, participants=None)
     assert 0.98 < accountant.charged_epsilon(1e-5) <= 1.0
@@ -291,7 +291,7 @@ def test_a_sealed_share_is_refused_by_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "protocol", [SUM, BallSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.0, frame="kashin", seed=3)]
+    "protocol", [SUM, BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, frame="kashin", seed=3)]
 )
 def test_an_instruction_survives_the_wire(protocol: VectorSum | BallSum) -> None:
     asked = Instruction(token=bytes(16), run="run", server_round=1, mechanism=SumSpec(protocol=protocol))
@@ -337,7 +337,7 @@ def test_too_few_honest_counts_release_nothing() -> None:
     before = record(MODEL)
     result = strategy.start(
         grid_of(
-            client_app(forged(lambda values: torch.full_like(values, most), by=CLIENTS - SUM.clients + 1))
+            client_app(forged(lambda values: torch.full_like(values, most), by=CLIENTS - SUM.cohort + 1))
         ),
         before,
         num_rounds=1,
@@ -373,7 +373,7 @@ def test_one_liars_influence_is_bounded() -> None:
         ({"randomizer": "vector-sum"}, "VectorSum.calibrated"),
         ({"randomizer": "multi-message"}, "BallSum.calibrated"),
         ({"randomizer": VectorSum}, r"VectorSum.calibrated\(…\)"),
-        ({"randomizer": ScalarSum.calibrated(clients=16, epsilon=1.0, delta=1e-6)}, "sum of vectors"),
+        ({"randomizer": ScalarSum.calibrated(cohort=16, epsilon=1.0, delta=1e-6)}, "sum of vectors"),
         ({"max_epsilon": 1.0, "budget_against": "local"}, "observer or the server"),
         (
             {"randomizer": MechanismSpec(name="laplace", local_epsilon=2.0), "shuffler": SummingStage()},
@@ -402,28 +402,26 @@ def test_a_sum_for_another_model_is_refused_before_anything_is_sent() -> None:
         '{"vector-sum":1}',
         '{"vector-sum":{}}',
         SumSpec(protocol=SUM).to_json().replace('"levels"', '"more"'),
-        SumSpec(protocol=SUM).to_json().replace(f'"clients":{SUM.clients}', '"clients":1'),
+        SumSpec(protocol=SUM).to_json().replace(f'"clients":{SUM.cohort}', '"clients":1'),
         SumSpec(protocol=SUM).to_json().replace(f'"dim":{DIM}', '"dim":"9"'),
         "x" * 5000,
     ],
 )
 def test_malformed_specs_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"sum|clients|dim"):
+    with pytest.raises(ValueError, match=r"sum|cohort|dim"):
         SumSpec.from_json(text)
 
 
 @pytest.mark.parametrize(
     "protocol",
     [
-        VectorSum.with_noise(dim=DIM, clients=16, noise_multiplier=2.5, radius=0.3, overhead=0.3),
-        BallSum.with_noise(
-            dim=DIM, clients=16, noise_multiplier=2.0, radius=0.3, frame="rotation", samples=3
-        ),
+        VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, radius=0.3, overhead=0.3),
+        BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, radius=0.3, frame="rotation", samples=3),
     ],
 )
 def test_a_forged_report_does_not_make_the_order_of_the_others_seen(protocol: VectorSum | BallSum) -> None:
     """The estimate is one function of the whole-number total, wherever the forgery stood."""
-    mechanism = sum_reports(protocol)
+    mechanism: PrivateSum = protocol
     honest = mechanism.randomize(torch.randn(16, DIM, dtype=torch.float64))
     field = honest.fields[0]
     most = torch.full_like(field.values[:1], (1 << field.bits) - 1)
@@ -432,7 +430,7 @@ def test_a_forged_report_does_not_make_the_order_of_the_others_seen(protocol: Ve
         honest.dim,
         (field._holding(most), *(other._holding(other.values[:1]) for other in honest.fields[1:])),
     )
-    expected = mechanism.decode(mechanism.total(honest), clients=16)
+    expected = mechanism.estimate(mechanism.total(honest), reports=16)
     for place in range(17):
         mixed = type(honest).concat([honest.narrow(0, place), forged, honest.narrow(place, 16)])
         found, count = valid_sum(mechanism, mixed)

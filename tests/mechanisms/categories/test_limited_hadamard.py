@@ -109,7 +109,7 @@ def test_no_dataset_exceeds_what_is_accounted(bits, population, cohort):
     groups = np.unique(ratios, axis=1, return_inverse=True)[1].ravel()
     merged = np.stack([np.bincount(groups, weights=row) for row in channel])
     accountant = ShuffleAccountant()
-    accountant.step(mechanism.shuffle_round(population=population, cohort=cohort))
+    accountant.step(mechanism.round(population=population, cohort=cohort))
     for one, two in neighbours(3, population):
         p, q = (shuffled_law(merged, data, cohort=cohort) for data in (one, two))
         for level in np.linspace(0.0, epsilon, 5):

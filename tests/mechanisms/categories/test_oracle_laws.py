@@ -171,7 +171,7 @@ def test_the_registry_knows_them(name):
     assert mechanism.name == name
     assert registry.blanket(name, local_epsilon=1.3, dim=20) == mechanism.blanket()
     assert registry.summary(name)
-    assert mechanism.shuffle_round(population=1000, cohort=100).blanket == mechanism.blanket()
+    assert mechanism.round(population=1000, cohort=100).blanket == mechanism.blanket()
 
 
 @pytest.mark.parametrize("name", NAMES)

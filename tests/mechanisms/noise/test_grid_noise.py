@@ -295,17 +295,17 @@ def test_rounds_of_approximate_mechanisms(name):
     assert vectors.local_delta == 1e-9
     with pytest.raises(ValueError, match="shuffle_round"):
         vectors.blanket()
-    accounted = vectors.shuffle_round(population=1000, cohort=100)
+    accounted = vectors.round(population=1000, cohort=100)
     assert (accounted.local_epsilon, accounted.local_delta, accounted.blanket) == (2.0, 1e-9, None)
     number = get(name, local_epsilon=2.0, dim=1, local_delta=1e-9, radius=3.0)
-    accounted = number.shuffle_round(population=1000, cohort=100)
+    accounted = number.round(population=1000, cohort=100)
     assert accounted.local_delta == 0
     assert accounted.blanket == number.blanket()
     if name == "gaussian":
         law = gaussian_blanket(sigma=number.sigma, radius=3.0)
         assert number.blanket().mass == pytest.approx(law.mass, rel=1e-9)
     loud = get(name, local_epsilon=500.0, dim=1)
-    assert loud.shuffle_round(population=1000, cohort=100).local_delta == 1e-6
+    assert loud.round(population=1000, cohort=100).local_delta == 1e-6
     assert "local_delta=1e-09" in repr(vectors)
 
 

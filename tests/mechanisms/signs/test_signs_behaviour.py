@@ -48,8 +48,8 @@ def test_public_indices_shorten_reports_which_cannot_be_shuffled(name, options):
     assert not public.shufflable
     assert public.outcomes() is None
     with pytest.raises(ValueError, match="cannot be shuffled"):
-        public.shuffle_round(population=1000, cohort=100)
-    private.shuffle_round(population=1000, cohort=100)
+        public.round(population=1000, cohort=100)
+    private.round(population=1000, cohort=100)
 
 
 @pytest.mark.slow

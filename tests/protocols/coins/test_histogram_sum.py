@@ -23,16 +23,16 @@ def accounted(sum_round, **steps):
 
 
 def test_a_difference_of_two_counts_is_charged_the_coins_of_both():
-    protocol = HistogramSum(categories=3, clients=50, levels=4, coins=100)
-    whole, contrast = protocol.sum_round(), protocol.contrast_round()
+    protocol = HistogramSum(categories=3, cohort=50, levels=4, coins=100)
+    whole, contrast = protocol.round(), protocol.contrast_round()
     assert contrast.coin_distance == 2 * whole.coin_distance
     assert contrast.coin_ratio == 2 * whole.coin_ratio > 0
 
 
 @pytest.mark.parametrize(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 50), (4, 5, 100)])
 def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coins):
-    protocol = HistogramSum(categories=3, clients=clients, levels=levels, coins=coins)
-    whole, contrast = accounted(protocol.sum_round()), accounted(protocol.contrast_round())
+    protocol = HistogramSum(categories=3, cohort=clients, levels=levels, coins=coins)
+    whole, contrast = accounted(protocol.round()), accounted(protocol.contrast_round())
     trials = clients * coins
     still = np.concatenate([binom.pmf(np.arange(trials + 1), trials, 0.5), np.zeros(levels)])
     moved = np.roll(still, levels)
@@ -48,50 +48,50 @@ def test_no_neighbouring_datasets_leak_more_than_certified(clients, levels, coin
 @pytest.mark.parametrize(("categories", "clients", "epsilon"), [(10, 500, 1.0), (2_000, 50_000, 0.5)])
 def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilon):
     delta = 1e-6
-    protocol = HistogramSum.calibrated(categories=categories, clients=clients, epsilon=epsilon, delta=delta)
-    spent = accounted(protocol.sum_round()).spent(delta)
+    protocol = HistogramSum.calibrated(categories=categories, cohort=clients, epsilon=epsilon, delta=delta)
+    spent = accounted(protocol.round()).spent(delta)
     assert 0.98 * epsilon < spent <= epsilon
     assert accounted(protocol.contrast_round()).epsilon(delta).lower > 0.985 * spent
-    central = published.central_gaussian(categories=categories, clients=clients, epsilon=epsilon, delta=delta)
+    central = published.central_gaussian(categories=categories, cohort=clients, epsilon=epsilon, delta=delta)
     assert central <= protocol.squared_error <= 1.04 * central
 
 
 def test_calibration_over_sampled_sums_with_dishonest_clients():
     protocol = HistogramSum.calibrated(
         categories=20,
-        clients=1_000,
+        cohort=1_000,
         epsilon=1.0,
         delta=1e-6,
         num_steps=10,
         population=20_000,
         honest_fraction=0.8,
     )
-    accountant = accounted(protocol.sum_round(population=20_000), num_steps=10)
+    accountant = accounted(protocol.round(population=20_000), num_steps=10)
     assert accountant.spent(1e-6) <= 1.0
-    assert protocol.sum_round().trials == 800 * protocol.coins
+    assert protocol.round().trials == 800 * protocol.coins
 
 
 def test_messages_counts_and_estimates_agree():
-    protocol = HistogramSum(categories=4, clients=30, levels=3, coins=5)
+    protocol = HistogramSum(categories=4, cohort=30, levels=3, coins=5)
     x = torch.arange(30) % 3
     counts = protocol.encode(x, randomness=SeededRandomness(1))
     messages = [protocol.messages(row) for row in counts]
     assert all(len(each) == protocol.messages_per_client for each in messages)
     shuffled = InMemoryShuffler(minimum=30).shuffle(messages)
     seen = protocol.tally(shuffled)
-    assert torch.equal(seen.ones, protocol.total(counts).ones)
+    assert torch.equal(seen.ones, protocol.tally_counts(counts).ones)
     assert torch.equal(seen.bits, torch.full((4,), 30 * protocol.messages_per_coordinate))
     histogram = protocol.estimate(seen)
-    assert torch.equal(histogram.counts, protocol.estimate(protocol.total(counts)).counts)
+    assert torch.equal(histogram.counts, protocol.estimate(protocol.tally_counts(counts)).counts)
     exact = torch.tensor([10.0, 10.0, 10.0, 0.0])
     assert float((histogram.counts - exact).abs().max()) < 6 * math.sqrt(protocol.noise_variance)
     assert protocol.bits_per_message == 3
-    assert protocol.bits_per_client == 4 * 4
+    assert protocol.bits_per_report == 4 * 4
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_estimates_are_unbiased_with_the_predicted_error(whole):
-    protocol = HistogramSum(categories=5, clients=40, levels=4, coins=6)
+    protocol = HistogramSum(categories=5, cohort=40, levels=4, coins=6)
     x = torch.tensor([0] * 25 + [3] * 15)
     truth = torch.bincount(x, minlength=5) / 40
     found, covered, within = [], 0, 0
@@ -101,7 +101,7 @@ def test_estimates_are_unbiased_with_the_predicted_error(whole):
         if whole:
             histogram = protocol.randomize_histogram(x, randomness=source)
         else:
-            histogram = protocol.estimate(protocol.total(protocol.encode(x, randomness=source)))
+            histogram = protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=source)))
         found.append(histogram.frequencies)
         intervals = protocol.intervals(histogram, confidence=0.9)
         covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
@@ -116,17 +116,17 @@ def test_estimates_are_unbiased_with_the_predicted_error(whole):
 
 
 def test_what_malicious_clients_send_is_bounded_or_set_aside():
-    protocol = HistogramSum(categories=3, clients=4, levels=2, coins=20)
+    protocol = HistogramSum(categories=3, cohort=4, levels=2, coins=20)
     x = torch.tensor([0, 0, 1, 2])
     counts = protocol.encode(x, randomness=SeededRandomness(2))
-    honest = protocol.estimate(protocol.total(counts)).counts
+    honest = protocol.estimate(protocol.tally_counts(counts)).counts
     most = counts.clone()
     most[3] = protocol.messages_per_coordinate
-    moved = (protocol.estimate(protocol.total(most)).counts - honest).abs()
+    moved = (protocol.estimate(protocol.tally_counts(most)).counts - honest).abs()
     assert float(moved.max()) <= protocol.influence
     most[3, 0] += 1
     with pytest.raises(ValueError, match="leave its messages out"):
-        protocol.total(most)
+        protocol.tally_counts(most)
     good = protocol.messages(counts[0])
     label = torch.full_like(good.fields[0].values, 3)
     foreign = Reports(
@@ -134,9 +134,9 @@ def test_what_malicious_clients_send_is_bounded_or_set_aside():
     )
     rest = [protocol.messages(row) for row in counts[1:]]
     seen = protocol.tally(InMemoryShuffler().shuffle([foreign, *rest]))
-    histogram = protocol.estimate(seen, clients=3)
+    histogram = protocol.estimate(seen, reports=3)
     assert histogram.refused == protocol.messages_per_client
-    without = protocol.estimate(protocol.total(counts[1:]), clients=3)
+    without = protocol.estimate(protocol.tally_counts(counts[1:]), reports=3)
     assert torch.equal(histogram.counts, without.counts)
 
 
@@ -154,33 +154,33 @@ def test_what_malicious_clients_send_is_bounded_or_set_aside():
     ],
 )
 def test_data_that_are_no_categories_are_refused(x, error):
-    protocol = HistogramSum(categories=3, clients=3, levels=1, coins=40)
+    protocol = HistogramSum(categories=3, cohort=3, levels=1, coins=40)
     with pytest.raises(error):
         protocol.randomize_histogram(x)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"categories": 1}, {"clients": 1}, {"levels": 0}, {"coins": 0}, {"coins": 1}, {"honest_fraction": 2.0}],
+    [{"categories": 1}, {"cohort": 1}, {"levels": 0}, {"coins": 0}, {"coins": 1}, {"honest_fraction": 2.0}],
 )
 def test_fields_out_of_range_are_refused(changes):
     with pytest.raises(ValueError):  # noqa: PT011
-        HistogramSum(**({"categories": 3, "clients": 3, "levels": 1, "coins": 40} | changes))
+        HistogramSum(**({"categories": 3, "cohort": 3, "levels": 1, "coins": 40} | changes))
 
 
 def test_totals_of_another_width_and_of_nobody_are_refused():
-    protocol = HistogramSum(categories=3, clients=3, levels=1, coins=40)
+    protocol = HistogramSum(categories=3, cohort=3, levels=1, coins=40)
     with pytest.raises(ValueError, match="a total is "):
-        protocol.estimate(torch.zeros(4, dtype=torch.int64), clients=3)
+        protocol.estimate(torch.zeros(4, dtype=torch.int64), reports=3)
     with pytest.raises(ValueError, match="nobody's data"):
-        protocol.estimate(torch.zeros(3, dtype=torch.int64), clients=0)
+        protocol.estimate(torch.zeros(3, dtype=torch.int64), reports=0)
     with pytest.raises(ValueError, match="confidence"):
         protocol.largest_error(confidence=0.0)
 
 
 def test_a_million_clients_over_a_hundred_thousand_categories():
     clients, categories = 1_000_000, 100_000
-    protocol = HistogramSum(categories=categories, clients=clients, levels=400, coins=4)
+    protocol = HistogramSum(categories=categories, cohort=clients, levels=400, coins=4)
     x = torch.arange(clients) % 1_000
     histogram = protocol.randomize_histogram(x, randomness=SeededRandomness(0))
     noise = histogram.counts - torch.bincount(x, minlength=categories)

@@ -34,9 +34,9 @@ def law_of_view(protocol, numbers):
 
 @first_fast(("clients", "levels", "coins"), [(2, 1, 60), (3, 2, 40), (4, 3, 30)], fast=2)
 def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, levels, coins):
-    protocol = ScalarSum(clients=clients, levels=levels, coins=coins, upper=2.0)
+    protocol = ScalarSum(cohort=clients, levels=levels, coins=coins, upper=2.0)
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     numbers = (0.0, 0.7, 1.3, 2.0)
     for epsilon in (0.05, 0.2, 0.5, 1.0):
         bound = accountant.delta(epsilon)
@@ -50,7 +50,7 @@ def test_no_pair_of_neighbouring_datasets_leaks_more_than_certified(clients, lev
 
 
 def test_the_law_of_messages_is_the_law_written_out():
-    protocol = ScalarSum(clients=3, levels=2, coins=30, upper=1.0)
+    protocol = ScalarSum(cohort=3, levels=2, coins=30, upper=1.0)
     x = torch.tensor([[0.1], [0.6], [1.0]])
     law = law_of_view(protocol, x.flatten().tolist())
     shuffler, seen = InMemoryShuffler(minimum=2), []
@@ -58,8 +58,10 @@ def test_the_law_of_messages_is_the_law_written_out():
         counts = protocol.encode(x, randomness=SeededRandomness(seed))
         messages = [protocol.messages(row) for row in counts[:3]] if seed < 20 else None
         if messages:
-            assert torch.equal(protocol.tally(shuffler.shuffle(messages)).ones, protocol.total(counts).ones)
-        seen.append(int(protocol.total(counts).ones))
+            assert torch.equal(
+                protocol.tally(shuffler.shuffle(messages)).ones, protocol.tally_counts(counts).ones
+            )
+        seen.append(int(protocol.tally_counts(counts).ones))
     mean = float((law * np.arange(len(law))).sum())
     variance = float((law * (np.arange(len(law)) - mean) ** 2).sum())
     assert abs(np.mean(seen) - mean) < 5 * math.sqrt(variance / len(seen))
@@ -67,7 +69,7 @@ def test_the_law_of_messages_is_the_law_written_out():
 
 
 def test_the_estimate_is_unbiased_and_its_noise_the_gaussian_mechanisms():
-    protocol = ScalarSum.calibrated(clients=500, epsilon=1.0, delta=1e-6, upper=3.0)
+    protocol = ScalarSum.calibrated(cohort=500, epsilon=1.0, delta=1e-6, upper=3.0)
     # Balle and Wang 2018: σ = 4.2247 for sensitivity 1 at (1, 1e-6).
     assert protocol.noise_variance == pytest.approx((4.2247 * 3.0) ** 2, rel=0.03)
     x = torch.rand(500, 1, dtype=torch.float64) * 3
@@ -80,7 +82,7 @@ def test_the_estimate_is_unbiased_and_its_noise_the_gaussian_mechanisms():
 
 
 def test_numbers_outside_are_brought_inside():
-    protocol = ScalarSum(clients=4, levels=10, coins=50)
+    protocol = ScalarSum(cohort=4, levels=10, coins=50)
     counts = protocol.lattice.encode(
         torch.tensor([[-5.0], [7.0], [1e30], [0.0]]), randomness=SeededRandomness(1)
     )
@@ -94,40 +96,40 @@ def test_numbers_outside_are_brought_inside():
 
 def test_the_papers_constants_hold_and_cost_many_times_ours():
     clients, epsilon, delta = 400, 1.0, 1e-6
-    paper = published.scalar_sum(clients=clients, epsilon=epsilon, delta=delta)
+    paper = published.scalar_sum(cohort=clients, epsilon=epsilon, delta=delta)
     assert paper.probability < 0.5
     assert paper.noise_variance == pytest.approx(
         90 * math.log(2 / delta) / epsilon**2 * (1 - paper.probability), rel=1e-6
     )
-    ours = ScalarSum.calibrated(clients=clients, epsilon=epsilon, delta=delta)
+    ours = ScalarSum.calibrated(cohort=clients, epsilon=epsilon, delta=delta)
     assert paper.noise_variance > 30 * ours.noise_variance
     for changes in ({"epsilon": 16.0}, {"delta": 0.5}):
         with pytest.raises(ValueError, match="the paper is about"):
-            published.scalar_sum(**({"clients": clients, "epsilon": epsilon, "delta": delta} | changes))
+            published.scalar_sum(**({"cohort": clients, "epsilon": epsilon, "delta": delta} | changes))
 
 
 @pytest.mark.parametrize(("epsilon", "remedy"), [(50.0, "at most ε=22"), (1e6, "at most ε=22")])
 def test_epsilons_that_delta_has_no_room_for_are_refused_at_once(epsilon, remedy):
     # Each coordinate's coins are only known to within 2**-52, charged 1 + e^ε times.
     with pytest.raises(ValueError, match=remedy):
-        ScalarSum.calibrated(clients=100, epsilon=epsilon, delta=1e-6)
-    assert ScalarSum.calibrated(clients=100, epsilon=15.0, delta=1e-6).coins >= 1
+        ScalarSum.calibrated(cohort=100, epsilon=epsilon, delta=1e-6)
+    assert ScalarSum.calibrated(cohort=100, epsilon=15.0, delta=1e-6).coins >= 1
 
 
 @pytest.mark.slow
 def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
     # 1e6 steps leave about half of δ for the noise.
     epsilon, delta, steps = 3.0, 1e-8, 10**6
-    found = ScalarSum.calibrated(clients=100, epsilon=epsilon, delta=delta, num_steps=steps)
+    found = ScalarSum.calibrated(cohort=100, epsilon=epsilon, delta=delta, num_steps=steps)
     accountant = ShuffleAccountant()
-    accountant.step(found.sum_round(), num_steps=steps)
+    accountant.step(found.round(), num_steps=steps)
     assert accountant.spent(delta) <= epsilon
 
 
 def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -> None:
     """Two of forty are drawn, half are honest; the others say so if drawn. Exactly, over both cohorts."""
     population, cohort, honest, epsilon = 40, 2, 20, 0.01
-    protocol = ScalarSum(clients=cohort, levels=30, coins=1000, honest_fraction=0.5)
+    protocol = ScalarSum(cohort=cohort, levels=30, coins=1000, honest_fraction=0.5)
     weights = {m: math.comb(honest, m) * math.comb(population - honest, cohort - m) for m in (1, 2)}
     truth = 0.0
     for m, weight in weights.items():
@@ -138,9 +140,9 @@ def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -
         p, q = (m / honest * law + (1 - m / honest) * without for law in moved)
         truth += weight / sum(weights.values()) * float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round(population=population))
+    accountant.step(protocol.round(population=population))
     assert truth > 0.036
     assert truth <= accountant.delta(epsilon).upper
     blind = ShuffleAccountant()
-    blind.step(ScalarSum(clients=2, levels=30, coins=500).sum_round(population=population))
+    blind.step(ScalarSum(cohort=2, levels=30, coins=500).round(population=population))
     assert blind.delta(epsilon).upper < truth

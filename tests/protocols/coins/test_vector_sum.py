@@ -20,12 +20,12 @@ from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
 
 def small(**changes):
-    return VectorSum(**({"dim": 3, "clients": 6, "levels": 5, "coins": 40} | changes))
+    return VectorSum(**({"dim": 3, "cohort": 6, "levels": 5, "coins": 40} | changes))
 
 
 def certified(protocol, delta, **round_options):
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round(**round_options))
+    accountant.step(protocol.round(**round_options))
     return accountant.epsilon(delta)
 
 
@@ -135,10 +135,10 @@ def test_counts_and_shuffled_bits_are_the_same_sum():
     assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
     shuffled = InMemoryShuffler(minimum=2).shuffle(batches)
     found = protocol.tally(shuffled)
-    assert torch.equal(found.ones, protocol.total(counts).ones)
+    assert torch.equal(found.ones, protocol.tally_counts(counts).ones)
     assert found.bits.tolist() == [6 * protocol.messages_per_coordinate] * 3
     assert found.foreign == 0
-    assert torch.equal(protocol.decode(found), protocol.decode(protocol.total(counts)))
+    assert torch.equal(protocol.estimate(found), protocol.estimate(protocol.tally_counts(counts)))
 
 
 def test_the_shuffled_multiset_is_a_function_of_the_totals():
@@ -172,59 +172,60 @@ def test_impossible_counts_are_refused():
     protocol = small()
     for row in ([0, 0, protocol.messages_per_coordinate + 1], [-1, 0, 0]):
         with pytest.raises(ValueError, match="outside"):
-            protocol.total(torch.tensor([row]))
+            protocol.tally_counts(torch.tensor([row]))
     with pytest.raises(ValueError, match="hand the shuffler counts"):
-        VectorSum(dim=1000, clients=10, levels=10, coins=100_000).messages(
+        VectorSum(dim=1000, cohort=10, levels=10, coins=100_000).messages(
             torch.zeros(1000, dtype=torch.int64)
         )
 
 
 def test_who_dropped_out_is_not_counted():
-    protocol = small(clients=50)
+    protocol = small(cohort=50)
     counts = protocol.encode(torch.full((50, 3), 0.3), randomness=SeededRandomness(8))
     here = counts[:20]
-    expected = protocol.decode(here.sum(dim=0), clients=20)
-    parts = sum(protocol.total(part) for part in here.split(7))
+    expected = protocol.estimate(here.sum(dim=0), reports=20)
+    parts = sum(protocol.tally_counts(part) for part in here.split(7))
     listed = protocol.tally(Reports.concat([protocol.messages(row) for row in here]))
-    for total in (protocol.total(here), parts, listed):
-        assert torch.equal(protocol.decode(total), expected)
-    assert not torch.equal(protocol.decode(protocol.total(here), clients=50), expected)
+    for total in (protocol.tally_counts(here), parts, listed):
+        assert torch.equal(protocol.estimate(total), expected)
+    assert not torch.equal(protocol.estimate(protocol.tally_counts(here), reports=50), expected)
 
 
 def test_totals_that_do_not_say_whose_they_are_are_refused():
     protocol = small()
     counts = protocol.encode(torch.zeros(6, 3))
-    ones = protocol.total(counts).ones
-    with pytest.raises(ValueError, match="pass clients="):
-        protocol.decode(ones)
+    ones = protocol.tally_counts(counts).ones
+    with pytest.raises(ValueError, match="pass reports="):
+        protocol.estimate(ones)
     for clients in (-1, 6.0, True):
-        with pytest.raises(ValueError, match="clients must be"):
-            protocol.decode(ones, clients=clients)
+        with pytest.raises(ValueError, match="reports must be"):
+            protocol.estimate(ones, reports=clients)
     messages = protocol.messages(counts[0])
     for part in (messages.narrow(0, 1), messages.narrow(0, len(messages) - 1)):
         with pytest.raises(ValueError, match="whole number of clients"):
-            protocol.decode(protocol.tally(part))
+            protocol.estimate(protocol.tally(part))
     with pytest.raises(ValueError, match=r"a total is \(3,\)"):
-        protocol.decode(ones[:2], clients=6)
+        protocol.estimate(ones[:2], reports=6)
     with pytest.raises(ValueError, match="client by client"):
         protocol.messages(counts)
     with pytest.raises(ValueError, match="not of 'vector-sum'"):
         protocol.tally(replace(messages, mechanism="scalar-sum"))
     with pytest.raises(ValueError, match="labels do not add up"):
-        sum([protocol.total(counts), Tally(ones=ones[:2], bits=ones[:2])])
+        sum([protocol.tally_counts(counts), Tally(ones=ones[:2], bits=ones[:2])])
 
 
 # -- the estimate ------------------------------------------------------------------------------------------
 
 
 def test_the_estimate_is_unbiased_with_the_variance_it_says():
-    protocol = small(clients=50, coins=7, levels=4, radius=2.0)
+    protocol = small(cohort=50, coins=7, levels=4, radius=2.0)
     x = torch.randn(50, 3, dtype=torch.float64) / 2
     errors = []
     for seed in range(2_000):
         source = SeededRandomness(seed)
         errors.append(
-            protocol.decode(protocol.total(protocol.encode(x, randomness=source))) - _clipped(x).sum(0)
+            protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=source)))
+            - _clipped(x).sum(0)
         )
     errors = torch.stack(errors)
     deviation = math.sqrt(protocol.noise_variance)
@@ -238,11 +239,11 @@ def _clipped(x):
 
 
 def test_simulating_everybody_at_once_has_the_same_law():
-    protocol = small(clients=20, coins=9)
+    protocol = small(cohort=20, coins=9)
     x = torch.full((20, 3), 0.3)
     one_by_one = torch.stack(
         [
-            protocol.decode(protocol.total(protocol.encode(x, randomness=SeededRandomness(seed))))
+            protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=SeededRandomness(seed))))
             for seed in range(1_500)
         ]
     )
@@ -268,20 +269,20 @@ def test_a_sum_of_another_number_of_clients_is_refused():
 @pytest.mark.parametrize(("dim", "clients"), [(1_000, 10_000), (1, 100), (100_000, 1_000_000)])
 def test_calibrated_noise_is_the_gaussian_mechanisms(dim, clients):
     epsilon, delta = 1.0, 1e-6
-    protocol = VectorSum.calibrated(dim=dim, clients=clients, epsilon=epsilon, delta=delta)
+    protocol = VectorSum.calibrated(dim=dim, cohort=clients, epsilon=epsilon, delta=delta)
     found = certified(protocol, delta)
     assert found.upper <= epsilon
     assert found.lower > 0.98 * epsilon
     ideal = analytic_gaussian_variance(epsilon, delta)
     assert ideal <= protocol.noise_variance <= 1.03 * ideal
     assert protocol.worst_variance <= 1.03 * dim * ideal
-    paper = published.vector_sum(dim=dim, clients=clients, epsilon=epsilon, delta=delta)
+    paper = published.vector_sum(dim=dim, cohort=clients, epsilon=epsilon, delta=delta)
     assert paper.noise_variance > 40 * protocol.noise_variance
 
 
 def test_less_overhead_costs_more_messages():
     frugal, exact = (
-        VectorSum.calibrated(dim=50, clients=500, epsilon=1.0, delta=1e-6, overhead=overhead)
+        VectorSum.calibrated(dim=50, cohort=500, epsilon=1.0, delta=1e-6, overhead=overhead)
         for overhead in (0.3, 0.01)
     )
     assert frugal.messages_per_client < exact.messages_per_client
@@ -289,7 +290,7 @@ def test_less_overhead_costs_more_messages():
 
 
 def test_fewer_honest_clients_are_made_up_for_and_fewer_still_cost_more():
-    options = {"dim": 5, "clients": 300, "epsilon": 1.0, "delta": 1e-6}
+    options = {"dim": 5, "cohort": 300, "epsilon": 1.0, "delta": 1e-6}
     everybody, half = (VectorSum.calibrated(**options, honest_fraction=share) for share in (1.0, 0.5))
     assert half.noise_variance == pytest.approx(2 * everybody.noise_variance, rel=0.05)
     assert certified(half, 1e-6).upper <= 1.0
@@ -297,7 +298,7 @@ def test_fewer_honest_clients_are_made_up_for_and_fewer_still_cost_more():
     costs = [
         certified(
             VectorSum(
-                dim=5, clients=300, levels=everybody.levels, coins=everybody.coins, honest_fraction=share
+                dim=5, cohort=300, levels=everybody.levels, coins=everybody.coins, honest_fraction=share
             ),
             1e-6,
         ).upper
@@ -308,33 +309,33 @@ def test_fewer_honest_clients_are_made_up_for_and_fewer_still_cost_more():
 
 
 def test_fewer_reports_than_planned_cost_more():
-    protocol = VectorSum.calibrated(dim=5, clients=300, epsilon=1.0, delta=1e-6)
+    protocol = VectorSum.calibrated(dim=5, cohort=300, epsilon=1.0, delta=1e-6)
     assert certified(protocol, 1e-6, cohort=200).upper > certified(protocol, 1e-6).upper
 
 
 def test_many_sampled_steps_are_calibrated_together():
     protocol = VectorSum.calibrated(
-        dim=20, clients=100, population=1_000, num_steps=50, epsilon=2.0, delta=1e-5
+        dim=20, cohort=100, population=1_000, num_steps=50, epsilon=2.0, delta=1e-5
     )
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round(population=1_000), num_steps=50)
+    accountant.step(protocol.round(population=1_000), num_steps=50)
     found = accountant.epsilon(1e-5)
     assert 1.9 < found.upper <= 2.0
 
 
 def test_drawing_charges_its_distance():
-    assert small().sum_round().coin_distance == DISTANCE
-    assert small().sum_round().coin_ratio == 6 * RATIO
+    assert small().round().coin_distance == DISTANCE
+    assert small().round().coin_ratio == 6 * RATIO
     many = small(coins=1 << 33)  # all of them together in twelve parts, or each client's in two
-    assert many.sum_round().coin_distance == DISTANCE
-    assert many.sum_round().coin_ratio == 6 * 13 * RATIO
+    assert many.round().coin_distance == DISTANCE
+    assert many.round().coin_ratio == 6 * 13 * RATIO
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"clients": 1}, "clients"),
-        ({"clients": 2.5}, "clients"),
+        ({"cohort": 1}, "cohort"),
+        ({"cohort": 2.5}, "cohort"),
         ({"coins": 0}, "coins"),
         ({"levels": 0}, "levels"),
         ({"levels": 1 << 25}, "levels"),
@@ -355,11 +356,11 @@ def test_parameters_out_of_range_are_refused(changes, said):
     [
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 0.0}, "delta"),
-        ({"clients": 1}, "clients"),
+        ({"cohort": 1}, "cohort"),
         ({"overhead": 0.0}, "overhead"),
         ({"delta": 1e-300}, "no room for coins"),
     ],
 )
 def test_impossible_targets_are_refused(changes, said):
     with pytest.raises(ValueError, match=said):
-        VectorSum.calibrated(**({"dim": 5, "clients": 100, "epsilon": 1.0, "delta": 1e-6} | changes))
+        VectorSum.calibrated(**({"dim": 5, "cohort": 100, "epsilon": 1.0, "delta": 1e-6} | changes))

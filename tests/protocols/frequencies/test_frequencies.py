@@ -24,7 +24,7 @@ LISTED = ("hadamard-response", "k-rr", "limited-hadamard", "oue", "rappor", "sub
 
 def certified(protocol, *, num_steps=1, population=None):
     accountant = ShuffleAccountant()
-    accountant.step(protocol.shuffle_round(population=population), num_steps=num_steps)
+    accountant.step(protocol.round(population=population), num_steps=num_steps)
     return accountant
 
 
@@ -47,7 +47,7 @@ def law_of_view(protocol, held):
 @pytest.mark.parametrize(("categories", "clients", "local_epsilon"), [(2, 4, 1.0), (3, 3, 2.0)])
 def test_no_neighbouring_datasets_leak_more_than_certified(oracle, categories, clients, local_epsilon):
     protocol = FrequencyEstimation(
-        categories=categories, clients=clients, local_epsilon=local_epsilon, oracle=oracle
+        categories=categories, cohort=clients, local_epsilon=local_epsilon, oracle=oracle
     )
     accountant = certified(protocol)
     laws = {
@@ -72,7 +72,7 @@ def test_no_neighbouring_datasets_leak_more_than_certified(oracle, categories, c
 def test_estimates_are_unbiased_with_the_predicted_error(oracle, categories):
     clients, trials = 60, 500
     protocol = FrequencyEstimation(
-        categories=categories, clients=clients, local_epsilon=1.5, oracle=oracle, honest_fraction=1.0
+        categories=categories, cohort=clients, local_epsilon=1.5, oracle=oracle, honest_fraction=1.0
     )
     x = torch.arange(clients) ** 2 % categories
     truth = torch.bincount(x, minlength=categories) / clients
@@ -96,7 +96,7 @@ def test_estimates_are_unbiased_with_the_predicted_error(oracle, categories):
 @pytest.mark.parametrize("oracle", ["k-rr", "hadamard-response", "local-hashing"])
 def test_intervals_hold_as_often_as_they_say(oracle):
     categories, clients, trials = 6, 400, 300
-    protocol = FrequencyEstimation(categories=categories, clients=clients, local_epsilon=2.0, oracle=oracle)
+    protocol = FrequencyEstimation(categories=categories, cohort=clients, local_epsilon=2.0, oracle=oracle)
     x = torch.tensor([0] * 300 + [1] * 60 + [2] * 40)
     truth = torch.bincount(x, minlength=categories) / clients
     single = together = within = 0
@@ -117,18 +117,18 @@ def test_intervals_hold_as_often_as_they_say(oracle):
 
 def test_calibration_meets_the_target_and_leaves_nothing():
     protocol = FrequencyEstimation.calibrated(
-        categories=10, clients=2_000, epsilon=0.8, delta=1e-6, oracle="hadamard-response"
+        categories=10, cohort=2_000, epsilon=0.8, delta=1e-6, oracle="hadamard-response"
     )
     assert certified(protocol).spent(1e-6) <= 0.8
     louder = replace(protocol, local_epsilon=protocol.local_epsilon * 1.002)
     assert certified(louder).spent(1e-6) > 0.8
-    assert protocol.bits_per_client == 4
+    assert protocol.bits_per_report == 4
     assert protocol.messages_per_client == 1
 
 
 @pytest.mark.slow
 def test_the_best_oracle_is_the_best_of_all():
-    size = {"categories": 8, "clients": 400, "epsilon": 1.0, "delta": 1e-5}
+    size = {"categories": 8, "cohort": 400, "epsilon": 1.0, "delta": 1e-5}
     best = FrequencyEstimation.calibrated(**size)
     errors = {
         name: FrequencyEstimation.calibrated(**size, oracle=name).squared_error
@@ -138,35 +138,35 @@ def test_the_best_oracle_is_the_best_of_all():
     assert best.squared_error <= 1.01 * min(errors.values())
     assert best.squared_error == pytest.approx(errors[best.oracle])
     # At one ε0: many categories are subset selection's, few are k-ary response's, in fewer bits.
-    assert FrequencyEstimation(categories=3, clients=10, local_epsilon=3.0).oracle == "k-rr"
-    assert FrequencyEstimation(categories=300, clients=10, local_epsilon=1.0).oracle != "k-rr"
+    assert FrequencyEstimation(categories=3, cohort=10, local_epsilon=3.0).oracle == "k-rr"
+    assert FrequencyEstimation(categories=300, cohort=10, local_epsilon=1.0).oracle != "k-rr"
 
 
 def test_calibration_over_sampled_rounds():
     protocol = FrequencyEstimation.calibrated(
-        categories=5, clients=500, epsilon=1.0, delta=1e-6, num_steps=20, population=10_000, oracle="k-rr"
+        categories=5, cohort=500, epsilon=1.0, delta=1e-6, num_steps=20, population=10_000, oracle="k-rr"
     )
     spent = certified(protocol, num_steps=20, population=10_000).spent(1e-6)
     assert 0.99 < spent <= 1.0
     everybody = FrequencyEstimation.calibrated(
-        categories=5, clients=500, epsilon=1.0, delta=1e-6, num_steps=20, oracle="k-rr"
+        categories=5, cohort=500, epsilon=1.0, delta=1e-6, num_steps=20, oracle="k-rr"
     )
     assert everybody.local_epsilon < protocol.local_epsilon
 
 
 def test_dishonest_clients_hide_nobody():
     protocol = FrequencyEstimation(
-        categories=4, clients=1_000, local_epsilon=3.0, oracle="k-rr", honest_fraction=0.7
+        categories=4, cohort=1_000, local_epsilon=3.0, oracle="k-rr", honest_fraction=0.7
     )
-    honest = FrequencyEstimation(categories=4, clients=700, local_epsilon=3.0, oracle="k-rr")
-    assert protocol.shuffle_round() == honest.shuffle_round()
-    sampled = protocol.shuffle_round(population=7_777)
+    honest = FrequencyEstimation(categories=4, cohort=700, local_epsilon=3.0, oracle="k-rr")
+    assert protocol.round() == honest.round()
+    sampled = protocol.round(population=7_777)
     assert sampled.cohort == 700
     assert sampled.cohort / sampled.population >= 1_000 / 7_777
     assert sampled.sampling is Sampling.WITHOUT_REPLACEMENT
-    assert protocol.shuffle_round(cohort=500).cohort == 350
+    assert protocol.round(cohort=500).cohort == 350
     with pytest.raises(ValueError, match="is nobody"):
-        FrequencyEstimation(categories=4, clients=5, local_epsilon=1.0, honest_fraction=0.1)
+        FrequencyEstimation(categories=4, cohort=5, local_epsilon=1.0, honest_fraction=0.1)
 
 
 def forged(protocol, x, wrong):
@@ -179,12 +179,12 @@ def forged(protocol, x, wrong):
 
 
 def test_impossible_reports_are_left_out_and_counted():
-    protocol = FrequencyEstimation(categories=5, clients=300, local_epsilon=2.0, oracle="k-rr")
+    protocol = FrequencyEstimation(categories=5, cohort=300, local_epsilon=2.0, oracle="k-rr")
     x = torch.arange(300) % 5
     wrong = torch.tensor([0, 17, 18, 299])
     reports, bad = forged(protocol, x, wrong)
     histogram = protocol.estimate(bad)
-    assert (histogram.refused, histogram.clients) == (4, 296)
+    assert (histogram.refused, histogram.reports) == (4, 296)
     kept = torch.ones(300, dtype=torch.bool)
     kept[wrong] = False
     left = Reports.concat([reports.narrow(i, i + 1) for i in range(300) if kept[i]])
@@ -193,7 +193,7 @@ def test_impossible_reports_are_left_out_and_counted():
 
 
 def test_a_round_of_nothing_but_impossible_reports_is_refused():
-    protocol = FrequencyEstimation(categories=5, clients=10, local_epsilon=2.0, oracle="k-rr")
+    protocol = FrequencyEstimation(categories=5, cohort=10, local_epsilon=2.0, oracle="k-rr")
     _, bad = forged(protocol, torch.zeros(10, dtype=torch.int64), slice(None))
     with pytest.raises(ValueError, match="nobody's data"):
         protocol.estimate(bad)
@@ -207,7 +207,7 @@ def test_a_round_of_nothing_but_impossible_reports_is_refused():
 
 @pytest.mark.parametrize("oracle", LISTED)
 def test_no_report_moves_a_count_by_more_than_the_influence(oracle):
-    protocol = FrequencyEstimation(categories=4, clients=8, local_epsilon=1.0, oracle=oracle)
+    protocol = FrequencyEstimation(categories=4, cohort=8, local_epsilon=1.0, oracle=oracle)
     mechanism = protocol.mechanism
     outcomes = mechanism.outcomes()
     single = torch.stack([mechanism.sum(outcomes.narrow(i, i + 1)) for i in range(len(outcomes))])
@@ -216,7 +216,7 @@ def test_no_report_moves_a_count_by_more_than_the_influence(oracle):
 
 
 def test_what_is_collected_went_through_the_shuffler():
-    protocol = FrequencyEstimation(categories=3, clients=200, local_epsilon=400.0, oracle="k-rr")
+    protocol = FrequencyEstimation(categories=3, cohort=200, local_epsilon=400.0, oracle="k-rr")
     x = torch.arange(200) // 70
     reports = protocol.collect(x)
     assert protocol.estimate(reports).counts.tolist() == pytest.approx([70.0, 70.0, 60.0])
@@ -240,7 +240,7 @@ def test_what_is_collected_went_through_the_shuffler():
     ],
 )
 def test_data_that_are_no_categories_are_refused(x, error):
-    protocol = FrequencyEstimation(categories=3, clients=2, local_epsilon=1.0)
+    protocol = FrequencyEstimation(categories=3, cohort=2, local_epsilon=1.0)
     with pytest.raises(error):
         protocol.collect(x)
 
@@ -249,8 +249,8 @@ def test_data_that_are_no_categories_are_refused(x, error):
     "changes",
     [
         {"categories": 1},
-        {"clients": 1},
-        {"clients": 10.0},
+        {"cohort": 1},
+        {"cohort": 10.0},
         {"local_epsilon": math.nan},
         {"local_epsilon": 0.0},
         {"oracle": "no-such-oracle"},
@@ -262,13 +262,13 @@ def test_data_that_are_no_categories_are_refused(x, error):
 )
 def test_fields_out_of_range_are_refused(changes):
     with pytest.raises(ValueError):  # noqa: PT011
-        FrequencyEstimation(**({"categories": 4, "clients": 10, "local_epsilon": 1.0} | changes))
+        FrequencyEstimation(**({"categories": 4, "cohort": 10, "local_epsilon": 1.0} | changes))
 
 
 def test_targets_out_of_range_are_refused():
-    size = {"categories": 4, "clients": 100, "epsilon": 1.0, "delta": 1e-6, "oracle": "k-rr"}
+    size = {"categories": 4, "cohort": 100, "epsilon": 1.0, "delta": 1e-6, "oracle": "k-rr"}
     for changes in (
-        {"clients": 1},
+        {"cohort": 1},
         {"epsilon": math.nan},
         {"delta": 0.0},
         {"population": 50},
@@ -277,18 +277,18 @@ def test_targets_out_of_range_are_refused():
         with pytest.raises(ValueError):  # noqa: PT011
             FrequencyEstimation.calibrated(**(size | changes))
     with pytest.raises(ValueError, match="confidence"):
-        FrequencyEstimation(categories=4, clients=10, local_epsilon=1.0).largest_error(confidence=1.0)
+        FrequencyEstimation(categories=4, cohort=10, local_epsilon=1.0).largest_error(confidence=1.0)
 
 
 def test_our_error_is_below_what_the_theorem_gives_and_above_a_trusted_servers():
     for categories, clients in ((64, 20_000), (500, 200_000)):
-        size = {"categories": categories, "clients": clients, "epsilon": 1.0, "delta": 1e-6}
+        size = {"categories": categories, "cohort": clients, "epsilon": 1.0, "delta": 1e-6}
         theorem = published.one_message(**size)
         ours = FrequencyEstimation.calibrated(**size, oracle="subset-selection")
         assert ours.local_epsilon > theorem.local_epsilon
         assert ours.squared_error < theorem.squared_error / 5
         assert ours.squared_error > published.central_laplace(
-            categories=categories, clients=clients, epsilon=1.0
+            categories=categories, cohort=clients, epsilon=1.0
         )
         # The constant that the theorem's own proof gives, for the error it is stated in.
         order = math.sqrt(categories * math.log(4 / 1e-6)) / clients + 1 / math.sqrt(clients)
@@ -297,10 +297,10 @@ def test_our_error_is_below_what_the_theorem_gives_and_above_a_trusted_servers()
 
 def test_a_trusted_servers_errors():
     # Balle and Wang 2018: σ = 4.2247 for sensitivity 1 at (1, 1e-6).
-    gaussian = published.central_gaussian(categories=3, clients=10, epsilon=1.0, delta=1e-6)
+    gaussian = published.central_gaussian(categories=3, cohort=10, epsilon=1.0, delta=1e-6)
     assert gaussian == pytest.approx(3 * 2 * 4.2247**2 / 100, rel=1e-3)
     ratio = math.exp(-0.5)
-    laplace = published.central_laplace(categories=3, clients=10, epsilon=1.0)
+    laplace = published.central_laplace(categories=3, cohort=10, epsilon=1.0)
     assert laplace == pytest.approx(3 * 2 * ratio / (1 - ratio) ** 2 / 100)
     with pytest.raises(ValueError, match="says nothing"):
-        published.one_message(categories=3, clients=50, epsilon=1.0, delta=1e-6)
+        published.one_message(categories=3, cohort=50, epsilon=1.0, delta=1e-6)

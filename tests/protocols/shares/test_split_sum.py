@@ -120,7 +120,7 @@ def test_shares_of_noise_add_up_to_discrete_laplace():
         expected = math.tanh(rate / 2) * math.exp(-rate * abs(value))
         assert abs((sums == value).mean() - expected) < 5 * math.sqrt(expected / trials)
     assert noise.distance < 1e-13
-    within = noise.reach(clients=holders, log_probability=math.log(1e-3))
+    within = noise.reach(cohort=holders, log_probability=math.log(1e-3))
     beyond = 2 * math.exp(-rate * (within + 1)) / (1 + math.exp(-rate))
     assert 1e-5 < beyond < 1e-3
     with pytest.raises(ValueError, match="too wide"):
@@ -182,9 +182,9 @@ def test_a_sampled_sum_costs_what_its_mixture_does():
 
 def test_all_that_is_seen_stays_within_what_is_certified():
     """Two clients, whole numbers, the law of the sum mod q, and the shares' distance on top of it."""
-    protocol = SplitSum(clients=2, levels=2, noise_epsilon=1.0, shares=30)
+    protocol = SplitSum(cohort=2, levels=2, noise_epsilon=1.0, shares=30)
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     rate, modulus = protocol.noise_epsilon / protocol.levels, protocol.modulus
 
     def law(total):
@@ -205,14 +205,14 @@ def test_all_that_is_seen_stays_within_what_is_certified():
 
 
 def test_messages_through_the_shuffler_add_up_to_the_estimate():
-    protocol = SplitSum.calibrated(clients=40, epsilon=2.0, delta=1e-5, upper=3.0)
+    protocol = SplitSum.calibrated(cohort=40, epsilon=2.0, delta=1e-5, upper=3.0)
     x = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
     shares = protocol.encode(x, randomness=SeededRandomness(5))
     assert shares.shape == (40, protocol.messages_per_client)
     shuffled = InMemoryShuffler(minimum=2).shuffle([protocol.messages(row) for row in shares])
     assert shuffled.bits_per_report == protocol.bits_per_message
-    estimate = protocol.decode(protocol.total(shuffled))
-    assert estimate == protocol.decode(protocol.total(shares))
+    estimate = protocol.estimate(protocol.total(shuffled))
+    assert estimate == protocol.estimate(protocol.total(shares))
     drawn = [
         float(protocol.randomize_sum(x, randomness=SeededRandomness(seed))) - float(x.sum())
         for seed in range(1500)
@@ -223,7 +223,7 @@ def test_messages_through_the_shuffler_add_up_to_the_estimate():
 
 
 def test_shares_are_uniform_and_the_extremes_do_not_wrap():
-    protocol = SplitSum(clients=4, levels=3, noise_epsilon=300.0, shares=3)
+    protocol = SplitSum(cohort=4, levels=3, noise_epsilon=300.0, shares=3)
     shares = torch.cat(
         [
             protocol.encode(torch.ones(4, 1), randomness=SeededRandomness(seed)).flatten()
@@ -245,29 +245,29 @@ def test_shares_are_uniform_and_the_extremes_do_not_wrap():
     fast=3,
 )
 def test_calibration_meets_the_target_with_the_noise_of_a_trusted_server(clients, options):
-    protocol = SplitSum.calibrated(clients=clients, epsilon=1.0, delta=1e-6, **options)
+    protocol = SplitSum.calibrated(cohort=clients, epsilon=1.0, delta=1e-6, **options)
     accountant = ShuffleAccountant()
     steps, population = options.get("num_steps", 1), options.get("population")
-    accountant.step(protocol.sum_round(population=population), num_steps=steps)
+    accountant.step(protocol.round(population=population), num_steps=steps)
     found = accountant.epsilon(1e-6)
     assert 0.97 < found.upper <= 1.0
     rounding = protocol.worst_variance - protocol.noise_variance
     assert rounding <= 0.0201 * protocol.noise_variance
     if steps == 1:
         assert protocol.noise_variance * protocol.honest_fraction == pytest.approx(2.0, rel=0.01)
-        seen_by_server = protocol.sum_round(adversary=Adversary.SERVER)
+        seen_by_server = protocol.round(adversary=Adversary.SERVER)
         assert seen_by_server.sampling_rate == 1.0
     if not options:
-        coins = ScalarSum.calibrated(clients=clients, epsilon=1.0, delta=1e-6)
+        coins = ScalarSum.calibrated(cohort=clients, epsilon=1.0, delta=1e-6)
         assert coins.noise_variance > 8 * protocol.noise_variance
         as_messages = coins.messages_per_client * coins.bits_per_message
         assert protocol.messages_per_client < coins.messages_per_client / 20
-        assert protocol.bits_per_client < as_messages
+        assert protocol.bits_per_report < as_messages
 
 
 def test_noise_of_a_robust_sum_covers_its_honest_part():
-    whole = SplitSum(clients=100, levels=20, noise_epsilon=1.0, shares=9)
-    half = SplitSum(clients=100, levels=20, noise_epsilon=1.0, shares=9, honest_fraction=0.5)
+    whole = SplitSum(cohort=100, levels=20, noise_epsilon=1.0, shares=9)
+    half = SplitSum(cohort=100, levels=20, noise_epsilon=1.0, shares=9, honest_fraction=0.5)
     assert half.counted_on == 50
     assert half.noise_variance == pytest.approx(2 * whole.noise_variance)
     # Fifty clients' shares alone are the whole noise; and they are mixed among fifty.
@@ -277,7 +277,7 @@ def test_noise_of_a_robust_sum_covers_its_honest_part():
 
 
 def test_impossible_input_and_messages_are_refused():
-    protocol = SplitSum(clients=4, levels=10, noise_epsilon=1.0, shares=5)
+    protocol = SplitSum(cohort=4, levels=10, noise_epsilon=1.0, shares=5)
     for bad in (math.nan, math.inf):
         with pytest.raises(ValueError, match="NaN or infinite"):
             protocol.encode(torch.tensor([[bad]]))
@@ -285,7 +285,7 @@ def test_impossible_input_and_messages_are_refused():
         protocol.encode(torch.zeros(4, 2))
     with pytest.raises(ValueError, match="4 clients"):
         protocol.randomize_sum(torch.zeros(3, 1))
-    quiet = SplitSum(clients=4, levels=10, noise_epsilon=400.0, shares=5)
+    quiet = SplitSum(cohort=4, levels=10, noise_epsilon=400.0, shares=5)
     assert float(quiet.randomize_sum(torch.tensor([[-5.0], [7.0], [1e30], [0.0]]))) == pytest.approx(2.0)
     shares = protocol.encode(torch.zeros(4, 1))
     for wrong in (-1, protocol.modulus, 1 << 62):
@@ -301,17 +301,17 @@ def test_impossible_input_and_messages_are_refused():
         protocol.total(shares.double())
     with pytest.raises(ValueError, match="sends 5 shares"):
         protocol.messages(shares[0, :4])
-    other = SplitSum(clients=4000, levels=10, noise_epsilon=1.0, shares=5)
+    other = SplitSum(cohort=4000, levels=10, noise_epsilon=1.0, shares=5)
     with pytest.raises(ValueError, match="not shares of"):
         other.total(protocol.messages(shares[0]))
     with pytest.raises(ValueError, match="a total is"):
-        protocol.decode(protocol.modulus)
+        protocol.estimate(protocol.modulus)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clients": 1}, "at least 2"),
+        ({"cohort": 1}, "at least 2"),
         ({"shares": 1}, "shares must be"),
         ({"shares": 65}, "shares must be"),
         ({"levels": 0}, "levels must be"),
@@ -321,11 +321,11 @@ def test_impossible_input_and_messages_are_refused():
         ({"honest_fraction": 0.1}, "is nobody"),
         ({"honest_fraction": 1.5}, "honest_fraction must be"),
         ({"upper": math.inf}, "radius|upper"),
-        ({"clients": 1 << 40, "levels": 1 << 24, "noise_epsilon": 400.0}, "bits"),
+        ({"cohort": 1 << 40, "levels": 1 << 24, "noise_epsilon": 400.0}, "bits"),
     ],
 )
 def test_parameters_out_of_range_are_refused(changes, message):
-    fields = {"clients": 5, "levels": 10, "noise_epsilon": 1.0, "shares": 5} | changes
+    fields = {"cohort": 5, "levels": 10, "noise_epsilon": 1.0, "shares": 5} | changes
     with pytest.raises(ValueError, match=message):
         SplitSum(**fields)
 
@@ -338,11 +338,11 @@ def test_parameters_out_of_range_are_refused(changes, message):
         ({"num_steps": 0}, "num_steps must be"),
         ({"overhead": 0.0}, "overhead must be"),
         ({"delta": 1e-30}, "64 shares give away|no noise reaches"),
-        ({"clients": 1}, "at least 2"),
+        ({"cohort": 1}, "at least 2"),
     ],
 )
 def test_targets_out_of_range_are_refused(changes, message):
-    targets = {"clients": 2, "epsilon": 1.0, "delta": 1e-6} | changes
+    targets = {"cohort": 2, "epsilon": 1.0, "delta": 1e-6} | changes
     with pytest.raises(ValueError, match=message):
         SplitSum.calibrated(**targets)
 

@@ -41,11 +41,11 @@ def ball(clients: int, dim: int) -> Tensor:
 
 
 SUMS: list[tuple[TaggedSum, Callable[[int, int], Tensor]]] = [
-    (BinarySum(dim=5, clients=40, budget=6.0, samples=2), binary),
-    (CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3, radius=2.0), cube),
-    (CubeSum(dim=4, clients=40, budget=8.0, samples=4, levels=2, radius=2.0), cube),
-    (BallSum(dim=6, clients=40, budget=20.0, samples=5, levels=2, radius=2.0), ball),
-    (BallSum(dim=6, clients=40, budget=20.0, samples=8, radius=2.0, frame="rotation"), ball),
+    (BinarySum(dim=5, cohort=40, budget=6.0, samples=2), binary),
+    (CubeSum(dim=5, cohort=40, budget=12.0, samples=3, levels=3, radius=2.0), cube),
+    (CubeSum(dim=4, cohort=40, budget=8.0, samples=4, levels=2, radius=2.0), cube),
+    (BallSum(dim=6, cohort=40, budget=20.0, samples=5, levels=2, radius=2.0), ball),
+    (BallSum(dim=6, cohort=40, budget=20.0, samples=8, radius=2.0, frame="rotation"), ball),
 ]
 
 
@@ -56,7 +56,7 @@ SUMS: list[tuple[TaggedSum, Callable[[int, int], Tensor]]] = [
 def test_estimates_are_unbiased_and_vary_as_predicted(
     protocol: TaggedSum, data: Callable[[int, int], Tensor]
 ) -> None:
-    x, source = data(protocol.clients, protocol.dim), SeededRandomness(5)
+    x, source = data(protocol.cohort, protocol.dim), SeededRandomness(5)
     repeats = 800
     errors = torch.stack(
         [protocol.randomize_sum(x, randomness=source) - x.sum(dim=0) for _ in range(repeats)]
@@ -71,7 +71,7 @@ def test_estimates_are_unbiased_and_vary_as_predicted(
 
 @pytest.mark.slow
 def test_the_variance_of_binary_vectors_is_the_same_for_all_and_exact() -> None:
-    protocol = BinarySum(dim=5, clients=40, budget=6.0, samples=2)
+    protocol = BinarySum(dim=5, cohort=40, budget=6.0, samples=2)
     source = SeededRandomness(6)
     for x in (torch.zeros(40, 5), torch.ones(40, 5), binary(40, 5).float()):
         errors = torch.stack(
@@ -84,7 +84,7 @@ def test_the_variance_of_binary_vectors_is_the_same_for_all_and_exact() -> None:
 
 
 def test_the_variance_of_a_cube_is_attained() -> None:
-    protocol = CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3, radius=2.0)
+    protocol = CubeSum(dim=5, cohort=40, budget=12.0, samples=3, levels=3, radius=2.0)
     worst = torch.full((40, 5), 2.0 * (1 / 2 + 1 / 4), dtype=torch.float64)  # the last plane is about 0
     assert float(plane_value(worst / 2, level=2, levels=3).abs().max()) == 0
     source = SeededRandomness(7)
@@ -99,7 +99,7 @@ def test_the_variance_of_a_cube_is_attained() -> None:
 def test_through_the_shuffler_message_by_message(
     protocol: TaggedSum, data: Callable[[int, int], Tensor]
 ) -> None:
-    sent = protocol.encode(data(protocol.clients, protocol.dim), randomness=SeededRandomness(8))
+    sent = protocol.encode(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
     batches = protocol.messages(sent)
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
     assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
@@ -107,23 +107,23 @@ def test_through_the_shuffler_message_by_message(
     assert not torch.equal(shuffled.fields[0].values, Reports.concat(batches).fields[0].values)
     counted = protocol.tally(shuffled)
     assert (counted.foreign, protocol.surplus(counted)) == (0, 0)
-    assert int(counted.bits.sum()) == protocol.clients * protocol.tags
-    again = protocol.signed_total(data(protocol.clients, protocol.dim), randomness=SeededRandomness(8))
+    assert int(counted.bits.sum()) == protocol.cohort * protocol.tags
+    again = protocol.share(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
     assert torch.equal(2 * counted.ones - counted.bits, again)
-    assert torch.equal(protocol.decode(counted), protocol.decode(again, clients=protocol.clients))
+    assert torch.equal(protocol.estimate(counted), protocol.estimate(again, reports=protocol.cohort))
 
 
 def test_chunks_of_clients_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    protocol, x = CubeSum(dim=4, clients=40, budget=1600.0, samples=4), cube(40, 4)
-    whole = protocol.signed_total(x.sign())
+    protocol, x = CubeSum(dim=4, cohort=40, budget=1600.0, samples=4), cube(40, 4)
+    whole = protocol.share(x.sign())
     monkeypatch.setattr("shuffle_plugins.protocols.tags.base._ENTRIES_AT_ONCE", 12)
-    assert torch.equal(protocol.signed_total(x.sign()), whole)  # so loud that nothing is flipped
+    assert torch.equal(protocol.share(x.sign()), whole)  # so loud that nothing is flipped
     assert torch.equal(whole, x.sign().sum(dim=0).long())
 
 
 def test_all_is_read_by_planes_where_nothing_is_flipped() -> None:
     x = torch.tensor([[-1.0, -0.5, 0.25, 0.75, 1.0]]).repeat(2, 1)
-    protocol = CubeSum(dim=5, clients=2, budget=5 * 4 * 90.0, samples=5, levels=4)
+    protocol = CubeSum(dim=5, cohort=2, budget=5 * 4 * 90.0, samples=5, levels=4)
     assert torch.allclose(protocol.randomize_sum(x), x.sum(dim=0))
 
 
@@ -131,10 +131,10 @@ def test_all_is_read_by_planes_where_nothing_is_flipped() -> None:
 
 
 def test_messages_are_as_loud_as_the_round_says() -> None:
-    protocol = CubeSum(dim=5, clients=40, budget=12.0, samples=3, levels=3)
-    tags = protocol.sum_round().tags
+    protocol = CubeSum(dim=5, cohort=40, budget=12.0, samples=3, levels=3)
+    tags = protocol.round().tags
     assert [(tag.count, tag.places) for tag in tags] == [(1, False), (2, True)] * 3
-    assert protocol.sum_round().local_epsilon == pytest.approx(12.0)
+    assert protocol.round().local_epsilon == pytest.approx(12.0)
     for epsilon, threshold in zip(protocol.message_epsilons, protocol.planes.thresholds, strict=True):
         assert math.log(threshold.high / threshold.low) <= epsilon
         assert math.log(threshold.high / threshold.low) == pytest.approx(epsilon)
@@ -165,9 +165,9 @@ def test_planes_share_the_budget_so_that_shuffled_variance_is_least() -> None:
 def test_calibrated_sums_against_the_gaussian_of_a_trusted_server(
     kind: type[BinarySum] | type[CubeSum] | type[BallSum], dim: int, sensitivity: float, most: float
 ) -> None:
-    protocol = kind.calibrated(dim=dim, clients=3000, epsilon=EPSILON, delta=DELTA)
+    protocol = kind.calibrated(dim=dim, cohort=3000, epsilon=EPSILON, delta=DELTA)
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     found = accountant.epsilon(DELTA)
     assert 0.995 * EPSILON < found.upper <= EPSILON
     if kind is not BallSum:
@@ -187,40 +187,40 @@ def test_the_gaussian_of_the_test_above() -> None:
 
 
 def test_next_to_p_vec_a_ball_costs_variance_and_saves_bits() -> None:
-    settings = {"dim": 300, "clients": 3000, "epsilon": EPSILON, "delta": DELTA}
+    settings = {"dim": 300, "cohort": 3000, "epsilon": EPSILON, "delta": DELTA}
     many, few = VectorSum.calibrated(**settings), BallSum.calibrated(**settings)
     rotated = BallSum.calibrated(frame="rotation", **settings)
     assert 3 < few.worst_variance / many.worst_variance < 8
     assert 5 < rotated.worst_variance / few.worst_variance < 20
-    assert few.bits_per_client < 0.3 * many.bits_per_client
+    assert few.bits_per_report < 0.3 * many.bits_per_report
     assert few.messages_per_client < 0.02 * many.messages_per_client
 
 
 def test_the_thesis_s_constants_ask_for_a_hundred_times_the_variance() -> None:
-    settings = {"clients": 3000, "epsilon": EPSILON, "delta": DELTA}
+    settings = {"cohort": 3000, "epsilon": EPSILON, "delta": DELTA}
     ours = BinarySum.calibrated(dim=300, **settings)
     budget = published.multi_message_budget(samples=300, **settings)
-    theirs = BinarySum(dim=300, clients=3000, budget=budget, samples=300)
+    theirs = BinarySum(dim=300, cohort=3000, budget=budget, samples=300)
     accountant = ShuffleAccountant()
-    accountant.step(theirs.sum_round())
+    accountant.step(theirs.round())
     assert 0.05 < accountant.spent(DELTA) < 0.1
     assert 90 < theirs.worst_variance / ours.worst_variance < 130
     with pytest.raises(ValueError, match="epsilon"):
-        published.multi_message_budget(samples=1, clients=9, epsilon=1.5, delta=DELTA)
+        published.multi_message_budget(samples=1, cohort=9, epsilon=1.5, delta=DELTA)
 
 
 def test_fewer_samples_cost_as_predicted() -> None:
-    settings = {"dim": 300, "clients": 3000, "epsilon": EPSILON, "delta": DELTA}
+    settings = {"dim": 300, "cohort": 3000, "epsilon": EPSILON, "delta": DELTA}
     whole = CubeSum.calibrated(**settings, overhead=0.5)
     some = CubeSum.calibrated(**settings, samples=75, levels=1)
-    assert (whole.samples, some.bits_per_client) == (300, 225)
+    assert (whole.samples, some.bits_per_report) == (300, 225)
     assert 1 < some.worst_variance / whole.worst_variance < 2.2
 
 
 def test_steps_of_a_sample_and_dishonest_clients_are_calibrated_for() -> None:
     protocol = CubeSum.calibrated(
         dim=20,
-        clients=500,
+        cohort=500,
         epsilon=EPSILON,
         delta=DELTA,
         honest_fraction=0.8,
@@ -228,41 +228,41 @@ def test_steps_of_a_sample_and_dishonest_clients_are_calibrated_for() -> None:
         population=10_000,
     )
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round(population=10_000), num_steps=50)
+    accountant.step(protocol.round(population=10_000), num_steps=50)
     assert 0.995 * EPSILON < accountant.epsilon(DELTA).upper <= EPSILON
-    assert protocol.sum_round().honest == 400
+    assert protocol.round().honest == 400
 
 
 def test_fewer_clients_than_planned_cost_more() -> None:
-    protocol = CubeSum(dim=20, clients=500, budget=10.0, samples=20)
+    protocol = CubeSum(dim=20, cohort=500, budget=10.0, samples=20)
 
     def spent(cohort: int) -> float:
         accountant = ShuffleAccountant()
-        accountant.step(protocol.sum_round(cohort=cohort))
+        accountant.step(protocol.round(cohort=cohort))
         return accountant.spent(DELTA)
 
     assert spent(400) > 1.05 * spent(500)
 
 
 def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
-    protocol = BinarySum(dim=3, clients=40, budget=20.0, samples=2)
+    protocol = BinarySum(dim=3, cohort=40, budget=20.0, samples=2)
     sent = protocol.messages(protocol.encode(torch.ones(40, 3), randomness=SeededRandomness(0)))
     here = protocol.tally(Reports.concat(sent[:10]))
-    assert torch.equal(protocol.decode(here), protocol.decode(here, clients=10))
-    assert not torch.equal(protocol.decode(here), protocol.decode(here, clients=40))
+    assert torch.equal(protocol.estimate(here), protocol.estimate(here, reports=10))
+    assert not torch.equal(protocol.estimate(here), protocol.estimate(here, reports=40))
     with pytest.raises(ValueError, match="whole number of clients"):
-        protocol.decode(protocol.tally(Reports.concat([*sent[:10], sent[10].narrow(0, 1)])))
-    with pytest.raises(ValueError, match="pass clients="):
-        protocol.decode(2 * here.ones - here.bits)
+        protocol.estimate(protocol.tally(Reports.concat([*sent[:10], sent[10].narrow(0, 1)])))
+    with pytest.raises(ValueError, match="pass reports="):
+        protocol.estimate(2 * here.ones - here.bits)
     with pytest.raises(ValueError, match=r"a total is \(3,\)"):
-        protocol.decode(here.ones[:2], clients=10)
+        protocol.estimate(here.ones[:2], reports=10)
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------
 
 
 def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> None:
-    protocol = CubeSum(dim=5, clients=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
+    protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
     honest = protocol.messages(protocol.encode(torch.zeros(3, 5)))
     bad = Reports(
         mechanism=protocol.name,
@@ -280,13 +280,13 @@ def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> 
     assert protocol.surplus(counted) == 0
     flood = Reports.concat([*honest, *(honest[0].narrow(0, 1) for _ in range(4))])
     assert protocol.surplus(protocol.tally(flood)) == 4
-    moved = (protocol.decode(counted, clients=3) - protocol.decode(before, clients=2)).abs()
+    moved = (protocol.estimate(counted, reports=3) - protocol.estimate(before, reports=2)).abs()
     largest = 3 * protocol.planes.weights[0] / protocol.planes.thresholds[0].gain
     assert 0 < float(moved.max()) <= largest
 
 
 def test_reports_of_another_protocol_are_refused() -> None:
-    protocol = CubeSum(dim=5, clients=3, budget=12.0, samples=2)
+    protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2)
     (batch, *_) = protocol.messages(protocol.encode(torch.zeros(3, 5)))
     for other in (
         replace(batch, dim=6),
@@ -300,9 +300,9 @@ def test_reports_of_another_protocol_are_refused() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_entries_that_are_not_finite_are_refused(bad: float) -> None:
     for protocol, said in ((SUMS[0][0], "neither 0 nor 1"), (SUMS[1][0], "NaN"), (SUMS[3][0], "NaN")):
-        x = torch.zeros(protocol.clients, protocol.dim)
+        x = torch.zeros(protocol.cohort, protocol.dim)
         x[3, 2] = bad
-        for call in (protocol.encode, protocol.signed_total, protocol.randomize_sum):
+        for call in (protocol.encode, protocol.share, protocol.randomize_sum):
             with pytest.raises(ValueError, match=said):
                 call(x)
 
@@ -315,17 +315,17 @@ def test_wrong_batches_are_refused_and_long_rows_brought_in() -> None:
             protocol.encode(torch.zeros(40, 7))
         with pytest.raises(ValueError, match="rows"):
             protocol.randomize_sum(torch.zeros(39, protocol.dim))
-    loud = CubeSum(dim=1, clients=2, budget=200.0, samples=1, radius=0.5)
+    loud = CubeSum(dim=1, cohort=2, budget=200.0, samples=1, radius=0.5)
     assert torch.allclose(loud.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
-    ball_sum = BallSum(dim=1, clients=2, budget=200.0, samples=1, frame="rotation", radius=0.5)
+    ball_sum = BallSum(dim=1, cohort=2, budget=200.0, samples=1, frame="rotation", radius=0.5)
     assert torch.allclose(ball_sum.randomize_sum(torch.tensor([[40.0], [3.0]])), torch.tensor([1.0]))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("clients", 1),
-        ("clients", 2.0),
+        ("cohort", 1),
+        ("cohort", 2.0),
         ("budget", 0.0),
         ("budget", math.nan),
         ("budget", 1e9),
@@ -340,7 +340,7 @@ def test_wrong_batches_are_refused_and_long_rows_brought_in() -> None:
     ],
 )
 def test_bad_fields_are_refused(field: str, value: object) -> None:
-    good = {"dim": 5, "clients": 40, "budget": 12.0, "samples": 2}
+    good = {"dim": 5, "cohort": 40, "budget": 12.0, "samples": 2}
     with pytest.raises(ValueError):  # noqa: PT011 - each field has words of its own
         CubeSum(**{**good, field: value})  # type: ignore[arg-type]
 
@@ -351,7 +351,7 @@ def test_bad_fields_are_refused(field: str, value: object) -> None:
         ("epsilon", 0.0, "epsilon"),
         ("delta", 1.5, "delta"),
         ("num_steps", 0, "num_steps"),
-        ("clients", 1, "clients"),
+        ("cohort", 1, "cohort"),
         ("samples", 30, "samples"),
         ("levels", 0, "levels"),
         ("honest_fraction", 0.001, "nobody"),
@@ -359,21 +359,21 @@ def test_bad_fields_are_refused(field: str, value: object) -> None:
     ],
 )
 def test_bad_targets_are_refused(field: str, value: object, said: str) -> None:
-    good = {"dim": 20, "clients": 500, "epsilon": EPSILON, "delta": DELTA}
+    good = {"dim": 20, "cohort": 500, "epsilon": EPSILON, "delta": DELTA}
     with pytest.raises(ValueError, match=said):
         CubeSum.calibrated(**{**good, field: value})  # type: ignore[arg-type]
 
 
 def test_two_clients_can_be_calibrated_for() -> None:
-    protocol = CubeSum.calibrated(dim=1, clients=2, epsilon=EPSILON, delta=DELTA)
+    protocol = CubeSum.calibrated(dim=1, cohort=2, epsilon=EPSILON, delta=DELTA)
     accountant = ShuffleAccountant()
-    accountant.step(protocol.sum_round())
+    accountant.step(protocol.round())
     assert 0.9 < accountant.spent(DELTA) <= 1.0
 
 
 def test_bits_are_counted() -> None:
     for samples, levels in itertools.product((1, 3, 10), (1, 2)):
-        protocol = CubeSum(dim=10, clients=3, budget=30.0, samples=samples, levels=levels)
+        protocol = CubeSum(dim=10, cohort=3, budget=30.0, samples=samples, levels=levels)
         place = math.ceil(math.log2(math.ceil(10 / samples)))
         assert protocol.messages_per_client == samples * levels
-        assert protocol.bits_per_client == samples * levels * (place + 1)
+        assert protocol.bits_per_report == samples * levels * (place + 1)
