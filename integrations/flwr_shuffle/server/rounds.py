@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
@@ -19,6 +19,7 @@ from flwr_shuffle.messages import RECORD_KEY, Instruction
 from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.server.cohort import connected
 from flwr_shuffle.server.run_log import log_outlook
+from flwr_shuffle.server.sampling import Invitation
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
 from flwr_shuffle.server.wrapped_strategy import model_of
@@ -50,9 +51,7 @@ class SentRound:
         layout: of the model.
         metrics: what clients were asked to measure; empty in training.
         terms: how clients prepare their updates.
-        mechanism: that randomises the reports.
-        candidates: clients that were connected.
-        invited: clients that were asked.
+        invitation: to whom it was sent, and the mechanism of the reports.
         worst: the highest cost that it can have.
         checked: the round that the budget was asked about.
     """
@@ -64,9 +63,7 @@ class SentRound:
     layout: Layout
     metrics: tuple[Metric, ...]
     terms: UpdateTerms
-    mechanism: Randomizer
-    candidates: int
-    invited: int
+    invitation: Invitation
     worst: FederatedRound
     checked: FederatedRound
 
@@ -164,10 +161,15 @@ class Rounds:
         metrics = () if evaluation is None else evaluation.ranges
         spec: Spec = settings.mechanism if evaluation is None else evaluation.mechanism
         mechanism = spec.build(dim=len(metrics) or layout.dim + terms.bits)
-        minimum, share = settings.fewest_reports, settings.honest_fraction
-        drawn = {"candidates": candidates, "invited": invited, "minimum": minimum}
-        worst = settings.sampling.worst(mechanism, **drawn, honest_fraction=share)
-        checked = settings.sampling.planned(mechanism, **drawn, honest_fraction=share)
+        invitation = Invitation(
+            mechanism=mechanism,
+            candidates=candidates,
+            invited=invited,
+            honest_fraction=settings.honest_fraction,
+        )
+        minimum = settings.fewest_reports
+        worst = settings.sampling.worst(invitation, minimum=minimum)
+        checked = settings.sampling.planned(invitation, minimum=minimum)
         self._record.check_budget(checked)
         if evaluation is None:
             self._log_outlook(mechanism, invited)
@@ -195,9 +197,7 @@ class Rounds:
             layout=layout,
             metrics=metrics,
             terms=terms,
-            mechanism=mechanism,
-            candidates=candidates,
-            invited=invited,
+            invitation=invitation,
             worst=worst,
             checked=checked,
         )
@@ -220,9 +220,9 @@ class Rounds:
             return None
         reply = _anonymous_reply(received, sent)
         anonymous = reply.anonymous
-        self._invited += sent.invited
+        self._invited += sent.invitation.invited
         self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
-        total = _summed(anonymous, sent.mechanism)
+        total = _summed(anonymous, sent.invitation.mechanism)
         invalid = 0 if total is None else anonymous.count - total.reports
         self._answered -= invalid
         if total is not None and (dropped := anonymous.unreadable + invalid):
@@ -231,12 +231,9 @@ class Rounds:
             self._refuse(anonymous, sent, reply.errors)
             return None
         actual = self._settings.sampling.accounted(
-            sent.mechanism,
-            candidates=self._candidates(sent, total.reports),
-            invited=sent.invited,
+            replace(sent.invitation, candidates=self._candidates(sent.invitation, total.reports)),
             answered=anonymous.answered - invalid,
             reports=total.reports if sent.metrics else self._settings.charged_reports(total.reports),
-            honest_fraction=self._settings.honest_fraction,
         )
         needed = self._settings.fewest_reports
         if total.reports < needed:
@@ -283,15 +280,15 @@ class Rounds:
         answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
         return Needed(reports=reports, answered=answered)
 
-    def _candidates(self, sent: SentRound, reports: int) -> int:
+    def _candidates(self, invitation: Invitation, reports: int) -> int:
         """Candidates of the round, less those that do not seem to answer at all.
 
         Rounds are released if many answered. Were that chance, their number would be right; if some clients
         never answer, the others hide among themselves. So a round is not taken to have had more clients
         willing to answer than all rounds of the run have on average, those that were refused included.
         """
-        willing = sent.candidates * self._answered // self._invited
-        return min(sent.candidates, max(sent.invited, willing * sent.invited // reports))
+        willing = invitation.candidates * self._answered // self._invited
+        return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
     def _check_again(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
         """Ask the budget about a round that may have cost more than the one it was asked about before."""
@@ -322,7 +319,7 @@ class Rounds:
             self._errors.clear()
         else:
             self._errors.update(errors)
-        if self._errors.total() >= min(sent.candidates, _ENOUGH_ERRORS):
+        if self._errors.total() >= min(sent.invitation.candidates, _ENOUGH_ERRORS):
             reasons = "\n".join(f"  {count}: {text}" for text, count in self._errors.most_common())
             raise ClientsRefused(
                 f"of {self._errors.total()} clients asked last, up to round {sent.server_round}, not one "

@@ -19,6 +19,23 @@ _KEPT = 0.8  # share of the expected reports without which a round is refused, u
 _DEVIATIONS = 4.0  # standard deviations from the mean: a draw is farther off once in 30,000 rounds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """A round before anybody has answered.
+
+    Attributes:
+        mechanism: that randomises the reports.
+        candidates: connected clients among whom the invited were drawn.
+        invited: clients that are asked.
+        honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
+    """
+
+    mechanism: Randomizer
+    candidates: int
+    invited: int
+    honest_fraction: float = 1.0
+
+
 class ClientSampling(ABC):
     """How the clients of a round are chosen, and what the round therefore costs."""
 
@@ -48,66 +65,25 @@ class ClientSampling(ABC):
         return max(FEWEST_REPORTS, math.ceil(_KEPT * (expected - self._deviation(expected))))
 
     @abstractmethod
-    def accounted(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        answered: int,
-        reports: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost.
 
         Args:
-            mechanism: that randomised the reports.
-            candidates: connected clients among whom the invited were drawn.
-            invited: clients that were asked.
+            invitation: the round before anybody had answered.
             answered: clients that sent a report or a dummy.
             reports: reports that were shuffled together.
-            honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
         """
 
-    def worst(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        minimum: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def worst(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
         """The most that a round of at least ``minimum`` reports can cost: as if nobody else had answered."""
-        return self.accounted(
-            mechanism,
-            candidates=candidates,
-            invited=invited,
-            answered=minimum,
-            reports=minimum,
-            honest_fraction=honest_fraction,
-        )
+        return self.accounted(invitation, answered=minimum, reports=minimum)
 
-    def planned(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        minimum: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
         """The round that the budget is asked about before anything is sent; few rounds cost more.
 
         About a round that did cost more the budget is asked again, before its release.
         """
-        return self.worst(
-            mechanism,
-            candidates=candidates,
-            invited=invited,
-            minimum=minimum,
-            honest_fraction=honest_fraction,
-        )
+        return self.worst(invitation, minimum=minimum)
 
     def fewest_answers(self, *, invited: int, minimum: int) -> int:
         """Fewest clients that must answer for a round to cost no more than :meth:`planned`."""
@@ -122,24 +98,15 @@ class ClientSampling(ABC):
 class _ServerDraws(ClientSampling):
     """The server sees who takes part: sampling amplifies only for who observes the model alone."""
 
-    def accounted(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        answered: int,
-        reports: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost; see :meth:`ClientSampling.accounted`."""
         del answered
         return FederatedRound.drawn(
-            mechanism,
-            candidates=candidates,
-            invited=invited,
+            invitation.mechanism,
+            candidates=invitation.candidates,
+            invited=invitation.invited,
             reports=reports,
-            honest_fraction=honest_fraction,
+            honest_fraction=invitation.honest_fraction,
         )
 
 
@@ -224,50 +191,29 @@ class SelfSampling(ClientSampling):
         """rate · population."""
         return self.rate * population
 
-    def accounted(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        answered: int,
-        reports: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost: ``reports`` of those who answered, and nobody knows whose.
 
         Of those who answered no more are counted than ``reports / rate``: clients that always send dummies
         make no round cheaper.
         """
-        del candidates, invited
         return FederatedRound.secret(
-            mechanism, answered=answered, reports=reports, rate=self.rate, honest_fraction=honest_fraction
+            invitation.mechanism,
+            answered=answered,
+            reports=reports,
+            rate=self.rate,
+            honest_fraction=invitation.honest_fraction,
         )
 
-    def planned(
-        self,
-        mechanism: Randomizer,
-        *,
-        candidates: int,
-        invited: int,
-        minimum: int,
-        honest_fraction: float = 1.0,
-    ) -> FederatedRound:
+    def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
         :meth:`worst` is of no use here: if nobody but those who report answers, sampling hides nothing.
         """
-        answered = self.fewest_answers(invited=invited, minimum=minimum)
+        answered = self.fewest_answers(invited=invitation.invited, minimum=minimum)
         expected = self.expected_reports(answered)
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))
-        return self.accounted(
-            mechanism,
-            candidates=candidates,
-            invited=invited,
-            answered=answered,
-            reports=min(max(reports, minimum), answered),
-            honest_fraction=honest_fraction,
-        )
+        return self.accounted(invitation, answered=answered, reports=min(max(reports, minimum), answered))
 
     def fewest_answers(self, *, invited: int, minimum: int) -> int:
         """Four of five that were invited: reports hide among dummies."""

@@ -364,7 +364,7 @@ class ShuffleStrategy(Strategy):
         if received is None:
             return None, None
         sent, total = received
-        mean, share = sent.terms.read(total.sum / total.reports, sent.mechanism)
+        mean, share = sent.terms.read(total.sum / total.reports, sent.invitation.mechanism)
         if share is not None and self._adaptive is not None:
             norm = self._adaptive.moved(sent.terms.clipping_norm or 0.0, share=share)
             self._terms = sent.terms.at(norm)
