@@ -1,4 +1,4 @@
-"""What a server and a mix node say to each other: who mixes, and the envelopes of a round."""
+"""What server and mix node send each other: a question who the mix node is, and a round's envelopes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ROLE: dict[str, type] = {"version": int, "public-key": bytes, "minimum": int, "
 
 
 class WrongVersionError(ValueError):
-    """A message of another version of mixing; says which, and what to do."""
+    """A message of server or mix node is of another version; the text says which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class MixRequest:
     Attributes:
         context: the round.
         analyzer_key: public key to which clients sealed their reports, 32 bytes.
-        minimum: fewest reports the server wants to be told, at least 2.
+        minimum: fewest reports with which the server wants a batch, at least 2.
         size: bytes of an envelope of the round.
         envelopes: one per client that answered; at least one.
     """
@@ -80,7 +80,7 @@ class MixRequest:
     envelopes: list[bytes]
 
     def digest(self) -> bytes:
-        """32 bytes that an answer is bound to."""
+        """Digest of the request, 32 bytes, which the mixer signs with its answer."""
         return request_digest(
             context=self.context,
             analyzer_key=self.analyzer_key,
@@ -134,9 +134,10 @@ class MixerRole:
     """What a mix node says of itself.
 
     Attributes:
-        public_key: to which clients seal, 32 bytes. The server shows it; it never passes it on.
-        minimum: fewest reports that it gives out.
-        signature: by the key that the server has pinned; it covers the challenge and the node's id, too.
+        public_key: key to which clients seal, 32 bytes. The server never passes it on to clients.
+        minimum: fewest reports that the mix node gives out.
+        signature: made with the key that the server has pinned; it also covers the challenge and the node's
+            id.
     """
 
     public_key: bytes
@@ -145,13 +146,13 @@ class MixerRole:
 
     @classmethod
     def signed(cls, mixer: Mixer, *, challenge: bytes, run: str, node: int) -> Self:
-        """What a mixer answers to a challenge, as one node of a run."""
+        """The role of a mixer, signed in answer to a challenge, as one node of a run."""
         key, minimum = mixer.public_key.sealing, mixer.minimum
         said = role_statement(challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum)
         return cls(public_key=key, minimum=minimum, signature=mixer.sign(said))
 
     def holds(self, *, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
-        """Whether the owner of a key has said so, to this challenge and as this node."""
+        """Whether the owner of a key has signed this role, for this challenge and as this node."""
         said = role_statement(
             challenge=challenge, run=run, node=node, sealing_key=self.public_key, minimum=self.minimum
         )
@@ -261,15 +262,15 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
 
 
 def refusal_content(code: Refusal) -> RecordDict:
-    """The content of a reply of a node that cannot sign; it follows from the code alone."""
+    """The content of the reply of a node that cannot sign: a code, and nothing else."""
     return _content({_REFUSAL: str(code)})
 
 
 def refusal_in(content: RecordDict) -> Refusal | None:
-    """The code in what :func:`refusal_content` wrote; None if it does not refuse.
+    """The code in what :func:`refusal_content` wrote; None if the content is something else.
 
     Raises:
-        ValueError: if it refuses for a reason unknown here.
+        ValueError: if the code is unknown.
     """
     record = content.get(MIX_KEY)
     if not isinstance(record, ConfigRecord) or list(record) != [_REFUSAL]:
@@ -287,10 +288,10 @@ def _answer(request: MixRequest, *, rejected: Mapping[int, Refusal], signature: 
 
 
 def _read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
-    """The envelopes that a mixer dropped, by position, and why.
+    """Why a mixer dropped envelopes, by their positions.
 
     Raises:
-        ValueError: if it is anything else, or a position is none of theirs or there twice.
+        ValueError: if the text is anything else, or a position is out of range or there twice.
     """
     try:
         pairs = json.loads(text)

@@ -17,11 +17,11 @@ from shuffle_plugins.shuffler import Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """Reports added up.
+    """The sum of a round's reports.
 
     Attributes:
-        sum: unbiased estimate of the sum of the clients' updates, (dim,).
-        reports: how many are in it.
+        sum: unbiased estimate of the sum of the clients' vectors, (dim,).
+        reports: how many reports are in it.
     """
 
     sum: Tensor
@@ -30,19 +30,19 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anonymous:
-    """All that is left of a round's replies once they were shuffled.
+    """What a stage gives the server of a round's replies.
 
     Attributes:
         reports: the readable reports in random order; None if there are none, they were added up, or the
             batch was refused.
-        answered: clients that answered with a report or a dummy; what a reader of the batch learns of
-            participation when clients sample themselves. Where everybody was asked for a report, a dummy is
-            no answer, and is left out as far as it can be told.
-        participants: node ids, in ascending order, that answered without an error. Whether a node reported or
-            sent a dummy is not in it.
+        answered: clients that answered with a report or a dummy; the server learns this number even where
+            clients sample themselves. Where everybody was asked for a report, a dummy is no answer, and is
+            not counted as far as it can be recognised.
+        participants: node ids, in ascending order, that answered without an error, be it by a report or by a
+            dummy.
         unreadable: replies dropped because they were not a report of this round.
         refusal: why the whole batch was refused; None if it was shuffled.
-        total: the reports' sum, from a stage that adds up.
+        total: the reports' sum, of a stage that adds reports up.
     """
 
     reports: Reports | None
@@ -54,7 +54,7 @@ class Anonymous:
 
     @property
     def count(self) -> int:
-        """Reports that came out."""
+        """How many reports came out, or are in the total."""
         if self.total is not None:
             return self.total.reports
         return 0 if self.reports is None else len(self.reports)
@@ -62,7 +62,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """Without which a batch must not come out of a stage.
+    """What a round must have for its reports to come out of a stage.
 
     Attributes:
         reports: fewest reports.
@@ -74,10 +74,10 @@ class Needed:
 
 
 class ShuffleStage(ABC):
-    """A shuffler as a Flower server uses it: it takes the clients' replies and gives back a batch.
+    """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
     The server calls :meth:`open` and :meth:`require` before each round, and :meth:`collect` once in it. What
-    comes out of :meth:`collect` must not depend on the order of the replies, nor say whose report is which.
+    :meth:`collect` returns must not depend on the order of the replies, nor say whose report is which.
     """
 
     _needed = Needed()
@@ -85,7 +85,7 @@ class ShuffleStage(ABC):
     @property
     @abstractmethod
     def trust(self) -> str:
-        """One sentence: who must be trusted for the shuffle to be one."""
+        """One sentence: who must be trusted for reports to come out without names and order."""
 
     @property
     def minimum(self) -> int:
@@ -94,34 +94,34 @@ class ShuffleStage(ABC):
 
     @property
     def analyzer_key(self) -> bytes:
-        """Public key to which clients seal their reports; empty if they send them unsealed."""
+        """Public key to which clients seal their reports, 32 bytes; empty if they send them unsealed."""
         return b""
 
     @property
     def adds_up(self) -> bool:
-        """Whether the sum of the reports comes out, and no report: what a multi-message sum needs."""
+        """Whether only the sum of the reports comes out, as reports that must be summed need it."""
         return False
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
-        """Nodes that are no clients, such as a mix node: never drawn, never evaluated."""
+        """Ids of nodes that are not asked for reports, such as a mix node."""
         return frozenset()
 
     def open(self, grid: Grid) -> None:
-        """Find what the stage needs among the connected nodes; cheap when it is known already.
+        """Find the nodes that the stage needs, if it needs any; cheap when they are known already.
 
         Raises:
-            RuntimeError: if it is not there; the text says what to start.
+            RuntimeError: if one is not connected; the text says what to start.
         """
         del grid
 
     @property
     def needed(self) -> Needed:
-        """What the round under way needs."""
+        """What the round under way must have for its reports to come out."""
         return self._needed
 
     def require(self, needed: Needed) -> None:
-        """Say without how many reports the coming round must not be let through, so that nobody sees them."""
+        """Set what the coming round must have for its reports to come out; with less nobody sees them."""
         self._needed = needed
 
     @abstractmethod
@@ -134,12 +134,12 @@ class ShuffleStage(ABC):
         grid: Grid,
         timeout: float | None,
     ) -> Anonymous:
-        """Shuffle one round's replies. Each comes from another invited node; some may be errors.
+        """Shuffle one round's replies. Each is of another invited node; some may be errors.
 
         Args:
-            replies: what the clients answered; an error is a drop-out.
+            replies: what the clients answered; one that answered with an error has dropped out.
             instruction: what they were asked.
-            dim: length of a client's update.
-            grid: to reach other nodes, unwrapped.
+            dim: length of the vector that a client reports.
+            grid: the plain grid, to reach other nodes.
             timeout: seconds to wait for other nodes; None waits without end.
         """

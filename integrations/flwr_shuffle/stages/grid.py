@@ -1,4 +1,4 @@
-"""A Flower grid that gives back a round's replies shuffled, as one message that is nobody's."""
+"""A Flower grid that gives back a round's replies shuffled, as one message without a sender."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OTHER_ERROR = "the app failed; its text may hold data and is not shown here, th
 
 
 class AnonymousReply(Message):
-    """The one reply to a shuffled round, from nobody: how many reports there are, and the reports.
+    """The one reply to a shuffled round, without a sender: how many reports there are, and the reports.
 
     Attributes:
         anonymous: what the stage gave back.
         token: of the round.
-        errors: how many clients answered with an error, by why. A client's refusals depend on its settings
-            and the request alone, and are told as they are; other texts may hold data and are not.
+        errors: how many clients answered with each error. A client's refusals depend on its settings and the
+            request alone, and are shown as they are; other texts may hold data and are not shown.
     """
 
     anonymous: Anonymous
@@ -56,13 +56,13 @@ class AnonymousReply(Message):
 class ShuffleGrid(WrappedGrid):
     """Another grid, whose replies to rounds with a shuffle instruction come back without names or order.
 
-    It hides from all code above it who sent what: from the strategy, its logs and its metrics. It does not
-    hide it from this process, which holds the other grid: how far the shuffle can be trusted is the stage's
-    to say (:attr:`ShuffleStage.trust`). Messages without an instruction pass as they are.
+    The strategy, its logs and its metrics do not see who sent what. This process could, as it holds the other
+    grid; :attr:`ShuffleStage.trust` says who must be trusted. Messages without an instruction pass as they
+    are.
 
     Args:
         grid: any Flower grid, in simulation or deployment.
-        stage: what shuffles.
+        stage: the stage that shuffles.
     """
 
     def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
@@ -73,14 +73,14 @@ class ShuffleGrid(WrappedGrid):
 
     @property
     def stage(self) -> ShuffleStage:
-        """What shuffles."""
+        """The stage that shuffles."""
         return self._stage
 
     def open(self) -> None:
-        """Let the stage find what it needs; before each round, as nodes come and go.
+        """Let the stage find the nodes it needs; called before each round, as nodes come and go.
 
         Raises:
-            RuntimeError: if it is not there.
+            RuntimeError: if one is not connected.
         """
         self._stage.open(self._grid)
 
@@ -93,7 +93,7 @@ class ShuffleGrid(WrappedGrid):
         """Push messages that are not to be shuffled by the other grid.
 
         Raises:
-            ValueError: if a message bears a shuffle instruction: its reply could be pulled with its sender's
+            ValueError: if a message has a shuffle instruction: its reply could be pulled with its sender's
                 name. Use :meth:`send_and_receive`.
         """
         pushed = list(messages)
@@ -110,8 +110,8 @@ class ShuffleGrid(WrappedGrid):
         """Send and wait; replies to a shuffle instruction come back as one :class:`AnonymousReply`.
 
         Raises:
-            ValueError: if some messages bear an instruction and others do not, their instructions differ, the
-                model's arrays differ in layout, or a node is asked twice or is no client.
+            ValueError: if some messages have an instruction and others do not, if their instructions or the
+                layouts of their models differ, or if a node is asked twice or is no client.
         """
         sent = list(messages)
         if not any(_is_shuffled(message) for message in sent):
@@ -122,7 +122,7 @@ class ShuffleGrid(WrappedGrid):
             raise ValueError("a node is asked twice in one round; each client may report once")
         if invited & self._stage.excluded_nodes:
             raise ValueError(
-                "the mix node, and nodes that its stage excludes, are no clients: leave them out"
+                "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
             )
         received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
         received.log()
@@ -162,15 +162,15 @@ def _common(messages: Sequence[Message]) -> tuple[Instruction, int]:
 class _Received:
     """What came back from a round's clients, sorted by who can have sent it.
 
-    Whoever does not answer has dropped out, whether Flower says so or nobody says anything. A SuperLink
-    answers in a client's place, with an error under its own node id, if the client stopped sending
-    heartbeats or its answer expired; only the message that the error answers tells which client it was.
-    What no invited client can have sent is left out: whoever could void a round with it could stop a run.
+    A client that does not answer has dropped out. If it stopped sending heartbeats or its answer expired, the
+    SuperLink answers in its place, with an error under the SuperLink's node id; only the message that the
+    error replies to says which client it was. Messages that no invited client can have sent are ignored: if
+    they made a round fail, anybody could stop a run.
 
     Attributes:
         replies: at most one from each invited node: what it answered, or its error.
         lost: clients in whose place the SuperLink answered with an error.
-        silent: clients of which nothing came in time.
+        silent: clients from which nothing came in time.
         ignored: messages left out, because no invited node sent them or the node had answered already.
     """
 
@@ -182,7 +182,7 @@ class _Received:
     @classmethod
     def of(cls, replies: Iterable[Message], *, sent: Sequence[Message]) -> _Received:
         asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
-        if len(asked) < len(sent):  # a grid that sends copies leaves our messages without ids of their own
+        if len(asked) < len(sent):  # a grid that sends copies leaves these messages without ids of their own
             asked = {}
         invited = {message.metadata.dst_node_id for message in sent}
         answers: dict[int, Message] = {}
@@ -223,7 +223,7 @@ class _Received:
 
 
 def _errors(replies: Sequence[Message]) -> Counter[str]:
-    """How many clients answered with an error, by why where that is a constant: other texts may hold data."""
+    """How many clients answered with each constant text; other texts may hold data and count as one."""
     errors = [reply.error for reply in replies if reply.has_error()]
     return Counter(
         error.reason

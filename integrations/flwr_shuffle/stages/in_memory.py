@@ -15,13 +15,15 @@ from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Sh
 
 
 class InMemoryStage(ShuffleStage):
-    """A shuffler in the server's own process: identities end there, and the server must be trusted with them.
+    """A shuffler in the server's own process, which must be trusted to forget whose report is whose.
 
-    Right for simulations, and for servers that are trusted not to look. Against any other server use the mix
-    node.
+    It is right for simulations, and for servers that clients trust. Otherwise use a :class:`MixNodeStage`.
 
     Args:
-        shuffler: what shuffles.
+        shuffler: what shuffles the reports.
+
+    Raises:
+        ValueError: if ``shuffler`` is none.
     """
 
     def __init__(self, shuffler: Shuffler) -> None:
@@ -31,7 +33,7 @@ class InMemoryStage(ShuffleStage):
 
     @property
     def trust(self) -> str:
-        """One sentence: who must be trusted for the shuffle to be one."""
+        """The shuffler's own sentence on who must be trusted."""
         return self._shuffler.trust
 
     @property
@@ -84,14 +86,15 @@ class InMemoryStage(ShuffleStage):
 
 
 class SummingStage(InMemoryStage):
-    """Adds up the clients' counts in the server's own process, and hands on nothing but the sum.
+    """Adds up reports in the server's own process and gives back nothing but their sum.
 
-    The sum is all that shuffled messages of a multi-message protocol say. Until it is made, a client's counts
-    protect nobody: this process must be trusted with them, as with a secure aggregation it stands for.
+    It is for reports that must be summed, such as those of a ``VectorSum``. The sum is all that the shuffled
+    messages of such a protocol say. A single report may not protect its client at all, so this process must
+    be trusted with the reports until they are added up.
 
     Args:
-        minimum: fewest reports that are added up, at least 2. The strategy asks for as many as the protocol's
-            noise was made for.
+        minimum: fewest reports that are added up, at least 2. The strategy requires as many as the protocol's
+            noise was calibrated for.
     """
 
     def __init__(self, *, minimum: int = 2) -> None:
@@ -100,11 +103,11 @@ class SummingStage(InMemoryStage):
     @property
     def trust(self) -> str:
         """One sentence: who must be trusted for the sum to be all that is seen."""
-        return "this server process adds up the clients' counts and must be trusted with each of them"
+        return "this server process adds up the clients' reports and must be trusted with each of them"
 
     @property
     def adds_up(self) -> bool:
-        """True."""
+        """True: only the sum of the reports comes out."""
         return True
 
     def collect(
@@ -116,7 +119,7 @@ class SummingStage(InMemoryStage):
         grid: Grid,
         timeout: float | None,
     ) -> Anonymous:
-        """Add up the counts; see :meth:`ShuffleStage.collect`. Impossible counts are left out."""
+        """Add up the reports; see :meth:`ShuffleStage.collect`. Impossible reports are left out."""
         shuffled = super().collect(replies, instruction=instruction, dim=dim, grid=grid, timeout=timeout)
         if shuffled.reports is None:
             return shuffled

@@ -1,14 +1,14 @@
-"""The mix node: a SuperNode of another organisation that shuffles what the server cannot read.
+"""The mix node: a SuperNode of another organisation, which shuffles reports that it cannot read.
 
-All SuperNodes of a run are given the same app; what makes one the mixer is its own ``node_config``:
+All SuperNodes of a run get the same app; a node is the mix node by its own ``node_config``:
 
     shuffle-role           "mixer"
     shuffle-mixer-key-file the private keys, made by ``shuffle-plugins keys mixer``
     shuffle-enrolled-file  public signing keys of the clients that may take part
     shuffle-min-batch      fewest reports given out, at least 2
-    shuffle-state-file     spent rounds; by default the key file's name with ``.rounds`` behind it
+    shuffle-state-file     file of spent rounds; by default the key file's name and ``.rounds``
 
-Whoever runs it must know what code it runs: see docs/guides/shuffling.md.
+Who runs a mix node must know what code it runs: see docs/guides/shuffling.md.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
-    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mixer say so, and no more. The
-    mixer signs what it says. A reply holds a batch or a constant code, and which envelopes were no good:
-    whatever else goes wrong is told in the node's own log alone.
+    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mix node say so, and no more.
+    The mix node signs its replies. A reply holds a batch or a constant code, and which envelopes were
+    refused; details of an error are in the node's own log alone.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -80,7 +80,7 @@ def register_mix_node(app: ClientApp) -> None:
 
 
 def mixer_of(context: Context) -> Mixer:
-    """The mixer that a node is by its ``node_config``. Files are read anew, so clients can enrol at any time.
+    """The mixer that a node's ``node_config`` describes. Files are read anew, so clients can enrol any time.
 
     Raises:
         BatchRefused: NOT_A_MIXER for a client's node; MISCONFIGURED, with the reason in the log, if files or
@@ -106,7 +106,7 @@ def _mixed(mixer: Mixer, message: Message) -> RecordDict:
     """The signed answer to a request.
 
     Raises:
-        BatchRefused: if it is no request, so there is nothing to bind a signature to.
+        BatchRefused: if the message is no request, so that there is nothing to sign an answer to.
     """
     with _refused_if_unreadable():
         request = MixRequest.from_content(message.content)
@@ -137,14 +137,14 @@ def _log_rejected(rejected: Mapping[int, Refusal]) -> None:
 
 @contextmanager
 def _refused_if_unreadable() -> Iterator[None]:
-    """Turn what is wrong with a server's message into a code, and say it in the log."""
+    """Refuse a server's message that cannot be read, by a code; the log says why."""
     try:
         yield
     except WrongVersionError as error:
         _log.error("shuffle: the server speaks %s", error)
         raise BatchRefused(Refusal.WRONG_VERSION) from None
     except ValueError as error:
-        _log.error("shuffle: a request that is none: %s", error)
+        _log.error("shuffle: a request that cannot be read: %s", error)
         raise BatchRefused(Refusal.UNREADABLE) from None
 
 

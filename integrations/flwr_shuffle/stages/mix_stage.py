@@ -1,4 +1,4 @@
-"""The shuffle by a mix node as the server uses it: it relays ciphertexts, and reads a batch without order."""
+"""The server's side of a mix node: it relays envelopes to the node and opens the shuffled reports."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _NAMED = 10  # nodes that a line of the log names
 
 
 class MixNodeStage(ShuffleStage):
-    """Sends a round's envelopes to the mix node and opens what comes back.
+    """Sends a round's envelopes to the mix node and opens the reports that come back.
 
-    Clients seal their reports to this server inside, and to the mixer outside, with the mixer's key pinned in
-    their own ``node_config``: nothing that this class or its host does can open an envelope. The mix node
-    proves who it is by signatures: nodes that only say that they are the mixer are ignored, and a batch that
-    it did not sign for this round is refused. See docs/guides/shuffling.md for what each party learns.
+    Clients seal their reports twice: inside to this server, outside to the mixer, whose key is pinned in the
+    clients' own ``node_config``. So the server cannot open an envelope. The mix node proves who it is by
+    signatures: nodes that only say that they are the mixer are ignored, and a batch that it did not sign for
+    this round is refused. See docs/guides/shuffling.md for what each party learns.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
             clients pin. It comes from the mixer's operator, never from the node.
-        minimum: fewest reports the server wants to be told of, at least 2; the mixer's own minimum counts if
-            it is larger.
+        minimum: fewest reports with which a batch is let through, at least 2; the mixer's own minimum counts
+            if it is larger.
         analyzer_private_key: to open the shuffled reports; a new one by default, which is right unless
             another process must read them too.
         discovery_timeout: seconds to look for the mix node.
@@ -90,8 +90,8 @@ class MixNodeStage(ShuffleStage):
         for name, seconds in times.items():
             if not seconds > 0:
                 raise ValueError(f"{name} must be positive, got {seconds!r}")
-        if exclude_after is not None and (type(exclude_after) is not int or exclude_after < 1):
-            raise ValueError(f"exclude_after must be a number of rounds or None, got {exclude_after!r}")
+        if exclude_after is not None:
+            checks.whole("exclude_after", exclude_after)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
         self._pinned = parse_mixer_public_key(mixer_public_key)
         self._private_key = analyzer_private_key or generate_sealing_key()
@@ -108,7 +108,7 @@ class MixNodeStage(ShuffleStage):
 
     @property
     def trust(self) -> str:
-        """One sentence: who must be trusted for the shuffle to be one."""
+        """One sentence: who must be trusted for reports to come out without names and order."""
         return (
             "The mix node's operator sees who took part but no report, the server sees reports but not "
             "whose: the two must not work together."
@@ -116,7 +116,7 @@ class MixNodeStage(ShuffleStage):
 
     @property
     def minimum(self) -> int:
-        """Fewest reports that come back: the server's or the mixer's minimum, whichever is larger."""
+        """Fewest reports that come back: the larger one of the server's and the mixer's minimum."""
         return max(self._minimum, self._mixer[1].minimum if self._mixer else 0)
 
     @property
@@ -126,14 +126,15 @@ class MixNodeStage(ShuffleStage):
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
-        """Every node that said it mixes, rightly or not, and nodes that never sent a good envelope."""
+        """Ids of nodes that claimed to be the mix node, and of nodes that never sent a good envelope."""
         return self._mix_nodes | self._offenders
 
     def open(self, grid: Grid) -> None:
-        """Find the mix node. Nodes are asked once, so this costs next to nothing when none has joined since.
+        """Find the mix node. Each node is asked once, so this is fast when none has joined since.
 
-        A mix node that was started anew is another node to Flower, and the old one counts as connected for a
-        while: if two have proven that they are the mixer, both are asked again, and who answers is taken.
+        A mix node that was restarted is another node to Flower, and the old one counts as connected for a
+        while: if two have proven that they are the mixer, both are asked again, and the one that answers is
+        the mix node.
 
         Raises:
             RuntimeError: if none is found in time, or two prove that they are the mixer.
@@ -180,8 +181,8 @@ class MixNodeStage(ShuffleStage):
     ) -> Anonymous:
         """Have one round's envelopes mixed, and read the batch; see :meth:`ShuffleStage.collect`.
 
-        A reply that cannot be an envelope is dropped here, and one that is no good by the mixer, which says
-        at which position it was: so the log can name the node.
+        A reply that cannot be an envelope is dropped here. The mixer drops envelopes that are not good, and
+        says at which positions they were, so that the log can name the nodes.
         """
         answers = [reply for reply in replies if not reply.has_error()]
         participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
@@ -207,7 +208,7 @@ class MixNodeStage(ShuffleStage):
             self._note_bad(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
             if refused.code is Refusal.UNDER_MINIMUM and instruction.participation == 1:
-                good = min(good, needed - 1)  # the others sent dummies, for which nobody had asked
+                good = min(good, needed - 1)  # the others sent dummies, though all were asked for reports
             return Anonymous(
                 reports=None,
                 answered=good,
@@ -245,15 +246,16 @@ class MixNodeStage(ShuffleStage):
             return _read(replies[0].content, request, verifying_key=self._pinned.verifying)
         except BatchRefused as refused:
             if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-                self._told.clear()  # see who is the mixer now
+                self._told.clear()  # ask all nodes again who is the mixer
             if refused.code is Refusal.NOT_PROVEN:
                 _log.error("shuffle: node %d: %s", mixer, refused)
             raise
 
     def _asked(self, grid: Grid, nodes: Sequence[int]) -> dict[int, MixerRole | None]:
-        """What nodes proved to be, None for one that is not the mixer; silent ones are left out.
+        """The role that each node has proven, None for a node that is not the mixer.
 
-        So are errors: apps without a mix node answer with one, but so does a mix node whose process failed.
+        Nodes that do not answer are left out, and so are those that answer by an error: apps without a mix
+        node do, but so does a mix node whose process failed.
         """
         if not nodes:
             return {}
@@ -287,12 +289,12 @@ class MixNodeStage(ShuffleStage):
     def _note_bad(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Say whose envelopes were no good, and no longer invite who never sends a good one.
+        """Log whose envelopes were dropped, and no longer invite nodes that never send a good one.
 
         Args:
-            bad: by node, what was dropped here.
-            rejected: by position, what the mixer dropped.
-            nodes: whose envelope stood at each position.
+            bad: why an envelope was dropped here, by node.
+            rejected: why the mixer dropped an envelope, by position.
+            nodes: whose envelope was at each position.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -302,7 +304,7 @@ class MixNodeStage(ShuffleStage):
             _log.warning("shuffle: %d envelopes dropped (%s), of nodes %s", len(those), code, _named(those))
         good = [node for node in nodes if node not in found]
         if not good or self._exclude_after is None:
-            return  # what is wrong with everybody is nobody's fault
+            return  # if nobody's envelope was good, the fault may lie elsewhere
         for node in good:
             self._bad_rounds.pop(node, None)
         self._bad_rounds.update(found.keys())
@@ -329,10 +331,10 @@ def _payload(reply: Message) -> bytes:
 
 
 def _role(content: RecordDict, node: int) -> MixerRole | None:
-    """What a node says of itself; None from a client.
+    """The role that a node claims; None for a client.
 
     Raises:
-        BatchRefused: if it should mix and cannot, which the log says.
+        BatchRefused: if it is meant to be the mix node and cannot work; the log says so.
     """
     try:
         code = refusal_in(content)
@@ -350,7 +352,7 @@ def _role(content: RecordDict, node: int) -> MixerRole | None:
 
 
 def _read(content: RecordDict, request: MixRequest, *, verifying_key: bytes) -> MixedBatch:
-    """The batch in a mixer's answer. One that cannot be read counts as lost: it may have held the reports."""
+    """The batch in a mixer's answer. An answer that cannot be read counts as lost: it may have held one."""
     try:
         return read_answer(content, request=request, verifying_key=verifying_key)
     except BatchRefused:
