@@ -13,10 +13,6 @@ from .lattices import FixedPoint as FixedPoint
 from .lattices import Interval as Interval
 from .shares.split_sum import SplitSum as SplitSum
 from .simplex import onto_simplex as onto_simplex
-from .sum_reports import Sum as Sum
-from .sum_reports import SumReports as SumReports
-from .sum_reports import sum_reports as sum_reports
-from .sum_spec import SumSpec as SumSpec
 from .tags.ball_sum import BallSum as BallSum
 from .tags.base import TaggedBits as TaggedBits
 from .tags.base import TaggedSum as TaggedSum
