@@ -7,20 +7,7 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import auditing, mechanisms
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    AdversaryOption,
-    CohortOption,
-    ConfidenceOption,
-    JsonOption,
-    LocalEpsilonOption,
-    MethodOption,
-    RoundsOption,
-    SamplingOption,
-    TrialsOption,
-    read_number,
-    read_whole,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.questions import AskedRounds
 from shuffle_plugins.cli.tables import plain_table
 from shuffle_plugins.core import rounded
@@ -29,34 +16,34 @@ from shuffle_plugins.core import rounded
 def audit_command(
     *,
     mechanism: Annotated[str, typer.Option("--mechanism", metavar="NAME", help="Randomizer to attack.")],
-    local_epsilon: LocalEpsilonOption,
-    dim: Annotated[
-        int, typer.Option("--dim", parser=read_whole, metavar="D", help="Length of a client's vector.")
-    ] = 1,
+    local_epsilon: options.LocalEpsilonOption,
+    dim: options.VectorDimOption = 1,
     population: Annotated[
         int | None,
-        typer.Option(
+        options.whole_option(
             "--population",
             "-n",
-            parser=read_whole,
             metavar="N",
             help="Clients in the population, to attack shuffled rounds as well; a few dozen.",
         ),
     ] = None,
-    cohort: CohortOption = None,
-    rounds: RoundsOption = 1,
+    cohort: options.CohortOption = None,
+    rounds: options.RoundsOption = 1,
     delta: Annotated[
         float,
-        typer.Option(
-            "--delta", "-d", parser=read_number, metavar="DELTA", help="δ of the rounds; 0.001 or more."
+        options.number_option(
+            "--delta",
+            "-d",
+            metavar="DELTA",
+            help="δ of the rounds; 0.001 or more.",
         ),
     ] = 0.01,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    method: MethodOption = "pld",
-    trials: TrialsOption = 20_000,
-    confidence: ConfidenceOption = 0.99,
-    as_json: JsonOption = False,
+    sampling: options.SamplingOption = "without-replacement",
+    adversary: options.AdversaryOption = "model-observer",
+    method: options.MethodOption = "pld",
+    trials: options.TrialsOption = 20_000,
+    confidence: options.ConfidenceOption = 0.99,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
     if population is None and cohort is not None:

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from shuffle_plugins import accounting
 from shuffle_plugins import ledger as ledgers
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import JsonOption, read_number
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.tables import plain_table
 from shuffle_plugins.core import rounded
 
@@ -31,15 +30,14 @@ def budget_command(
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(
+        options.number_option(
             "--delta",
             "-d",
-            parser=read_number,
             metavar="DELTA",
             help="δ in (0, 1), the run's own; else 1e-5.",
         ),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """What federated training has cost, by model and run, or one client by run; also while it is going on."""
     asked = _DELTA if delta is None else delta

@@ -9,24 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    GENERIC,
-    ROUNDS_HELP,
-    AdversaryOption,
-    DeltaOption,
-    DimOption,
-    JsonOption,
-    LocalDeltaOption,
-    MechanismOption,
-    MethodOption,
-    PopulationOption,
-    SamplingOption,
-    SolvableCohortOption,
-    TargetOption,
-    read_number,
-    read_whole,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
 from shuffle_plugins.core import rounded
 
@@ -43,41 +26,39 @@ class Unknown(StrEnum):
 
 def calibrate_command(
     *,
-    target_epsilon: TargetOption,
-    delta: DeltaOption,
-    population: PopulationOption,
+    target_epsilon: options.TargetOption,
+    delta: options.DeltaOption,
+    population: options.PopulationOption,
     solve: Annotated[
         Unknown,
         typer.Option("--solve", metavar="WHAT", help="What to solve for: local-epsilon, rounds or cohort."),
     ] = Unknown.LOCAL_EPSILON,
-    cohort: SolvableCohortOption = None,
+    cohort: options.SolvableCohortOption = None,
     local_epsilon: Annotated[
         float | None,
-        typer.Option(
+        options.number_option(
             "--local-epsilon",
             "-e",
-            parser=read_number,
             metavar="EPS0",
             help="ε0 of one report. Required unless solved for.",
         ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(
+        options.whole_option(
             "--rounds",
             "-t",
-            parser=read_whole,
             metavar="T",
-            help=f"{ROUNDS_HELP} Required unless solved for.",
+            help=f"{options.ROUNDS_HELP} Required unless solved for.",
         ),
     ] = None,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    method: MethodOption = "pld",
-    mechanism: MechanismOption = GENERIC,
-    dim: DimOption = None,
-    local_delta: LocalDeltaOption = 0.0,
-    as_json: JsonOption = False,
+    sampling: options.SamplingOption = "without-replacement",
+    adversary: options.AdversaryOption = "model-observer",
+    method: options.MethodOption = "pld",
+    mechanism: options.MechanismOption = options.GENERIC,
+    dim: options.DimOption = None,
+    local_delta: options.LocalDeltaOption = 0.0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
     given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
@@ -105,7 +86,7 @@ def calibrate_command(
                     target_epsilon=target_epsilon,
                     delta=delta,
                     shuffle_round=asked.round(local_epsilon),
-                    method=asked.composition,
+                    method=asked.method,
                 )
             case Unknown.COHORT:
                 local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
@@ -134,7 +115,7 @@ def _largest_local_epsilon(asked: AskedRounds, target_epsilon: float, delta: flo
         adversary=asked.adversary,
         mechanism=asked.mechanism,
         blanket_factory=asked.blanket_factory(),
-        method=asked.composition,
+        method=asked.method,
     )
 
 
@@ -151,7 +132,7 @@ def _cohort(
         adversary=asked.adversary,
         mechanism=asked.mechanism,
         blanket=asked.blanket(local_epsilon),
-        method=asked.composition,
+        method=asked.method,
     )
 
 

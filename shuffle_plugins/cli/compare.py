@@ -7,55 +7,37 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    GENERIC,
-    ROUNDS_HELP,
-    AdversaryOption,
-    CohortOption,
-    DeltaOption,
-    DimOption,
-    JsonOption,
-    LocalDeltaOption,
-    MechanismOption,
-    MethodOption,
-    PlotOption,
-    PopulationOption,
-    SamplingOption,
-    read_list,
-    read_number,
-    read_whole,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.questions import AskedRounds, answer_json, only_the_cohort
 from shuffle_plugins.cli.tables import rounds_tables
 
 
 def compare_command(
     *,
-    population: PopulationOption,
+    population: options.PopulationOption,
     local_epsilon: Annotated[
         str,
         typer.Option("--local-epsilon", "-e", metavar="EPS0,…", help="One ε0 or several, comma-separated."),
     ],
-    delta: DeltaOption,
-    cohort: CohortOption = None,
+    delta: options.DeltaOption,
+    cohort: options.CohortOption = None,
     rounds: Annotated[
         str,
-        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {ROUNDS_HELP}"),
+        typer.Option("--rounds", "-t", metavar="T,…", help=f"One number or several. {options.ROUNDS_HELP}"),
     ] = "1,10,100,1000,10000",
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    method: MethodOption = "pld",
-    mechanism: MechanismOption = GENERIC,
-    dim: DimOption = None,
-    local_delta: LocalDeltaOption = 0.0,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    sampling: options.SamplingOption = "without-replacement",
+    adversary: options.AdversaryOption = "model-observer",
+    method: options.MethodOption = "pld",
+    mechanism: options.MechanismOption = options.GENERIC,
+    dim: options.DimOption = None,
+    local_delta: options.LocalDeltaOption = 0.0,
+    as_json: options.JsonOption = False,
+    plot: options.PlotOption = None,
 ) -> None:
     """The ε of every bound over several numbers of rounds and several ε0; up to seconds for each of them."""
     output.check_picture(plot)
-    steps = read_list(rounds, read_whole, "--rounds")
-    levels = read_list(local_epsilon, read_number, "--local-epsilon")
+    steps = options.read_list(rounds, options.read_whole, "--rounds")
+    levels = options.read_list(local_epsilon, options.read_number, "--local-epsilon")
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
     asked = AskedRounds(

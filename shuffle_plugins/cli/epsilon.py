@@ -8,23 +8,7 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import accounting
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    GENERIC,
-    AdversaryOption,
-    CohortOption,
-    DeltaOption,
-    DimOption,
-    JsonOption,
-    LocalDeltaOption,
-    LocalEpsilonOption,
-    MechanismOption,
-    MethodOption,
-    PlotOption,
-    PopulationOption,
-    RoundsOption,
-    SamplingOption,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.questions import AskedRounds, answer_json, show_answer
 
 # Numbers of rounds at which a curve is drawn: enough for a smooth line, few enough for seconds.
@@ -33,23 +17,23 @@ _PLOT_POINTS = 13
 
 def epsilon_command(
     *,
-    population: PopulationOption,
-    local_epsilon: LocalEpsilonOption,
-    rounds: RoundsOption,
-    delta: DeltaOption,
-    cohort: CohortOption = None,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    method: MethodOption = "pld",
-    mechanism: MechanismOption = GENERIC,
-    dim: DimOption = None,
-    local_delta: LocalDeltaOption = 0.0,
+    population: options.PopulationOption,
+    local_epsilon: options.LocalEpsilonOption,
+    rounds: options.RoundsOption,
+    delta: options.DeltaOption,
+    cohort: options.CohortOption = None,
+    sampling: options.SamplingOption = "without-replacement",
+    adversary: options.AdversaryOption = "model-observer",
+    method: options.MethodOption = "pld",
+    mechanism: options.MechanismOption = options.GENERIC,
+    dim: options.DimOption = None,
+    local_delta: options.LocalDeltaOption = 0.0,
     everything: Annotated[
         bool,
         typer.Option("--all", metavar="", help="Compute every published bound, not two of them; seconds."),
     ] = False,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    as_json: options.JsonOption = False,
+    plot: options.PlotOption = None,
 ) -> None:
     """The ε of T rounds at δ: certified, and by other bounds."""
     output.check_picture(plot)

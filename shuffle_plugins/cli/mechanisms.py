@@ -12,12 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shuffle_plugins import mechanisms, planning
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    DimOption,
-    JsonOption,
-    read_number,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table
 from shuffle_plugins.core import rounded
 
@@ -26,10 +21,10 @@ _HELD = {"l1": "ℓ1 ball", "l2": "ℓ2 ball", "linf": "ℓ∞ ball", "categorie
 
 
 def mechanisms_command(
-    dim: DimOption = None,
+    dim: options.DimOption = None,
     local_epsilon: Annotated[
         float | None,
-        typer.Option("--local-epsilon", "-e", parser=read_number, metavar="EPS0", help="ε0 of one report."),
+        options.number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report."),
     ] = None,
     norm: Annotated[
         str | None,
@@ -40,15 +35,12 @@ def mechanisms_command(
             "unless given.",
         ),
     ] = None,
-    radius: Annotated[
-        float,
-        typer.Option("--radius", parser=read_number, metavar="R", help="Radius of the ball of the vectors."),
-    ] = 1.0,
+    radius: options.RadiusOption = 1.0,
     timed: Annotated[
         bool,
         typer.Option("--time", metavar="", help="Measure the time of a report too; some ten seconds."),
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw error against bits (Matplotlib).")
     ] = None,

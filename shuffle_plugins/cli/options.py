@@ -59,52 +59,41 @@ def _method(text: str) -> str:
     return _chosen(text, get_args(accounting.Method))
 
 
+def number_option(*names: str, metavar: str, help: str) -> Any:
+    """An option whose value is a number."""
+    return typer.Option(*names, parser=read_number, metavar=metavar, help=help)
+
+
+def whole_option(*names: str, metavar: str, help: str) -> Any:
+    """An option whose value is a whole number."""
+    return typer.Option(*names, parser=read_whole, metavar=metavar, help=help)
+
+
 ROUNDS_HELP = (
     "Rounds; under single-pass sampling and check-in, passes; under epoch, epochs; against a server, only "
     "the rounds that one client takes part in."
 )
 
 PopulationOption = Annotated[
-    int,
-    typer.Option("--population", "-n", parser=read_whole, metavar="N", help="Clients in the population, n."),
+    int, whole_option("--population", "-n", metavar="N", help="Clients in the population, n.")
 ]
+_COHORT_HELP = (
+    "Reports shuffled together, k: the expected number under poisson sampling or check-in, the smallest "
+    "batch under single-pass, the batch under epoch. Required {}except under full, where it defaults to N."
+)
 CohortOption = Annotated[
-    float | None,
-    typer.Option(
-        "--cohort",
-        "-k",
-        parser=read_number,
-        metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
-        "smallest batch under single-pass, the batch under epoch. Required except under full, where it "
-        "defaults to N.",
-    ),
+    float | None, number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format(""))
 ]
 SolvableCohortOption = Annotated[
     float | None,
-    typer.Option(
-        "--cohort",
-        "-k",
-        parser=read_number,
-        metavar="K",
-        help="Reports shuffled together, k: the expected number under poisson sampling or check-in, the "
-        "smallest batch under single-pass, the batch under epoch. Required unless solved for, and except "
-        "under full, where it defaults to N.",
-    ),
+    number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format("unless solved for, and ")),
 ]
 LocalEpsilonOption = Annotated[
-    float,
-    typer.Option("--local-epsilon", "-e", parser=read_number, metavar="EPS0", help="ε0 of one report."),
+    float, number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report.")
 ]
-RoundsOption = Annotated[
-    int, typer.Option("--rounds", "-t", parser=read_whole, metavar="T", help=ROUNDS_HELP)
-]
-TargetOption = Annotated[
-    float, typer.Option("--target-epsilon", parser=read_number, metavar="EPS", help="ε to stay within.")
-]
-DeltaOption = Annotated[
-    float, typer.Option("--delta", "-d", parser=read_number, metavar="DELTA", help="Total δ in (0, 1).")
-]
+RoundsOption = Annotated[int, whole_option("--rounds", "-t", metavar="T", help=ROUNDS_HELP)]
+TargetOption = Annotated[float, number_option("--target-epsilon", metavar="EPS", help="ε to stay within.")]
+DeltaOption = Annotated[float, number_option("--delta", "-d", metavar="DELTA", help="Total δ in (0, 1).")]
 SamplingOption = Annotated[
     str,
     typer.Option(
@@ -137,22 +126,24 @@ MechanismOption = Annotated[
 ]
 LocalDeltaOption = Annotated[
     float,
-    typer.Option(
+    number_option(
         "--local-delta",
-        parser=read_number,
         metavar="DELTA0",
         help="δ0 of one report, for (ε0, δ0)-LDP randomizers; only with the generic law.",
     ),
 ]
 DimOption = Annotated[
     int | None,
-    typer.Option(
+    whole_option(
         "--dim",
-        parser=read_whole,
         metavar="D",
         help="Length of a client's vector, or number of categories; needed where the mechanism's law depends "
         "on it, as privunit's and k-rr's do.",
     ),
+]
+VectorDimOption = Annotated[int, whole_option("--dim", metavar="D", help="Length of a client's vector.")]
+RadiusOption = Annotated[
+    float, number_option("--radius", metavar="R", help="Radius of the ball of the vectors.")
 ]
 MethodOption = Annotated[
     Literal["pld", "rdp"],
@@ -165,13 +156,9 @@ MethodOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, nothing else.")]
 PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib)."),
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw ε against rounds (needs Matplotlib).")
 ]
-TrialsOption = Annotated[
-    int, typer.Option("--trials", parser=read_whole, metavar="N", help="Simulated rounds per dataset.")
-]
+TrialsOption = Annotated[int, whole_option("--trials", metavar="N", help="Simulated rounds per dataset.")]
 ConfidenceOption = Annotated[
-    float,
-    typer.Option("--confidence", parser=read_number, metavar="C", help="Confidence of the attack's bound."),
+    float, number_option("--confidence", metavar="C", help="Confidence of the attack's bound.")
 ]

@@ -8,19 +8,7 @@ from typing import Annotated
 import typer
 
 from shuffle_plugins import planning
-from shuffle_plugins.cli import output
-from shuffle_plugins.cli.options import (
-    AdversaryOption,
-    DeltaOption,
-    JsonOption,
-    MethodOption,
-    PopulationOption,
-    SamplingOption,
-    TargetOption,
-    read_list,
-    read_number,
-    read_whole,
-)
+from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.plan_tables import footing, headline, plan_json, plan_tables
 
 # The value of --mechanism for "compare all of them"; planning.BEST, without loading the planner for --help.
@@ -29,12 +17,10 @@ _BEST = "best"
 
 def plan_command(
     *,
-    population: PopulationOption,
-    target_epsilon: TargetOption,
-    delta: DeltaOption,
-    dim: Annotated[
-        int, typer.Option("--dim", parser=read_whole, metavar="D", help="Length of a client's vector.")
-    ],
+    population: options.PopulationOption,
+    target_epsilon: options.TargetOption,
+    delta: options.DeltaOption,
+    dim: options.VectorDimOption,
     mechanism: Annotated[
         str, typer.Option("--mechanism", metavar="NAME", help="Randomizer; best compares all of them.")
     ] = _BEST,
@@ -57,13 +43,10 @@ def plan_command(
             help="Reports per round, one number or several to choose from; searched unless given.",
         ),
     ] = None,
-    sampling: SamplingOption = "without-replacement",
-    adversary: AdversaryOption = "model-observer",
-    method: MethodOption = "pld",
-    radius: Annotated[
-        float,
-        typer.Option("--radius", parser=read_number, metavar="R", help="Radius of the ball of the vectors."),
-    ] = 1.0,
+    sampling: options.SamplingOption = "without-replacement",
+    adversary: options.AdversaryOption = "model-observer",
+    method: options.MethodOption = "pld",
+    radius: options.RadiusOption = 1.0,
     norm: Annotated[
         str | None,
         typer.Option(
@@ -74,30 +57,28 @@ def plan_command(
     ] = None,
     spread: Annotated[
         float | None,
-        typer.Option(
+        options.number_option(
             "--spread",
-            parser=read_number,
             metavar="S",
             help="Root mean square distance of the vectors from their mean; the worst case unless given.",
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        typer.Option(
+        options.number_option(
             "--tolerance",
-            parser=read_number,
             metavar="SHARE",
             help="Error to give away for less communication, as a share.",
         ),
     ] = 0.05,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw error and ε0 against k (Matplotlib).")
     ] = None,
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ)."""
     output.check_picture(plot)
-    steps = None if rounds is None else read_list(rounds, read_whole, "--rounds")
+    steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     with output.progress("planning", as_json=as_json) as progress:
         found = planning.plan(
             target_epsilon=target_epsilon,
@@ -106,7 +87,7 @@ def plan_command(
             dim=dim,
             mechanism=mechanism,
             num_steps=steps,
-            cohorts=None if cohort is None else read_list(cohort, read_whole, "--cohort"),
+            cohorts=None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
             sampling=sampling,
             adversary=adversary,
             method=method,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import typer
 
@@ -36,15 +36,10 @@ class AskedRounds:
     cohort: float | None
     sampling: str
     adversary: str
-    method: str
+    method: accounting.Method
     mechanism: str = GENERIC
     dim: int | None = None
     local_delta: float = 0.0
-
-    @property
-    def composition(self) -> accounting.Method:
-        """``method``, in the accounting's type."""
-        return cast("accounting.Method", self.method)
 
     def participants(self) -> tuple[int, float]:
         """(n, k) to account for.
@@ -108,7 +103,7 @@ class AskedRounds:
             shuffle_round=self.round(local_epsilon),
             num_steps=num_steps,
             delta=delta,
-            method=self.composition,
+            method=self.method,
             published=(),
         )
 
