@@ -17,10 +17,7 @@ IN_USE, RETIRED = GLOSSARY.split("## Names that are not used")
 SOURCES = sorted([*ROOT.glob("shuffle_plugins/**/*.py"), *ROOT.glob("integrations/*_shuffle/**/*.py")])
 
 DEFINED_TWICE = {
-    "BEST",
     "INSTANCE",
-    "Randomizer",
-    "RoundState",
     "S",
     "SOURCE",
     "calibrate",

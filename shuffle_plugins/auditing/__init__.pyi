@@ -10,8 +10,8 @@ from .attacks import Target as Target
 from .audit import AuditResult as AuditResult
 from .audit import audit_local as audit_local
 from .audit import audit_round as audit_round
+from .neighbours import AuditedMechanism as AuditedMechanism
 from .neighbours import Neighbours as Neighbours
-from .neighbours import Randomizer as Randomizer
 from .neighbours import estimand as estimand
 from .neighbours import extreme_neighbours as extreme_neighbours
 from .simulation import Dataset as Dataset

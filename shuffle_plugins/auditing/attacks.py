@@ -24,14 +24,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, estimand
+from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, estimand
 from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
 from shuffle_plugins.core.reports import Reports
 
 Score = Callable[[ReleasedRounds], Tensor]
 """One finite number per round, (rounds,): the larger, the more the round looks like D. Rounds add up."""
 
-ReportLaw = Callable[[Randomizer, Reports, Tensor], Tensor]
+ReportLaw = Callable[[AuditedMechanism, Reports, Tensor], Tensor]
 """Log-density of each report if its client's record is the last argument, (reports,).
 
 Against any measure that does not depend on the record. A law only steers an attack: if it is wrong the audit
@@ -56,7 +56,7 @@ class Target:
         draw: draws the labelled reports behind ``samples``.
     """
 
-    mechanism: Randomizer
+    mechanism: AuditedMechanism
     neighbours: Neighbours
     draw: Callable[[], LabelledReports]
 
@@ -201,11 +201,11 @@ def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacemen
     return (log_density(original) - log_density(replacement)).round(decimals=_DECIMALS)
 
 
-def _own_law(mechanism: Randomizer, reports: Reports, record: Tensor) -> Tensor:
+def _own_law(mechanism: AuditedMechanism, reports: Reports, record: Tensor) -> Tensor:
     return mechanism.log_likelihood(reports, record)
 
 
-def _tells_its_law(mechanism: Randomizer, record: Tensor) -> bool:
+def _tells_its_law(mechanism: AuditedMechanism, record: Tensor) -> bool:
     try:
         _own_law(mechanism, mechanism.randomize(record.unsqueeze(0)), record)
     except NotImplementedError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
-from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer, extreme_neighbours
+from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.confidence import epsilon_lower_bound
@@ -87,7 +87,7 @@ class AuditResult:
 
 
 def audit_round(
-    mechanism: Randomizer,
+    mechanism: AuditedMechanism,
     shuffle_round: ShuffleRound,
     *,
     delta: float,
@@ -183,7 +183,7 @@ def audit_round(
 
 
 def audit_local(
-    mechanism: Randomizer,
+    mechanism: AuditedMechanism,
     *,
     delta: float = 0.0,
     num_trials: int = 20_000,

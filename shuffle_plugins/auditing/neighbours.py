@@ -11,7 +11,7 @@ from torch import Tensor
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 
-Randomizer = LocalRandomizer | FrequencyOracle
+AuditedMechanism = LocalRandomizer | FrequencyOracle
 """What can be audited: a randomizer of vectors or of categories."""
 
 
@@ -67,7 +67,7 @@ _EXTREMES: dict[Norm, Callable[[int], Tensor]] = {
 }
 
 
-def extreme_neighbours(mechanism: Randomizer) -> tuple[Neighbours, ...]:
+def extreme_neighbours(mechanism: AuditedMechanism) -> tuple[Neighbours, ...]:
     """Records as far apart as the mechanism's domain has them, before several choices of everybody else.
 
     For categories: the first two, before the second, the first, half of each, or the last.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.auditing.neighbours import Neighbours, Randomizer
+from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import Randomness
 
@@ -80,7 +80,7 @@ class RoundSimulator:
     def __init__(
         self,
         *,
-        mechanism: Randomizer,
+        mechanism: AuditedMechanism,
         neighbours: Neighbours,
         shuffle_round: ShuffleRound,
         rounds_per_call: int | None,

@@ -11,7 +11,7 @@ from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.plan_tables import footing, headline, plan_json, plan_tables
 
-# The value of --mechanism for "compare all of them"; planning.BEST, without loading the planner for --help.
+# planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
 _BEST = "best"
 
 

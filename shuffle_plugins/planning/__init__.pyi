@@ -8,7 +8,7 @@ from .plans import Dismissed as Dismissed
 from .plans import Edge as Edge
 from .plans import Plan as Plan
 from .plans import PlanRow as PlanRow
-from .search import BEST as BEST
+from .search import BEST_MECHANISM as BEST_MECHANISM
 from .search import MOST_SEARCHED_STEPS as MOST_SEARCHED_STEPS
 from .search import plan as plan
 from .variance import NormName as NormName

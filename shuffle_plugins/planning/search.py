@@ -34,7 +34,7 @@ from shuffle_plugins.planning.variance import (
     sampling_error,
 )
 
-BEST = "best"
+BEST_MECHANISM = "best"
 """Stands for every registered mechanism."""
 
 MOST_SEARCHED_STEPS = 10_000
@@ -67,7 +67,7 @@ def plan(
     delta: float,
     population: int,
     dim: int,
-    mechanism: str | Sequence[str] = BEST,
+    mechanism: str | Sequence[str] = BEST_MECHANISM,
     num_steps: int | Sequence[int] | None = None,
     cohorts: Sequence[int] | None = None,
     sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
@@ -576,11 +576,11 @@ class _Search:
 
 
 def _names(mechanism: str | Sequence[str]) -> tuple[str, ...]:
-    if mechanism == BEST:
+    if mechanism == BEST_MECHANISM:
         return registry.available(*registry.ONE_MESSAGE)
     names = (mechanism,) if isinstance(mechanism, str) else tuple(dict.fromkeys(mechanism))
     if not names:
-        raise ValueError(f"name at least one mechanism, or {BEST!r} for all of them")
+        raise ValueError(f"name at least one mechanism, or {BEST_MECHANISM!r} for all of them")
     for name in names:
         registry.summary(name)
     return names

@@ -10,14 +10,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shuffle_plugins.auditing.neighbours import Randomizer, estimand
+from shuffle_plugins.auditing.neighbours import AuditedMechanism, estimand
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import SeededRandomness
 
 Measured = dict[str, float]
-Records = Callable[[Randomizer], Tensor]
+Records = Callable[[AuditedMechanism], Tensor]
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
 _MOST_ENUMERATED = 1 << 12
@@ -50,7 +50,7 @@ class Case:
             whole ball.
     """
 
-    mechanism: Randomizer
+    mechanism: AuditedMechanism
     seed: int
     samples: int
     variance_is_bound: bool
@@ -214,7 +214,7 @@ class Case:
         return estimand(record, dim=self.mechanism.dim)
 
 
-def estimates(mechanism: Randomizer, reports: Reports) -> Tensor:
+def estimates(mechanism: AuditedMechanism, reports: Reports) -> Tensor:
     """What each report stands for on its own, (reports, dim) float64."""
     if not len(reports):
         return torch.zeros(0, mechanism.dim, dtype=torch.float64)

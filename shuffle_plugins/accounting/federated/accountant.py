@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.federated.cohorts import (
     fewer_sizes,
 )
 from shuffle_plugins.accounting.federated.participation import (
-    Participation,
+    ParticipationCounts,
     RecordedRound,
     distinct_participants,
 )
@@ -145,7 +145,7 @@ class FederatedAccountant:
             raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
         self._method: Method = method
         self._records: list[RecordedRound] = []
-        self._participation = Participation()
+        self._participation = ParticipationCounts()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}
         self._last_kind = 0
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)

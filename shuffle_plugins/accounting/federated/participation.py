@@ -61,7 +61,7 @@ class KindParticipation:
         return Cohort(self.index, shuffle_round.population, int(shuffle_round.cohort))
 
 
-class Participation:
+class ParticipationCounts:
     """Who took part how often, for every kind of round.
 
     Names hold for an era, which :meth:`rename` ends. A client of one era may be any client of another, so

@@ -11,7 +11,7 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
 from shuffle_plugins.core import checks
 
-RoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
+ShuffleRoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
 
 _PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 
@@ -169,7 +169,7 @@ class ShuffleRound:
             )
         return replace(self, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=count)
 
-    def state(self) -> RoundState:
+    def state(self) -> ShuffleRoundState:
         """The round as a plain tuple of str, int, float, bool and tuples, for checkpoints."""
         return (
             self.sampling.value,
@@ -183,7 +183,7 @@ class ShuffleRound:
         )
 
     @classmethod
-    def from_state(cls, state: RoundState) -> Self:
+    def from_state(cls, state: ShuffleRoundState) -> Self:
         """Rebuild a round from :meth:`state`.
 
         Raises:
