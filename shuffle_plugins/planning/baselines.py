@@ -8,7 +8,7 @@ from scipy import special
 
 from shuffle_plugins.accounting.numerics.search import zero_between
 
-_TINY = 1e-300
+_TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 
 
 def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim: int) -> float:

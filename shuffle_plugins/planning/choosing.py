@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
+import timeit
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shuffle_plugins.core import checks
@@ -13,8 +13,6 @@ from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from shuffle_plugins.mechanisms.base import Mechanism
 
 CATEGORIES = "categories"
@@ -22,8 +20,7 @@ CATEGORIES = "categories"
 Domain = Literal["l1", "l2", "linf", "categories"]
 
 _NO_VECTORS, _NO_CATEGORIES = "takes categories, not vectors", "takes vectors, not categories"
-_TIMED_VALUES = 1 << 21
-_MOST_TIMED = 256
+_TIMED_VALUES, _MOST_TIMED = 1 << 21, 256  # numbers, and clients, in the batch that is timed: milliseconds
 _REPEATS = 3
 
 
@@ -159,35 +156,18 @@ def _set_up(
 
 def seconds_per_report(mechanism: Mechanism) -> float:
     """Least of three measurements of a batch of up to 256 clients, divided by their number, in seconds."""
+    import torch
+
     from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer
 
-    clients = max(1, min(_MOST_TIMED, _TIMED_VALUES // mechanism.dim))
-    best = math.inf
+    dim = mechanism.dim
+    clients = max(1, min(_MOST_TIMED, _TIMED_VALUES // dim))
+    # any data will do: no mechanism's time depends on them
     if isinstance(mechanism, FrequencyOracle):
-        held = _categories(clients, mechanism.dim)
-        for _ in range(_REPEATS):
-            began = time.perf_counter()
-            mechanism.randomize(held)
-            best = min(best, time.perf_counter() - began)
-        return best / clients
-    if not isinstance(mechanism, LocalRandomizer):
+        randomize = partial(mechanism.randomize, torch.arange(clients) % dim)
+    elif isinstance(mechanism, LocalRandomizer):
+        rows = torch.linspace(-1.0, 1.0, clients * dim).reshape(clients, dim)
+        randomize = partial(mechanism.randomize, rows, clip=True)
+    else:
         raise TypeError(f"{mechanism!r} takes neither vectors nor categories")
-    rows = _vectors(mechanism.dim, clients=clients)
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        mechanism.randomize(rows, clip=True)
-        best = min(best, time.perf_counter() - began)
-    return best / clients
-
-
-def _categories(clients: int, dim: int) -> Tensor:
-    import torch
-
-    return torch.arange(clients) % dim
-
-
-def _vectors(dim: int, *, clients: int) -> Tensor:
-    """Any rows will do: no mechanism's time depends on them."""
-    import torch
-
-    return torch.linspace(-1.0, 1.0, clients * dim).reshape(clients, dim)
+    return min(timeit.repeat(randomize, number=1, repeat=_REPEATS)) / clients

@@ -41,19 +41,27 @@ from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 
 NormName = Literal["l1", "l2", "linf"]
 
-_MIXED = 1024
-_CHUNK_ENTRIES = 1 << 20
-_KASHIN_MARGIN = 1e-3
-_CLIENTS, _FAILURE = 10_000, 1e-6
-_LOCAL_DELTA = 1e-6
-_GAUSSIAN_BITS, _GAUSSIAN_TAIL = 20, 10.0
+# The mechanisms' defaults, which their modules cannot give here because they import torch:
+_MIXED = 1024  # largest block that ProjUnit's Hadamard transform mixes
+_KASHIN_MARGIN = 1e-3  # by which a Kashin representation's level stays above the vector's own
+_CLIENTS, _FAILURE = 10_000, 1e-6  # l2-bit-planes: among so many clients, how probably one is clipped
+_LOCAL_DELTA = 1e-6  # δ0 of the Gaussian mechanisms
+_GAUSSIAN_BITS, _GAUSSIAN_TAIL = 20, 10.0  # bits of a coordinate; standard deviations that they reach
+
+_CHUNK_ENTRIES = 1 << 20  # matrix entries whose eigenvalues are taken at once
 
 Cost = Callable[[float, int], tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedForm:
-    """A mechanism's norm, its largest variance in the unit ball and bits by ε0 and dimension, and its δ0."""
+    """What one report of a mechanism costs, in closed form.
+
+    Attributes:
+        norm: of the ball that it takes vectors from.
+        cost: from ε0 and the dimension, the largest variance in the unit ball and the bits of a report.
+        local_delta: δ0 of a report.
+    """
 
     norm: NormName
     cost: Cost
@@ -162,7 +170,7 @@ def _l2_bit_planes(local_epsilon: float, dim: int) -> tuple[float, int]:
 
 
 def _kashin_level(dim: int) -> float:
-    """That of the frame of twice the padded dimension."""
+    """Level of a Kashin representation in the frame of twice the padded dimension."""
     hardest = math.sqrt(math.pi / 2 / (1 - dim / (2 * _padded(dim))))
     return min(1.25 * hardest, math.sqrt(dim) / (1 - _KASHIN_MARGIN))
 
@@ -191,7 +199,7 @@ def _l2_block(local_epsilon: float, dim: int) -> tuple[float, int]:
 
 @lru_cache(maxsize=256)
 def _largest_eigenvalue(dim: int, signs: int) -> float:
-    """Of all blocks' inner products of frame columns, without the diagonal."""
+    """Largest eigenvalue of any block's inner products of frame columns, with zeros on the diagonal."""
     overlaps = _frame_overlaps(dim)
     size = len(overlaps)
     blocks = block_count(dim=size, signs=signs)

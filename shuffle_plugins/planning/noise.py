@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.planning.variance import check_norm, enclosing_radius
 
 LEAST_RATIO = 2.0
@@ -17,7 +18,7 @@ learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 
 ``benchmarks/mnist_tuning.py``). Networks that learn their own features need more.
 """
 
-_MANY_STEPS = 1000
+_MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning then needs no guess
 
 
 @runtime_checkable
@@ -76,15 +77,14 @@ class ExpectedNoise:
         return self.largest_signal / self.noise if self.noise else math.inf
 
     def signal_to_noise_ratio_over(self, num_steps: int) -> float:
-        """The same for the sum of ``num_steps`` rounds' means, √num_steps times as much: signals add up, and
-        the squares of independent noises.
+        """The ratio for the sum of the means of ``num_steps`` rounds: √num_steps times that of one round.
+
+        Signals add up; of independent noises the squares do.
 
         Raises:
             ValueError: unless ``num_steps`` is a whole number, at least 1.
         """
-        if isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1:
-            raise ValueError(f"num_steps must be a whole number, at least 1, got {num_steps!r}")
-        return math.sqrt(num_steps) * self.signal_to_noise_ratio
+        return math.sqrt(checks.whole("num_steps", num_steps)) * self.signal_to_noise_ratio
 
     def warning(self, *, num_steps: int | None = None) -> str | None:
         """What is wrong with this noise and what would help; None if it leaves something to learn from.
@@ -144,8 +144,7 @@ def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise
     Raises:
         ValueError: if ``cohort`` is not positive, or the mechanism takes no vectors in a norm ball.
     """
-    if isinstance(cohort, bool) or not (math.isfinite(cohort) and cohort > 0):
-        raise ValueError(f"cohort must be a positive number, got {cohort!r}")
+    checks.number("cohort", cohort, above=0)
     if not isinstance(mechanism, ClippedVectors):
         raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
     variance = mechanism.worst_variance / (mechanism.cohort or 1)

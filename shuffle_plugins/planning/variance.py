@@ -26,11 +26,11 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.closed_forms import NormName as NormName
 
-INDEPENDENT = frozenset({"poisson", "check-in"})
-"""Schemes in which clients join on their own, so that the size of a cohort is random."""
+INDEPENDENT = frozenset({Sampling.POISSON, Sampling.CHECK_IN})
+"""Ways of sampling in which clients join on their own, so that the size of a cohort is random."""
 
-PASSES = frozenset({"single-pass", "check-in", "epoch"})
-"""Schemes in which T counts passes, each of which hears every client once."""
+PASSES = frozenset({Sampling.SINGLE_PASS, Sampling.CHECK_IN, Sampling.EPOCH})
+"""Ways of sampling in which T counts passes, each of which hears every client once."""
 
 _ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 
@@ -46,9 +46,6 @@ class ReportError:
 
     variance: float
     bits: int
-
-
-_CLOSED_FORMS = CLOSED_FORMS
 
 
 def check_norm(norm: str) -> NormName:
@@ -71,7 +68,7 @@ def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
     registry.summary(mechanism)
     if mechanism in OF_CATEGORIES:
         raise ValueError(f"{mechanism} takes categories, not vectors")
-    form = _CLOSED_FORMS.get(mechanism)
+    form = CLOSED_FORMS.get(mechanism)
     if form is None:
         built = registry.get(mechanism, local_epsilon=1.0, dim=dim)
         if built.domain not in get_args(NormName):
@@ -106,7 +103,7 @@ def enclosing_radius(*, radius: float, norm: NormName, within: NormName, dim: in
 def report_error(
     mechanism: str, *, local_epsilon: float, dim: int, radius: float, norm: NormName
 ) -> ReportError:
-    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm around it.
+    """The mechanism's error on clients in a ball, set up for the smallest ball of its own norm that holds it.
 
     The built-in mechanisms have closed forms. Others are built, which loads torch, and their
     ``worst_variance`` asked.
@@ -123,7 +120,7 @@ def report_error(
     """
     own = mechanism_norm(mechanism, dim=dim)
     size = enclosing_radius(radius=radius, norm=norm, within=own, dim=dim)
-    form = _CLOSED_FORMS.get(mechanism)
+    form = CLOSED_FORMS.get(mechanism)
     if form is not None:
         variance, bits = form.cost(local_epsilon, dim)
         return ReportError(variance=variance * size**2, bits=bits)
@@ -133,7 +130,7 @@ def report_error(
 
 
 def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: float) -> float:
-    """Mean squared error of one round's average were the reports exact.
+    """Mean squared error of one round's average that sampling alone causes, as if the reports were exact.
 
     Args:
         population: n.

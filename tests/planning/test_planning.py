@@ -86,7 +86,7 @@ def test_a_rows_errors_and_bits_belong_together(searched: Plan) -> None:
         assert row.noise_mse == pytest.approx(variance / row.cohort)
         assert row.average_mse == pytest.approx(row.round_mse / row.num_steps)
         assert row.total_bits == row.cohort * row.num_steps * row.bits_per_report
-        assert row.bits_per_report == pytest.approx(row.total_bits / N)
+        assert row.bits_per_client == pytest.approx(row.total_bits / N)
 
 
 def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan) -> None:
