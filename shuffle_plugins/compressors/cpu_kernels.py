@@ -9,6 +9,8 @@ stated there.
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 import torch
 from llvmlite import binding, ir
 from numba import types
@@ -170,13 +173,13 @@ def _advance(context: Any, pointer: Any, elements: Any) -> Any:
 
 
 @_emitted
-def _like(context: Any, pointer: Any, address: Any) -> Any:
-    """A pointer of the same type at an address."""
+def _at(context: Any, address: Any, number: Any) -> Any:
+    """A pointer to numbers of the type of ``number`` at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[1], context.get_value_type(pointer))
+        return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(number)))
 
-    return pointer(pointer, types.int64), generate
+    return types.CPointer(number)(types.int64, number), generate
 
 
 def _pointer_to(target: _Value) -> _Value:
@@ -190,7 +193,6 @@ def _pointer_to(target: _Value) -> _Value:
     return snippet
 
 
-_float32_at, _float64_at = _pointer_to(types.float32), _pointer_to(types.float64)
 _int8_at, _int64_at = _pointer_to(types.int8), _pointer_to(types.int64)
 
 
@@ -202,9 +204,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _butterflies(
-    given: _Value, row: _Value, block_bits: _Value, bits: _Value, blocks: _Value, lanes: _Value
-) -> None:
+def _butterflies(given, row, block_bits, bits, blocks, lanes):
     """``bits`` levels of butterflies, the farthest first, in each of so many blocks of 2**block_bits."""
     stride = 1 << (block_bits - bits)
     for block in range(blocks):
@@ -222,7 +222,7 @@ def _butterflies(
 
 
 @_compiled
-def _far(given: _Value, row: _Value, size_bits: _Value, down_to: _Value, lanes: _Value) -> _Value:
+def _far(given, row, size_bits, down_to, lanes):
     """Butterflies of a row until blocks of 2**down_to are left; where these are now."""
     left = size_bits
     while left > down_to:
@@ -234,7 +234,7 @@ def _far(given: _Value, row: _Value, size_bits: _Value, down_to: _Value, lanes: 
 
 
 @_compiled
-def _near(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+def _near(given, row, size_bits, lane_bits, scale):
     """The whole transform of a row that fits the first cache."""
     fused = lane_bits + 4
     left = size_bits
@@ -261,7 +261,7 @@ def _near(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value, scal
 
 
 @_compiled
-def _transform(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value, scale: _Value) -> None:
+def _transform(given, row, size_bits, lane_bits, scale):
     """The transform of one row into another or itself, outer blocks first, each finished while in a cache."""
     middle = min(size_bits, _IN_L2)
     inner = min(size_bits, _IN_L1)
@@ -274,7 +274,7 @@ def _transform(given: _Value, row: _Value, size_bits: _Value, lane_bits: _Value,
 
 
 @_compiled
-def _copy(given: _Value, signs: _Value, signed: _Value, row: _Value, width: _Value) -> None:
+def _copy(given, signs, signed, row, width):
     """Copy ``width`` entries to a row, times their signs."""
     source = numba.carray(given, width)
     target = numba.carray(row, width)
@@ -288,14 +288,14 @@ def _copy(given: _Value, signs: _Value, signed: _Value, row: _Value, width: _Val
 
 
 @_compiled
-def _clear(row: _Value, start: _Value, stop: _Value) -> None:
+def _clear(row, start, stop):
     data = numba.carray(row, stop)
     for i in range(start, stop):
         data[i] = 0
 
 
 @_compiled
-def _coefficient(row: _Value, size: _Value, index: _Value) -> _Value:
+def _coefficient(row, size, index):
     """One entry of the transform of a row, which it overwrites: halving the row in the transform's order."""
     data = numba.carray(row, size)
     one = data.dtype.type(1)
@@ -321,21 +321,12 @@ def _coefficient(row: _Value, size: _Value, index: _Value) -> _Value:
 
 
 @_compiled
-def _transform_rows(
-    source: _Value,
-    stride: _Value,
-    dim: _Value,
-    signs: _Value,
-    out: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-) -> None:
-    """``out`` may be ``source`` where rows are not padded."""
+def _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits, scale):
+    """Transforms of rows of the type of ``scale``; ``out`` may be ``source`` where rows are not padded."""
     prepared = signs != 0 or dim != 1 << size_bits
+    first, target = _at(source, scale), _at(out, scale)
     for r in range(rows):
-        given, row = _advance(source, r * stride), _advance(out, r << size_bits)
+        given, row = _advance(first, r * stride), _advance(target, r << size_bits)
         if prepared:
             _copy(given, _int8_at(signs), signs != 0, row, dim)
             _clear(row, dim, 1 << size_bits)
@@ -344,61 +335,25 @@ def _transform_rows(
 
 
 @_compiled
-def _transform_rows_32(
-    source: _Value,
-    stride: _Value,
-    dim: _Value,
-    signs: _Value,
-    out: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-) -> None:
-    given, target, factor = _float32_at(source), _float32_at(out), numba.float32(scale)
-    _transform_rows(given, stride, dim, signs, target, size_bits, rows, lane_bits, factor)
-
-
-@_compiled
-def _transform_rows_64(
-    source: _Value,
-    stride: _Value,
-    dim: _Value,
-    signs: _Value,
-    out: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-) -> None:
-    given, target = _float64_at(source), _float64_at(out)
-    _transform_rows(given, stride, dim, signs, target, size_bits, rows, lane_bits, scale)
+def _transform_rows_32(source, stride, dim, signs, out, size_bits, rows, lane_bits, scale):
+    """:func:`_transform_rows` of float32, which costs less to call with Python's own numbers."""
+    _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits, numba.float32(scale))
 
 
 @_compiled
 def _coefficient_rows(
-    blocks: _Value,
-    num_blocks: _Value,
-    signs: _Value,
-    row: _Value,
-    size_bits: _Value,
-    first: _Value,
-    last: _Value,
-    lane_bits: _Value,
-    one: _Value,
-    indices: _Value,
-    count: _Value,
-    out: _Value,
-) -> None:
+    blocks, num_blocks, signs, scratch, size_bits, first, last, lane_bits, one, indices, count, out
+):
     table = numba.carray(_int64_at(blocks), (num_blocks, 3))
     chosen = numba.carray(_int64_at(indices), (last, count))
-    found = numba.carray(out, (last, count))
+    found = numba.carray(_at(out, one), (last, count))
+    row = _at(scratch, one)
     data = numba.carray(row, 1 << size_bits)
     factors = _int8_at(signs)
     for r in range(first, last):
         start = 0
         for block in range(num_blocks):
-            given = _advance(_like(row, table[block, 0]), r * table[block, 1])
+            given = _advance(_at(table[block, 0], one), r * table[block, 1])
             _copy(given, _advance(factors, start), signs != 0, _advance(row, start), table[block, 2])
             start += table[block, 2]
         _clear(row, start, 1 << size_bits)
@@ -411,69 +366,7 @@ def _coefficient_rows(
 
 
 @_compiled
-def _coefficient_rows_32(
-    blocks: _Value,
-    num_blocks: _Value,
-    signs: _Value,
-    row: _Value,
-    size_bits: _Value,
-    first: _Value,
-    last: _Value,
-    lane_bits: _Value,
-    indices: _Value,
-    count: _Value,
-    out: _Value,
-) -> None:
-    _coefficient_rows(
-        blocks,
-        num_blocks,
-        signs,
-        _float32_at(row),
-        size_bits,
-        first,
-        last,
-        lane_bits,
-        numba.float32(1),
-        indices,
-        count,
-        _float32_at(out),
-    )
-
-
-@_compiled
-def _coefficient_rows_64(
-    blocks: _Value,
-    num_blocks: _Value,
-    signs: _Value,
-    row: _Value,
-    size_bits: _Value,
-    first: _Value,
-    last: _Value,
-    lane_bits: _Value,
-    indices: _Value,
-    count: _Value,
-    out: _Value,
-) -> None:
-    _coefficient_rows(
-        blocks,
-        num_blocks,
-        signs,
-        _float64_at(row),
-        size_bits,
-        first,
-        last,
-        lane_bits,
-        1.0,
-        indices,
-        count,
-        _float64_at(out),
-    )
-
-
-@_compiled
-def _clipped_rest(
-    row: _Value, rest: _Value, size: _Value, moved: _Value, share: _Value, inner: _Value, enough: _Value
-) -> _Value:
+def _clipped_rest(row, rest, size, moved, share, inner, enough):
     """Add ``share`` times ``rest`` to a row where it was moved; then how far each entry is from the box."""
     data, far = numba.carray(row, size), numba.carray(rest, size)
     outside = numba.int32(0)
@@ -489,129 +382,33 @@ def _clipped_rest(
 
 @_compiled
 def _box_rows(
-    source: _Value,
-    stride: _Value,
-    norms: _Value,
-    positions: _Value,
-    signs: _Value,
-    dim: _Value,
-    out: _Value,
-    rest: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-    share: _Value,
-    inner: _Value,
-    enough: _Value,
-    steps: _Value,
-    missed: _Value,
-) -> None:
+    source, stride, norms, places, signs, dim, out, rest, size_bits, rows, lane_bits, numbers, steps, missed
+):
+    scale, share, inner, enough = numbers
     size = 1 << size_bits
-    places = numba.carray(_int64_at(positions), dim)
+    positions = numba.carray(_int64_at(places), dim)
     factors = numba.carray(_int8_at(signs), dim)
-    lengths, far = numba.carray(norms, rows), numba.carray(rest, size)
+    first, target, spare = _at(source, scale), _at(out, scale), _at(rest, scale)
+    lengths, far = numba.carray(_at(norms, scale), rows), numba.carray(spare, size)
     flags = numba.carray(_int8_at(missed), rows)
     for r in range(rows):
-        given, row = _advance(source, r * stride), _advance(out, r << size_bits)
+        given, row = _advance(first, r * stride), _advance(target, r << size_bits)
         entries, wanted = numba.carray(given, dim), numba.carray(row, size)
         length = lengths[r]
         wanted[:] = 0
         for i in range(dim):
-            wanted[places[i]] = entries[i] / length * wanted.dtype.type(factors[i])
+            wanted[positions[i]] = entries[i] / length * wanted.dtype.type(factors[i])
         _transform(row, row, size_bits, lane_bits, scale)
-        outside = _clipped_rest(row, rest, size, False, share, inner, enough)
+        outside = _clipped_rest(row, spare, size, False, share, inner, enough)
         for _ in range(steps):
             if not outside:
                 break
-            _transform(rest, rest, size_bits, lane_bits, scale)
+            _transform(spare, spare, size_bits, lane_bits, scale)
             for i in range(dim):
-                far[places[i]] = 0
-            _transform(rest, rest, size_bits, lane_bits, scale)
-            outside = _clipped_rest(row, rest, size, True, share, inner, enough)
+                far[positions[i]] = 0
+            _transform(spare, spare, size_bits, lane_bits, scale)
+            outside = _clipped_rest(row, spare, size, True, share, inner, enough)
         flags[r] = outside
-
-
-@_compiled
-def _box_rows_32(
-    source: _Value,
-    stride: _Value,
-    norms: _Value,
-    positions: _Value,
-    signs: _Value,
-    dim: _Value,
-    out: _Value,
-    rest: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-    share: _Value,
-    inner: _Value,
-    enough: _Value,
-    steps: _Value,
-    missed: _Value,
-) -> None:
-    _box_rows(
-        _float32_at(source),
-        stride,
-        _float32_at(norms),
-        positions,
-        signs,
-        dim,
-        _float32_at(out),
-        _float32_at(rest),
-        size_bits,
-        rows,
-        lane_bits,
-        numba.float32(scale),
-        numba.float32(share),
-        numba.float32(inner),
-        numba.float32(enough),
-        steps,
-        missed,
-    )
-
-
-@_compiled
-def _box_rows_64(
-    source: _Value,
-    stride: _Value,
-    norms: _Value,
-    positions: _Value,
-    signs: _Value,
-    dim: _Value,
-    out: _Value,
-    rest: _Value,
-    size_bits: _Value,
-    rows: _Value,
-    lane_bits: _Value,
-    scale: _Value,
-    share: _Value,
-    inner: _Value,
-    enough: _Value,
-    steps: _Value,
-    missed: _Value,
-) -> None:
-    _box_rows(
-        _float64_at(source),
-        stride,
-        _float64_at(norms),
-        positions,
-        signs,
-        dim,
-        _float64_at(out),
-        _float64_at(rest),
-        size_bits,
-        rows,
-        lane_bits,
-        scale,
-        share,
-        inner,
-        enough,
-        steps,
-        missed,
-    )
 
 
 def handles(x: Tensor, size: int) -> bool:
@@ -619,6 +416,13 @@ def handles(x: Tensor, size: int) -> bool:
     return x.is_cpu and (
         size >= _LANES_32 if x.dtype is torch.float32 else x.dtype is torch.float64 and size >= _LANES_64
     )
+
+
+def _kind(dtype: torch.dtype) -> tuple[Callable[[float], Any], int, int]:
+    """Of float32 or float64: a number in the type that kernels work in, log2 of its lanes, and its bytes."""
+    if dtype is torch.float32:
+        return np.float32, _LANE_BITS_32, 4
+    return float, _LANE_BITS_64, 8
 
 
 def transform_rows(
@@ -641,7 +445,7 @@ def transform_rows(
     if out.dtype is torch.float32:
         kernel, lane_bits, item = _transform_rows_32, _LANE_BITS_32, 4
     else:
-        kernel, lane_bits, item = _transform_rows_64, _LANE_BITS_64, 8
+        kernel, lane_bits, item = _transform_rows, _LANE_BITS_64, 8
     given, target = source.data_ptr(), out.data_ptr()
     if rows << size_bits < 2 * _WORTH_A_THREAD:
         kernel(given, stride, dim, factors, target, size_bits, rows, lane_bits, scale)
@@ -667,24 +471,16 @@ def coefficient_rows(blocks: Sequence[Tensor], out: Tensor, *, indices: Tensor, 
     rows, count = indices.shape
     dim = sum(block.shape[1] for block in blocks)
     size_bits = (dim - 1).bit_length()
-    narrow = out.dtype is torch.float32
-    kernel = _coefficient_rows_32 if narrow else _coefficient_rows_64
+    kind, lane_bits, _ = _kind(out.dtype)
+    factors = 0 if signs is None else signs.data_ptr()
     table = torch.tensor([[block.data_ptr(), block.stride(0), block.shape[1]] for block in blocks])
 
     def part(first: int, last: int) -> None:
         scratch = torch.empty(1 << size_bits, dtype=out.dtype)
-        kernel(
-            table.data_ptr(),
-            len(blocks),
-            0 if signs is None else signs.data_ptr(),
-            scratch.data_ptr(),
-            size_bits,
-            first,
-            last,
-            _LANE_BITS_32 if narrow else _LANE_BITS_64,
-            indices.data_ptr(),
-            count,
-            out.data_ptr(),
+        row = scratch.data_ptr()
+        _coefficient_rows(
+            *(table.data_ptr(), len(blocks), factors, row, size_bits, first, last, lane_bits, kind(1)),
+            *(indices.data_ptr(), count, out.data_ptr()),
         )
 
     in_parts(part, rows=rows, size=dim)
@@ -720,34 +516,20 @@ def box_rows(
     """
     size_bits = out.shape[1].bit_length() - 1
     missed = torch.empty(len(out), dtype=torch.int8)
-    if out.dtype is torch.float32:
-        kernel, lane_bits, item = _box_rows_32, _LANE_BITS_32, 4
-    else:
-        kernel, lane_bits, item = _box_rows_64, _LANE_BITS_64, 8
+    kind, lane_bits, item = _kind(out.dtype)
+    (dim, stride), size = (source.shape[1], source.stride(0)), out.shape[1]
+    numbers = tuple(map(kind, (size**-0.5, share, inner, enough)))
 
     def part(first: int, last: int) -> None:
-        rest = torch.empty(out.shape[1], dtype=out.dtype)
-        kernel(
-            source.data_ptr() + first * source.stride(0) * item,
-            source.stride(0),
-            norms.data_ptr() + first * item,
-            positions.data_ptr(),
-            signs.data_ptr(),
-            source.shape[1],
-            out.data_ptr() + first * out.shape[1] * item,
-            rest.data_ptr(),
-            size_bits,
-            last - first,
-            lane_bits,
-            out.shape[1] ** -0.5,
-            share,
-            inner,
-            enough,
-            steps,
-            missed.data_ptr() + first,
+        rest = torch.empty(size, dtype=out.dtype)
+        given, lengths = source.data_ptr() + first * stride * item, norms.data_ptr() + first * item
+        wanted, flags = out.data_ptr() + first * size * item, missed.data_ptr() + first
+        _box_rows(
+            *(given, stride, lengths, positions.data_ptr(), signs.data_ptr(), dim, wanted, rest.data_ptr()),
+            *(size_bits, last - first, lane_bits, numbers, steps, flags),
         )
 
-    in_parts(part, rows=len(out), size=2 * steps * out.shape[1])
+    in_parts(part, rows=len(out), size=2 * steps * size)
     return missed
 
 
