@@ -195,7 +195,7 @@ def main() -> None:
         title=f"{task.name}, {options.randomizer}",
         steps=steps,
         accuracies=accuracies,
-        shuffle_round=optimizer.shuffle_round,
+        shuffle_round=optimizer.round,
         delta=options.delta,
     )
     print(f"figure: {options.figure}")
@@ -273,7 +273,7 @@ def noise_of(optimizer) -> tuple[str, float]:
 def report(
     task: Task, options: argparse.Namespace, engine: PrivacyEngine, optimizer, *, accuracy: float
 ) -> None:
-    shuffle_round, mechanism = optimizer.shuffle_round, optimizer.mechanism
+    shuffle_round, mechanism = optimizer.round, optimizer.mechanism
     interval = engine.get_epsilon_interval(options.delta)
     published = "does not apply"
     local = isinstance(mechanism, LocalRandomizer)

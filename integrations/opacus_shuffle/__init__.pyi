@@ -4,14 +4,14 @@ from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPA
 from .accountants import register_accountants as register_accountants
 from .clipping import AdaptiveGradientClipping as AdaptiveGradientClipping
 from .deliveries import Delivery as Delivery
+from .distributed import DistributedShuffleDPOptimizer as DistributedShuffleDPOptimizer
 from .engine import PrivacyEngine as PrivacyEngine
 from .errors import BatchMismatch as BatchMismatch
 from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
 from .errors import ShufflePrivacyError as ShufflePrivacyError
+from .hooks import AccountingHook as AccountingHook
 from .loaders import CohortLoader as CohortLoader
 from .loaders import announce_physical_batches as announce_physical_batches
-from .optimizer import AccountingHook as AccountingHook
-from .optimizer import DistributedShuffleDPOptimizer as DistributedShuffleDPOptimizer
 from .optimizer import ShuffleDPOptimizer as ShuffleDPOptimizer
 from .samplers import CohortSampler as CohortSampler
 from .samplers import EpochSampler as EpochSampler

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, NoReturn
 from opacus.accountants import IAccountant, create_accountant, register_accountant
 
 from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError
-from opacus_shuffle.optimizer import AccountingHook, ShuffleMixin
+from opacus_shuffle.hooks import AccountingHook
+from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
     EpsilonInterval,
@@ -51,7 +52,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
     @property
     def history(self) -> list[tuple[tuple[Any, ...], int]]:
         """Pairs (the round's ``state()``, number of steps), plain tuples; a copy."""
-        return [(shuffle_round.state(), num_steps) for shuffle_round, num_steps in self._core.history]
+        return [(recorded.state(), num_steps) for recorded, num_steps in self._core.history]
 
     @history.setter
     def history(self, value: object) -> NoReturn:
@@ -64,21 +65,21 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         )
 
     @property
-    def books(self) -> object:
-        """The history as an object of its own: another one after ``load_state_dict``."""
+    def recorded_in(self) -> object:
+        """The object that holds the history: another one after ``load_state_dict``."""
         return self._core
 
-    def record(self, shuffle_round: Round, num_steps: int = 1) -> None:
+    def record(self, new_round: Round, num_steps: int = 1) -> None:
         """Record rounds that are about to be released.
 
         Args:
-            shuffle_round: what one round reveals.
+            new_round: what one round reveals.
             num_steps: how many such rounds, at least 1.
 
         Raises:
             ValueError: if ``num_steps`` is not a positive integer.
         """
-        self._core.step(shuffle_round, num_steps=num_steps)
+        self._core.step(new_round, num_steps=num_steps)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> NoReturn:
         """Refuse: Opacus's two numbers do not determine a shuffled round's cost. See :meth:`record`.
@@ -105,14 +106,14 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         return self._core.epsilon(delta)
 
     def would_exceed(
-        self, shuffle_round: Round, *, num_steps: int = 1, target_epsilon: float, target_delta: float
+        self, new_round: Round, *, num_steps: int = 1, target_epsilon: float, target_delta: float
     ) -> bool:
         """Whether ``num_steps`` more such rounds would bring ε at δ above the target."""
         return self._core.would_exceed(
-            shuffle_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
+            new_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
         )
 
-    def spent_with(self, shuffle_round: Round, *, num_steps: int, target_delta: float) -> float:
+    def spent_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
         """Certified ε at δ of the history and ``num_steps`` more rounds; infinite if there is none.
 
         What :meth:`would_exceed` compares with its target.
@@ -120,15 +121,15 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         probe = ShuffleAccountant(method=self.method)
         for recorded, steps in self._core.history:
             probe.step(recorded, num_steps=steps)
-        probe.step(shuffle_round, num_steps=num_steps)
+        probe.step(new_round, num_steps=num_steps)
         return probe.spent(target_delta)
 
-    def rounds_left(self, shuffle_round: Round, *, target_delta: float) -> tuple[float, float]:
+    def rounds_left(self, new_round: Round, *, target_delta: float) -> tuple[float, float]:
         """How many more such rounds may have an amplified ε at δ, and any ε, beside what is recorded.
 
         Infinite for reports without a δ0 of their own; see ``ShuffleAccountant.rounds_left``.
         """
-        return self._core.rounds_left(shuffle_round, delta=target_delta)
+        return self._core.rounds_left(new_round, delta=target_delta)
 
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
@@ -282,9 +283,9 @@ class _Budget:
         if not 0 < self.target_delta < 1:
             raise ShufflePrivacyError(f"target_delta must be in (0, 1), got {self.target_delta!r}")
 
-    def check(self, accountant: SubsampledShuffleAccountant, shuffle_round: Round) -> None:
+    def check(self, accountant: SubsampledShuffleAccountant, new_round: Round) -> None:
         if accountant.would_exceed(
-            shuffle_round, target_epsilon=self.target_epsilon, target_delta=self.target_delta
+            new_round, target_epsilon=self.target_epsilon, target_delta=self.target_delta
         ):
             raise PrivacyBudgetExceeded(
                 f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
@@ -312,9 +313,9 @@ class _RecordRound(AccountingHook):
     budget: _Budget | None
 
     @property
-    def books(self) -> object:
+    def recorded_in(self) -> object:
         """The accountant's present history, which ``load_state_dict`` replaces."""
-        return self.accountant.books
+        return self.accountant.recorded_in
 
     def __call__(self, optimizer: ShuffleMixin) -> None:
         if not isinstance(optimizer, ShuffleMixin):
@@ -327,7 +328,7 @@ class _RecordRound(AccountingHook):
                 "gradients of several batches were accumulated in one step: call step() and zero_grad() "
                 "after every batch, or use BatchMemoryManager"
             )
-        shuffle_round = optimizer.shuffle_round
+        new_round = optimizer.round
         # Not the round's own rate: with dishonest clients a round is charged as a draw from fewer people.
         if not math.isclose(self.sample_rate, optimizer.sample_rate, rel_tol=1e-12):
             raise ShufflePrivacyError(
@@ -335,8 +336,8 @@ class _RecordRound(AccountingHook):
                 f"{optimizer.sample_rate!r}. Pass sample_rate=k / n, not 1 / len(data_loader)"
             )
         if self.budget is not None:
-            self.budget.check(self.accountant, shuffle_round)
-        self.accountant.record(shuffle_round)
+            self.budget.check(self.accountant, new_round)
+        self.accountant.record(new_round)
 
 
 def register_accountants() -> None:

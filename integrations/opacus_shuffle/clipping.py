@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -236,3 +236,45 @@ def clipping_of(clipping: object, **adaptive: float | None) -> str | AdaptiveGra
     if clipping == "ghost":
         why = ". 'ghost' never has a sample's whole gradient, which the randomizer needs"
     raise ShufflePrivacyError(f"clipping must be 'flat', 'per_layer' or 'adaptive', got {clipping!r}{why}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClippedBall:
+    """The ball in which all clipped gradients of a round lie, and how it comes about.
+
+    Attributes:
+        radius: its radius.
+        adaptive: how the radius moves; None if it stays.
+        limits: radii of the parameters' own balls; None if gradients are clipped as a whole.
+    """
+
+    radius: float
+    adaptive: AdaptiveGradientClipping | None = None
+    limits: LayerLimits | None = None
+
+    @classmethod
+    def of(
+        cls,
+        clipping: str | AdaptiveGradientClipping,
+        max_grad_norm: object,
+        *,
+        parameters: int,
+        norm: Callable[[], Norm],
+    ) -> ClippedBall:
+        """From what the user passed as ``clipping`` and ``max_grad_norm``.
+
+        Args:
+            clipping: as :func:`clipping_of` returns it.
+            max_grad_norm: a number, or with ``"per_layer"`` a list of them.
+            parameters: how many trainable parameters there are.
+            norm: gives the norm of the ball; asked for only where it matters.
+
+        Raises:
+            ShufflePrivacyError: if the two do not go together, or a radius is out of range.
+        """
+        if clipping == "per_layer":
+            limits = LayerLimits.of(max_grad_norm, parameters=parameters, norm=norm())
+            return cls(radius=limits.radius, limits=limits)
+        radius = positive("max_grad_norm", max_grad_norm)
+        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveGradientClipping) else None
+        return cls(radius=radius, adaptive=adaptive)

@@ -12,7 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 _rounds = itertools.count()
 _iterations = itertools.count()
-_FEW = 64
+_FEW = 64  # references that are kept before expired ones are looked for
+_EARLIER = "_of_an_earlier_batch"
 
 
 def new_iteration() -> int:
@@ -128,3 +129,35 @@ def _storages(batch: object) -> Iterator[StorageWeakRef]:
     elif isinstance(batch, (list, tuple)):
         for value in batch:
             yield from _storages(value)
+
+
+def forget_forward_passes(module: nn.Module) -> None:
+    """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
+
+    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
+    and no later batch would get per-sample gradients.
+    """
+    waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
+    if not waiting:
+        return
+    for part in module.modules():
+        kept = getattr(part, "activations", None)
+        if isinstance(kept, list):
+            kept.clear()
+        if hasattr(part, "max_batch_len"):
+            del part.max_batch_len
+    for p in waiting:
+        p._forward_counter = 0  # type: ignore[attr-defined]
+        if hasattr(p, "_current_grad_sample"):
+            del p._current_grad_sample
+
+
+def mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
+    """Mark per-sample gradients as those of a batch before the present one."""
+    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
+        setattr(gradients, _EARLIER, True)
+
+
+def is_earlier(grad_sample: Tensor | list[Tensor] | None) -> bool:
+    """Whether per-sample gradients were marked by :func:`mark_as_earlier`."""
+    return hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, _EARLIER)

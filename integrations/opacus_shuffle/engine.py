@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import IO, Any, BinaryIO, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import IO, Any, BinaryIO, Literal, Self
 
 import opacus
 import torch
@@ -23,11 +21,17 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
-from opacus_shuffle.clipping import AdaptiveGradientClipping, LayerLimits, clipping_of, positive
-from opacus_shuffle.distributed import common_randomness, require_distinct_streams
-from opacus_shuffle.errors import ShufflePrivacyError, checked
+from opacus_shuffle.calibration import Run, refuse_spent_delta
+from opacus_shuffle.clipping import AdaptiveGradientClipping, ClippedBall, clipping_of, positive
+from opacus_shuffle.distributed import (
+    DistributedShuffleDPOptimizer,
+    common_randomness,
+    require_distinct_streams,
+)
+from opacus_shuffle.errors import ShufflePrivacyError, checked, warn_caller
 from opacus_shuffle.loaders import population_and_cohort, with_sampler
-from opacus_shuffle.optimizer import DistributedShuffleDPOptimizer, ShuffleDPOptimizer, ShuffleMixin
+from opacus_shuffle.optimizer import ShuffleDPOptimizer, ShuffleMixin
+from opacus_shuffle.randomizers import DEFAULT_RANDOMIZER, Randomizer, SumBuilder
 from opacus_shuffle.samplers import (
     CohortSampler,
     EpochSampler,
@@ -35,30 +39,9 @@ from opacus_shuffle.samplers import (
     PoissonSampler,
     rounds_in,
 )
-from opacus_shuffle.summation import (
-    DEFAULT_RANDOMIZER,
-    RandomizerFactory,
-    SumFactory,
-    SumSetting,
-    build_randomizer,
-    is_sum,
-    norm_of,
-    randomizer_factory,
-    sum_factory,
-)
 from opacus_shuffle.training_plan import TrainingPlan
-from shuffle_plugins.accounting import (
-    LARGEST_SEARCHED_LOCAL_EPSILON,
-    LEAST_SEARCHED_LOCAL_EPSILON,
-    EpsilonInterval,
-    Sampling,
-    ShuffleRound,
-    calibrate_local_epsilon,
-)
-from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting import EpsilonInterval, Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _logger = logging.getLogger(__name__)
@@ -76,24 +59,83 @@ _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
 _OPACUS_KEYWORDS = {
     "noise_multiplier": "the noise that meets the target is found",
 }
-_BISECTIONS = 30
-_WELL_USED = 0.97  # share of a target beyond which nobody need be told of the rest
-_LEAST_NOISE, _MOST_NOISE, _NOISE_PRECISION = 0.25, 2.0**14, 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
-    """A training run whose noise is to be found."""
+class _Settings:
+    """What both ways to make an optimizer private have in common, checked; see ``make_private``."""
 
-    dim: int
-    radius: float
-    population: int
-    cohort: int
+    module: nn.Module
+    optimizer: Optimizer
+    data_loader: DataLoader[Any]
+    max_grad_norm: float | Sequence[float]
+    randomizer: Randomizer
     sampling: Sampling
-    num_steps: int  # as the accountant counts them: an epoch is one
-    target_epsilon: float
-    target_delta: float
-    adaptive: AdaptiveGradientClipping | None = None
+    clipping: str | AdaptiveGradientClipping
+    batch_first: bool
+    loss_reduction: str
+    grad_sample_mode: GradSampleMode
+    wrap_model: bool
+    randomness: Randomness | None
+
+    @classmethod
+    def of(cls, method: str, arguments: Mapping[str, Any]) -> Self:
+        """From all arguments of a method.
+
+        Raises:
+            TypeError: for a keyword argument that the method does not have.
+            ShufflePrivacyError: if one is refused, or two contradict each other.
+        """
+        for name in arguments["unknown"]:
+            hint = _OPACUS_KEYWORDS.get(name)
+            raise TypeError(
+                f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else "")
+            )
+        _refuse_other_meanings(
+            noise_generator=arguments["noise_generator"], rand_on_empty=arguments["rand_on_empty"]
+        )
+        clipping = clipping_of(
+            arguments["clipping"],
+            **{field.name: arguments[field.name] for field in fields(AdaptiveGradientClipping)},
+        )
+        sampling = _chosen_sampling(arguments["sampling"], poisson_sampling=arguments["poisson_sampling"])
+        given = {field.name: arguments[field.name] for field in fields(cls)}
+        return cls(**{**given, "clipping": clipping, "sampling": sampling})
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the model is trained over several processes."""
+        return isinstance(
+            self.module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
+        )
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the optimizer trains."""
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    def population_and_cohort(self, *, secure_mode: bool) -> tuple[int, int]:
+        """n and k, after checks of the objects.
+
+        Raises:
+            ShufflePrivacyError: if gradients of single samples of the whole model cannot be had, or the
+                loader's batches cannot be drawn anew.
+        """
+        if self.grad_sample_mode not in _GRAD_SAMPLE_MODES:
+            raise ShufflePrivacyError(
+                f"grad_sample_mode {self.grad_sample_mode!r} does not give every sample's whole gradient, "
+                f"which the randomizer needs: use one of {_GRAD_SAMPLE_MODES}, and BatchMemoryManager to "
+                "save memory"
+            )
+        if isinstance(self.module, (FSDPModule, FullyShardedDataParallel)):
+            raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
+        secure(self.randomness)
+        if secure_mode and isinstance(self.randomness, SeededRandomness):
+            raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
+        own = set(self.module.parameters())
+        if any(p not in own for group in self.optimizer.param_groups for p in group["params"]):
+            raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
+        return population_and_cohort(self.data_loader)
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
@@ -125,7 +167,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """
         self._in_use = False
         self._optimizer: ShuffleMixin | None = None
-        self._num_steps: int | None = None  # of the next run, from make_private_with_epsilon
         self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
@@ -180,7 +221,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
-        randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
+        randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
         clipping: str | AdaptiveGradientClipping = "flat",
@@ -270,61 +311,57 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ShufflePrivacyError: if the configuration is one whose ε would be wrong.
             ValueError: for numbers outside their range.
         """
-        num_steps, self._num_steps = self._num_steps, None
-        _refuse_keywords("make_private", unknown)
-        _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
-        sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
-        clipping = clipping_of(
-            clipping,
-            target_unclipped_quantile=target_unclipped_quantile,
-            clipbound_learning_rate=clipbound_learning_rate,
-            min_clipbound=min_clipbound,
-            max_clipbound=max_clipbound,
-            unclipped_num_std=unclipped_num_std,
+        settings = _Settings.of("make_private", locals())
+        return self._make_private(
+            settings,
+            local_epsilon=local_epsilon,
+            noise_multiplier=noise_multiplier,
+            num_steps=None,
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
         )
-        accountant = self._require_accountant()
-        population, cohort = self._check(
-            module=module,
-            optimizer=optimizer,
-            data_loader=data_loader,
-            grad_sample_mode=grad_sample_mode,
-            randomness=randomness,
-        )
-        distributed = isinstance(
-            module, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)
-        )
-        coins = secure(randomness)
-        draws = common_randomness(coins) if distributed else coins
-        if distributed:
-            require_distinct_streams(coins)
 
+    def _make_private(
+        self,
+        settings: _Settings,
+        *,
+        local_epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        num_steps: int | None,
+        target_epsilon: float | None,
+        target_delta: float | None,
+    ) -> PrivateObjects:
+        accountant = self._require_accountant()
+        population, cohort = settings.population_and_cohort(secure_mode=self.secure_mode)
+        distributed, optimizer = settings.distributed, settings.optimizer
+        draws = coins = secure(settings.randomness)
+        if distributed:
+            draws = common_randomness(coins)
+            require_distinct_streams(coins)
         optimizer_class = DistributedShuffleDPOptimizer if distributed else ShuffleDPOptimizer
         private_optimizer = optimizer_class(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            randomizer=randomizer,
+            randomizer=settings.randomizer,
             local_epsilon=local_epsilon,
             noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            clipping=clipping,
+            max_grad_norm=settings.max_grad_norm,
+            clipping=settings.clipping,
             population=population,
             cohort=cohort,
-            sampling=sampling,
-            loss_reduction=loss_reduction,
+            sampling=settings.sampling,
+            loss_reduction=settings.loss_reduction,
             randomness=coins,
         )
         if target_epsilon is not None and target_delta is not None:
-            _refuse_spent_delta(
-                private_optimizer.shuffle_round,
-                accountant=accountant,
-                num_steps=1,
-                target_delta=target_delta,
+            refuse_spent_delta(
+                private_optimizer.round, accountant=accountant, num_steps=1, target_delta=target_delta
             )
         private_optimizer.attach_step_hook(
             accountant.get_optimizer_hook_fn(
                 sample_rate=cohort / population, target_epsilon=target_epsilon, target_delta=target_delta
             )
         )
-        sampler = _SAMPLERS[Sampling(sampling)](
+        sampler = _SAMPLERS[settings.sampling](
             population=population,
             cohort=cohort,
             randomness=draws,
@@ -332,17 +369,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             world_size=torch.distributed.get_world_size() if distributed else 1,
         )
         sampler.attach(private_optimizer)
-        private_loader = with_sampler(data_loader, sampler, batch_first=batch_first)
+        private_loader = with_sampler(settings.data_loader, sampler, batch_first=settings.batch_first)
         private_module = self._prepare_model(
-            module,
-            batch_first=batch_first,
-            loss_reduction=loss_reduction,
-            grad_sample_mode=grad_sample_mode,
-            wrap_model=wrap_model,
+            settings.module,
+            batch_first=settings.batch_first,
+            loss_reduction=settings.loss_reduction,
+            grad_sample_mode=settings.grad_sample_mode,
+            wrap_model=settings.wrap_model,
         )
         private_module.forbid_grad_accumulation()
-        private_optimizer.watch(module)
-        self._remember(data_loader)
+        private_optimizer.watch(settings.module)
+        self._remember(settings.data_loader)
         self._in_use = True
         self._optimizer = private_optimizer
         self._training_plan = TrainingPlan.of(
@@ -368,7 +405,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         max_grad_norm: float | Sequence[float],
         epochs: int | None = None,
         num_steps: int | None = None,
-        randomizer: str | RandomizerFactory | SumFactory = DEFAULT_RANDOMIZER,
+        randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
         clipping: str | AdaptiveGradientClipping = "flat",
@@ -429,79 +466,46 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             ShufflePrivacyError: as :meth:`make_private`; also if the history has spent the budget.
             ValueError: if no ε0 meets the target.
         """
-        _refuse_keywords("make_private_with_epsilon", unknown)
-        _refuse_other_meanings(noise_generator=noise_generator, rand_on_empty=rand_on_empty)
-        sampling = _chosen_sampling(sampling, poisson_sampling=poisson_sampling)
-        clipping = clipping_of(
-            clipping,
-            target_unclipped_quantile=target_unclipped_quantile,
-            clipbound_learning_rate=clipbound_learning_rate,
-            min_clipbound=min_clipbound,
-            max_clipbound=max_clipbound,
-            unclipped_num_std=unclipped_num_std,
-        )
-        population, cohort = self._check(
-            module=module,
-            optimizer=optimizer,
-            data_loader=data_loader,
-            grad_sample_mode=grad_sample_mode,
-            randomness=randomness,
-        )
+        settings = _Settings.of("make_private_with_epsilon", locals())
+        population, cohort = settings.population_and_cohort(secure_mode=self.secure_mode)
         if (epochs is None) == (num_steps is None):
             raise ShufflePrivacyError("give exactly one of epochs and num_steps")
-        steps = (
-            checked(checks.whole, "num_steps", num_steps)
-            if epochs is None
-            else checked(checks.whole, "epochs", epochs) * (population // cohort)
-        )
+        if epochs is None:
+            steps = checked(checks.whole, "num_steps", num_steps)
+        else:
+            steps = checked(checks.whole, "epochs", epochs) * (population // cohort)
         target_epsilon = positive("target_epsilon", target_epsilon)
         target_delta = positive("target_delta", target_delta)
-        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        dim = sum(p.numel() for p in trained)
-        if clipping == "per_layer":
-            norm = norm_of(randomizer, dim=dim)
-            radius = LayerLimits.of(max_grad_norm, parameters=len(trained), norm=norm).radius
-        else:
-            radius = positive("max_grad_norm", max_grad_norm)
-        run = _Run(
+        builder = SumBuilder.of(randomizer)
+        dim = sum(p.numel() for p in settings.trained)
+        ball = ClippedBall.of(
+            settings.clipping,
+            max_grad_norm,
+            parameters=len(settings.trained),
+            norm=lambda: builder.norm(dim=dim),
+        )
+        privacy = Run(
+            builder=builder,
+            accountant=self._require_accountant(),
             dim=dim,
-            radius=radius,
+            radius=ball.radius,
+            adaptive=ball.adaptive,
             population=population,
             cohort=cohort,
-            sampling=Sampling(sampling),
-            num_steps=rounds_in(steps, population=population, cohort=cohort, sampling=Sampling(sampling)),
+            sampling=settings.sampling,
+            num_rounds=rounds_in(steps, population=population, cohort=cohort, sampling=settings.sampling),
             target_epsilon=target_epsilon,
             target_delta=target_delta,
-            adaptive=clipping if isinstance(clipping, AdaptiveGradientClipping) else None,
-        )
-        local_epsilon = noise_multiplier = None
-        if is_sum(randomizer):
-            noise_multiplier = self._least_noise(sum_factory(randomizer), run)  # type: ignore[arg-type]
-        else:
-            local_epsilon = self._largest_epsilon(randomizer_factory(randomizer), run)  # type: ignore[arg-type]
+        ).privacy()
         _logger.info(
             "%s=%.6g for epsilon=%g at delta=%g (replace-one), n=%d, k=%d, %d steps",
-            "noise_multiplier" if local_epsilon is None else "local_epsilon",
-            noise_multiplier if local_epsilon is None else local_epsilon,
-            target_epsilon, target_delta, population, cohort, steps,
+            builder.privacy_parameter, privacy, target_epsilon, target_delta, population, cohort, steps,
         )  # fmt: skip
-        self._num_steps = steps
-        return self.make_private(
-            module=module,
-            optimizer=optimizer,
-            data_loader=data_loader,
-            local_epsilon=local_epsilon,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            clipping=clipping,
-            randomizer=randomizer,
-            sampling=sampling,
-            criterion=criterion,
-            batch_first=batch_first,
-            loss_reduction=loss_reduction,
-            grad_sample_mode=grad_sample_mode,
-            wrap_model=wrap_model,
-            randomness=randomness,
+        return self._make_private(
+            settings,
+            local_epsilon=None if builder.takes_noise_multiplier else privacy,
+            noise_multiplier=privacy if builder.takes_noise_multiplier else None,
+            num_steps=steps,
             target_epsilon=target_epsilon,
             target_delta=target_delta,
         )
@@ -567,250 +571,25 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     def _warn_of_changes(self, state: dict[str, Any]) -> None:
         changes = self._require_accountant().changes(
-            state, next_round=None if self._optimizer is None else self._optimizer.shuffle_round
+            state, next_round=None if self._optimizer is None else self._optimizer.round
         )
         if changes:
-            warnings.warn(
+            warn_caller(
                 f"this run does not go on as the checkpoint's did: {'; and '.join(changes)}. ε counts both "
                 "rightly. To resume, call what made the first engine private with the same arguments (epochs "
-                "or num_steps of the whole run), in a new engine, and load then",
-                stacklevel=3,
+                "or num_steps of the whole run), in a new engine, and load then"
             )
-
-    def _check(
-        self,
-        *,
-        module: nn.Module,
-        optimizer: Optimizer,
-        data_loader: DataLoader[Any],
-        grad_sample_mode: str,
-        randomness: Randomness | None,
-    ) -> tuple[int, int]:
-        if grad_sample_mode not in _GRAD_SAMPLE_MODES:
-            raise ShufflePrivacyError(
-                f"grad_sample_mode {grad_sample_mode!r} does not give every sample's whole gradient, which "
-                f"the randomizer needs: use one of {_GRAD_SAMPLE_MODES}, and BatchMemoryManager to save "
-                "memory"
-            )
-        if isinstance(module, (FSDPModule, FullyShardedDataParallel)):
-            raise ShufflePrivacyError("sharded modules (FSDP) split a sample's gradient: use DDP")
-        secure(randomness)
-        if self.secure_mode and isinstance(randomness, SeededRandomness):
-            raise ShufflePrivacyError("secure_mode forbids SeededRandomness: leave randomness out")
-        _require_own_parameters(module, optimizer)
-        return population_and_cohort(data_loader)
 
     def _remember(self, data_loader: DataLoader[Any]) -> None:
         if self.dataset is not None and self.dataset is not data_loader.dataset:
-            warnings.warn(
+            warn_caller(
                 "this engine has accounted for another data set before: its ε composes both, as if every "
-                "person were in each. Use one engine per data set unless they are the same people",
-                stacklevel=3,
+                "person were in each. Use one engine per data set unless they are the same people"
             )
         self.dataset = data_loader.dataset
 
-    def _exceeds(self, new_round: Round, run: _Run) -> bool:
-        return self._require_accountant().would_exceed(
-            new_round,
-            num_steps=run.num_steps,
-            target_epsilon=run.target_epsilon,
-            target_delta=run.target_delta,
-        )
 
-    def _warn_of_history(self, run: _Run) -> None:
-        accountant = self._require_accountant()
-        if len(accountant):
-            spent = accountant.get_epsilon(run.target_delta)
-            warnings.warn(
-                f"{len(accountant)} rounds are recorded already, with ε={spent:.4g} at "
-                f"δ={run.target_delta}: the new rounds get what is left of ε={run.target_epsilon}",
-                stacklevel=4,
-            )
-
-    def _least_noise(self, factory: SumFactory, run: _Run) -> float:
-        """Least noise multiplier of a sum, to a part in a thousand, that fits beside the present history."""
-        checks.target_epsilon(run.target_epsilon)
-        checks.delta(run.target_delta)
-        accountant = self._require_accountant()
-        # Its round is the same whatever the noise of the bits; make_private checks that one.
-        adaptive = None if run.adaptive is None else replace(run.adaptive, unclipped_num_std=None)
-
-        @functools.cache
-        def round_at(noise: float) -> Round:
-            chosen = SumSetting(factory=factory, noise_multiplier=noise, radius=run.radius, adaptive=adaptive)
-            return chosen.build(
-                dim=run.dim, population=run.population, cohort=run.cohort, sampling=run.sampling
-            ).round
-
-        def spent(inverse_noise: float) -> float:
-            new_round = round_at(1 / inverse_noise)
-            try:
-                return accountant.spent_with(
-                    new_round, num_steps=run.num_steps, target_delta=run.target_delta
-                )
-            except ArithmeticError:  # hardly any noise
-                return math.inf
-
-        self._warn_of_history(run)
-        before = accountant.get_epsilon(run.target_delta) if len(accountant) else 0.0
-        found = None
-        if before < run.target_epsilon:
-            # Where the search begins: all sums told as one Gaussian sum of everybody, scaled by γ√T.
-            ratio = noise_ratio(
-                local_epsilon=min(max(run.target_epsilon - before, 1e-9), 500.0),
-                local_delta=min(max(run.target_delta, 1e-30), 0.1),
-            )
-            rate = run.cohort / run.population
-            guess = 1 / (2 * ratio * rate * math.sqrt(run.num_steps))
-            found = largest_within(
-                spent,
-                target=run.target_epsilon,
-                start=guess,
-                lowest=1 / _MOST_NOISE,
-                highest=1 / _LEAST_NOISE,
-                precision=_NOISE_PRECISION,
-            )
-        if found is None or self._exceeds(round_at(1 / found), run):
-            raise ShufflePrivacyError(
-                f"no noise keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: raise the "
-                "target, or take fewer steps"
-            )
-        _warn_of_rest(spent(found), run, limit=f"noise_multiplier={1 / found:.3g}, the least that is tried")
-        return 1 / found
-
-    def _largest_epsilon(self, factory: RandomizerFactory, run: _Run) -> float:
-        """Largest ε0 that fits the budget beside the present history."""
-        accountant = self._require_accountant()
-
-        def round_at(local_epsilon: float) -> ShuffleRound:
-            mechanism = build_randomizer(factory, local_epsilon=local_epsilon, dim=run.dim, radius=run.radius)
-            if run.adaptive is not None:  # pairs of reports have no blanket of their own
-                return ShuffleRound(
-                    local_epsilon=local_epsilon,
-                    local_delta=mechanism.local_delta,
-                    population=run.population,
-                    cohort=run.cohort,
-                    sampling=run.sampling,
-                )
-            return mechanism.round(population=run.population, cohort=run.cohort, sampling=run.sampling)
-
-        def exceeds(local_epsilon: float) -> bool:
-            return self._exceeds(round_at(local_epsilon), run)
-
-        if build_randomizer(factory, local_epsilon=1.0, dim=run.dim, radius=run.radius).local_delta > 0:
-            return self._largest_epsilon_beside_delta(round_at, run)
-        alone = calibrate_local_epsilon(
-            target_epsilon=run.target_epsilon,
-            delta=run.target_delta,
-            population=run.population,
-            cohort=run.cohort,
-            num_steps=run.num_steps,
-            sampling=run.sampling,
-            mechanism=round_at(1.0).mechanism,
-            blanket_factory=None
-            if run.adaptive is not None
-            else lambda local_epsilon: round_at(local_epsilon).effective_blanket(),
-            method=accountant.method,
-        )
-        if not len(accountant):
-            self._warn_of_cap(round_at(float(alone)), run)
-            return float(alone)
-        self._warn_of_history(run)
-        low, high = LEAST_SEARCHED_LOCAL_EPSILON, float(alone)
-        if exceeds(low):
-            raise ShufflePrivacyError(
-                f"the recorded rounds leave no room in ε={run.target_epsilon} at δ={run.target_delta}: raise "
-                "the target, or take fewer steps"
-            )
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if exceeds(middle) else (middle, high)
-        self._warn_of_cap(round_at(low), run)
-        return low
-
-    def _largest_epsilon_beside_delta(self, round_at: Callable[[float], ShuffleRound], run: _Run) -> float:
-        """As :meth:`_largest_epsilon`, of reports that have a δ0 as well, which their maker chose."""
-        accountant = self._require_accountant()
-        _refuse_spent_delta(
-            round_at(1.0), accountant=accountant, num_steps=run.num_steps, target_delta=run.target_delta
-        )
-        self._warn_of_history(run)
-
-        def spent(local_epsilon: float) -> float:
-            return accountant.spent_with(
-                round_at(local_epsilon), num_steps=run.num_steps, target_delta=run.target_delta
-            )
-
-        found = largest_within(
-            spent,
-            target=run.target_epsilon,
-            start=1.0,
-            lowest=LEAST_SEARCHED_LOCAL_EPSILON,
-            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
-            precision=_NOISE_PRECISION,
-        )
-        if found is None or self._exceeds(round_at(found), run):
-            raise ShufflePrivacyError(
-                f"no local_epsilon keeps all rounds within ε={run.target_epsilon} at δ={run.target_delta}: "
-                "raise the target, take fewer steps, or use a smaller local_delta"
-            )
-        self._warn_of_cap(round_at(found), run)
-        return found
-
-    def _warn_of_cap(self, new_round: ShuffleRound, run: _Run) -> None:
-        if new_round.local_epsilon < LARGEST_SEARCHED_LOCAL_EPSILON * (1 - 1e-3):
-            return
-        spent = self._require_accountant().spent_with(
-            new_round, num_steps=run.num_steps, target_delta=run.target_delta
-        )
-        _warn_of_rest(
-            spent, run, limit=f"local_epsilon={LARGEST_SEARCHED_LOCAL_EPSILON:g}, the largest that is tried"
-        )
-
-
-def _refuse_spent_delta(
-    new_round: Round, *, accountant: SubsampledShuffleAccountant, num_steps: int, target_delta: float
-) -> None:
-    """Refuse a run whose reports' own δ0 leave it no ε at all.
-
-    Raises:
-        ShufflePrivacyError: if so many rounds have none at this δ.
-    """
-    _, last = accountant.rounds_left(new_round, target_delta=target_delta)
-    if num_steps > last:
-        raise ShufflePrivacyError(
-            "each report has a local_delta of its own, which adds up over the rounds: from round "
-            f"{last + 1:,} on it is more than target_delta={target_delta:g}, and no ε can be certified. Use "
-            "a smaller local_delta, such as randomizer=functools.partial(Gaussian, local_delta=1e-15), fewer "
-            "steps, or a randomizer without one, such as 'privunit'"
-        )
-
-
-def _warn_of_rest(spent: float, run: _Run, *, limit: str) -> None:
-    """Say so if a calibrated run leaves a part of its target unused.
-
-    Args:
-        spent: certified ε at the end of the run.
-        run: what was asked for.
-        limit: what the search stopped at, in words.
-    """
-    if spent < _WELL_USED * run.target_epsilon:
-        warnings.warn(
-            f"target_epsilon={run.target_epsilon:g} is not used up: with {limit}, all "
-            f"{run.num_steps} steps together spend ε={spent:.4g} at δ={run.target_delta:g}. Take more steps "
-            "or a larger batch_size to use more of it, or a smaller target",
-            stacklevel=4,
-        )
-
-
-def _require_own_parameters(module: nn.Module, optimizer: Optimizer) -> None:
-    own = set(module.parameters())
-    held: Iterable[nn.Parameter] = (p for group in optimizer.param_groups for p in group["params"])
-    if any(p not in own for p in held):
-        raise ShufflePrivacyError("the optimizer holds parameters that are not the module's")
-
-
-def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> SamplingName:
+def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> Sampling:
     """The law of the batches, said in our words, in Opacus's, or in both alike.
 
     Raises:
@@ -818,16 +597,15 @@ def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> 
     """
     if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
         raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")
-    said = {None: None, True: "poisson", False: "without-replacement"}[poisson_sampling]
-    if poisson_sampling is not None and sampling is not None and poisson_sampling != (sampling == "poisson"):
+    if None not in (sampling, poisson_sampling) and poisson_sampling != (sampling == "poisson"):
         raise ShufflePrivacyError(
             f"sampling={sampling!r} and poisson_sampling={poisson_sampling} contradict each other: "
             "give one of them"
         )
-    law = sampling or said or "without-replacement"
-    if law not in [s.value for s in _SAMPLERS]:
+    chosen = sampling or ("poisson" if poisson_sampling else "without-replacement")
+    if chosen not in list(_SAMPLERS):
         raise ShufflePrivacyError(f"sampling must be one of {[s.value for s in _SAMPLERS]}, got {sampling!r}")
-    return law  # type: ignore[return-value]
+    return Sampling(chosen)
 
 
 def _refuse_other_meanings(*, noise_generator: object, rand_on_empty: object) -> None:
@@ -845,12 +623,4 @@ def _refuse_other_meanings(*, noise_generator: object, rand_on_empty: object) ->
         raise ShufflePrivacyError(
             "rand_on_empty=True puts an invented record into an empty Poisson batch, and a round's records "
             "must be the data set's: leave it out. An empty round releases noise alone"
-        )
-
-
-def _refuse_keywords(method: str, unknown: dict[str, object]) -> None:
-    for name in unknown:
-        hint = _OPACUS_KEYWORDS.get(name)
-        raise TypeError(
-            f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else "")
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,3 +35,11 @@ def checked(check: Callable[..., T], *arguments: Any, **limits: float) -> T:
         return check(*(a.item() if isinstance(a, np.generic) else a for a in arguments), **limits)
     except ValueError as error:
         raise ShufflePrivacyError(str(error)) from None
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the user's code that called into this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(f"{__package__}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

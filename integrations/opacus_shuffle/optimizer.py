@@ -2,73 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from opacus.accountants import IAccountant
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from opacus_shuffle.clipping import AdaptiveGradientClipping, LayerLimits, clipping_of, positive
-from opacus_shuffle.deliveries import Delivery, StaleInputs
-from opacus_shuffle.errors import BatchMismatch, ShufflePrivacyError, checked
-from opacus_shuffle.samplers import CohortSampler
-from opacus_shuffle.summation import (
-    NO_NOISE_MULTIPLIER,
-    LocalSetting,
-    RandomizerFactory,
-    Setting,
-    SumFactory,
-    SumSetting,
-    norm_of,
-    setting,
+from opacus_shuffle.clipping import AdaptiveGradientClipping, ClippedBall, LayerLimits, clipping_of, positive
+from opacus_shuffle.deliveries import (
+    Delivery,
+    StaleInputs,
+    forget_forward_passes,
+    is_earlier,
+    mark_as_earlier,
 )
+from opacus_shuffle.errors import BatchMismatch, ShufflePrivacyError, checked
+from opacus_shuffle.hooks import AccountingHook, PaidEpoch, refuse_other_accountants
+from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, Randomizer, SumBuilder
+from opacus_shuffle.samplers import CohortSampler
+from opacus_shuffle.summation import SumSetting
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms import LocalRandomizer
-from shuffle_plugins.protocols import BallSum, VectorSum
+from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure
 
-_EARLIER = "_of_an_earlier_batch"
 _CLIP_BOUND = "max_grad_norm"  # under which an adaptive one is saved beside the original optimizer's state
-
-
-_OURS = "subsampled_shuffle_"  # how the names of accountants that know rounds begin
-
-
-class AccountingHook(ABC):
-    """A step hook that records the round about to be released.
-
-    The optimizer releases nothing unless one is attached.
-    """
-
-    @abstractmethod
-    def __call__(self, optimizer: ShuffleMixin) -> None:
-        """Record the round, or raise to refuse it."""
-
-    @property
-    def books(self) -> object:
-        """What it records into at present: another object after a saved history was loaded."""
-        return self
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PaidEpoch:
-    """The iteration that was recorded as one round, what was recorded, and into which books."""
-
-    iteration: int
-    round: Round
-    books: tuple[object, ...] = ()
 
 
 class ShuffleMixin:
@@ -105,7 +68,7 @@ class ShuffleMixin:
         self,
         optimizer: Optimizer,
         *,
-        randomizer: str | RandomizerFactory | SumFactory,
+        randomizer: Randomizer,
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
@@ -120,13 +83,12 @@ class ShuffleMixin:
 
         Args:
             optimizer: the optimizer that takes the randomised average.
-            randomizer: name in the registry, a ``LocalRandomizer`` class, or a factory; or ``"vector-sum"``,
-                ``"multi-message"``, or a ``functools.partial`` of ``VectorSum.with_noise`` or
-                ``BallSum.with_noise``.
+            randomizer: name of a local randomizer or a multi-message sum in the registry, a ``PrivateSum``
+                class, or a factory, such as a ``functools.partial`` of ``VectorSum.with_noise``.
             local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
-            noise_multiplier: of such a sum, the deviation of the Gaussian that it protects as, over
+            noise_multiplier: of a multi-message sum, the deviation of the Gaussian that it protects as, over
                 ``max_grad_norm``, per coordinate of the sum.
-            max_grad_norm: radius of the randomizer's norm ball, in its own norm (``LocalRandomizer.norm``);
+            max_grad_norm: radius of the randomizer's norm ball, in its own norm (``PrivateSum.norm``);
                 with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
             clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
                 where ``max_grad_norm`` is the first radius; an ``AdaptiveGradientClipping`` says how it
@@ -148,10 +110,8 @@ class ShuffleMixin:
                 f"sampling must be 'without-replacement', 'poisson' or 'epoch', got {str(sampling)!r}"
             )
         sampling = Sampling(sampling)
-        population, cohort = (
-            checked(checks.whole, "population", population),
-            checked(checks.whole, "cohort", cohort),
-        )
+        population = checked(checks.whole, "population", population)
+        cohort = checked(checks.whole, "cohort", cohort)
         if isinstance(optimizer, DPOptimizer):
             raise ShufflePrivacyError("the optimizer is private already; pass its original_optimizer")
         self.original_optimizer = optimizer
@@ -173,26 +133,22 @@ class ShuffleMixin:
         self._taken = 0
         self._refused_round: int | None = None
         self._stale_inputs = StaleInputs()
-        self._paid: _PaidEpoch | None = None
-        clipping = clipping_of(clipping)
-        adaptive: AdaptiveGradientClipping | None = None
+        self._paid: PaidEpoch | None = None
         self._next_radius: float | None = None
-        self._limits: LayerLimits | None = None
-        if isinstance(clipping, AdaptiveGradientClipping):
-            adaptive = clipping.starting_at(positive("max_grad_norm", max_grad_norm))
-        if clipping == "per_layer":
-            self._limits = LayerLimits.of(
-                max_grad_norm,
-                parameters=len(self._trained),
-                norm=norm_of(randomizer, dim=self.num_parameters),
-            )
+        ball = ClippedBall.of(
+            clipping_of(clipping),
+            max_grad_norm,
+            parameters=len(self._trained),
+            norm=lambda: SumBuilder.of(randomizer).norm(dim=self.num_parameters),
+        )
+        self._limits = ball.limits
         self._build(
-            setting(
+            SumSetting.of(
                 randomizer,
                 local_epsilon=local_epsilon,
                 noise_multiplier=noise_multiplier,
-                radius=max_grad_norm if self._limits is None else self._limits.radius,  # type: ignore[arg-type]
-                adaptive=adaptive,
+                radius=ball.radius,
+                adaptive=ball.adaptive,
             )
         )
         super().__init__(
@@ -220,13 +176,13 @@ class ShuffleMixin:
 
     # ---- configuration, read afresh at every step -------------------------------------------------------
 
-    def _build(self, chosen: Setting) -> None:
+    def _build(self, chosen: SumSetting) -> None:
         if self._received:
             raise ShufflePrivacyError(
                 "the randomizer cannot change inside a round: its reports must all come from one randomizer. "
                 "Change it after step() has released the round"
             )
-        self._summation = chosen.build(
+        self._sum = chosen.build(
             dim=self.num_parameters,
             population=self._population,
             cohort=self._cohort,
@@ -240,11 +196,9 @@ class ShuffleMixin:
 
         Absent (AttributeError) from a sum of many messages per client.
         """
-        if not isinstance(self._setting, LocalSetting):
-            raise AttributeError(
-                "a sum of many messages per client has no local_epsilon; see noise_multiplier"
-            )
-        return float(self._setting.local_epsilon)
+        if self._setting.builder.takes_noise_multiplier:
+            raise AttributeError(NO_LOCAL_EPSILON)
+        return float(self._setting.privacy)
 
     @local_epsilon.setter
     def local_epsilon(self, value: float) -> None:
@@ -295,9 +249,9 @@ class ShuffleMixin:
             ShufflePrivacyError: for local randomizers, which have none. They are not simply without the
                 attribute, because Opacus's schedulers would then blame the optimizer's type.
         """
-        if not isinstance(self._setting, SumSetting):
+        if not self._setting.builder.takes_noise_multiplier:
             raise ShufflePrivacyError(NO_NOISE_MULTIPLIER)
-        return float(self._setting.noise_multiplier)
+        return float(self._setting.privacy)
 
     @noise_multiplier.setter
     def noise_multiplier(self, value: float | None) -> None:
@@ -313,8 +267,8 @@ class ShuffleMixin:
         randomizers is no Gaussian of that deviation, and must not be accounted as one.
         """
         mechanism = self.mechanism
-        clients = self._cohort if isinstance(mechanism, LocalRandomizer) else 1
-        return math.sqrt(clients * mechanism.worst_variance / mechanism.dim) / self.max_grad_norm
+        reports = 1 if mechanism.must_be_summed else self._cohort
+        return math.sqrt(reports * mechanism.worst_variance / mechanism.dim) / self.max_grad_norm
 
     @property
     def num_parameters(self) -> int:
@@ -327,14 +281,14 @@ class ShuffleMixin:
         return self._cohort / self._population
 
     @property
-    def mechanism(self) -> LocalRandomizer | VectorSum | BallSum:
-        """The randomizer or the protocol now in use."""
-        return self._summation.mechanism
+    def mechanism(self) -> PrivateSum:
+        """What randomises and adds up the gradients at present."""
+        return self._sum.mechanism
 
     @property
-    def shuffle_round(self) -> Round:
+    def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
-        return self._summation.round
+        return self._sum.round
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -345,13 +299,7 @@ class ShuffleMixin:
             ShufflePrivacyError: for the hook of an accountant of Opacus's, which counts Gaussian noise and
                 add/remove neighbours.
         """
-        owner = _accountant_of(fn)
-        if owner is not None:
-            raise ShufflePrivacyError(
-                f"{type(owner).__name__} accounts for Gaussian noise under Poisson sampling, which these "
-                "rounds are not: attach get_optimizer_hook_fn(sample_rate=k / n) of a "
-                "SubsampledShufflePLDAccountant, or use opacus_shuffle.PrivacyEngine"
-            )
+        refuse_other_accountants(fn)
         self._hooks = (*self._hooks, fn)
         self.step_hook = self._run_hooks
 
@@ -366,19 +314,10 @@ class ShuffleMixin:
         """Record a whole epoch before its first release; what follows in the epoch is paid for with it."""
         if self._batch is None:
             raise ShufflePrivacyError("no batch of an epoch was delivered")
-        paid = self._paid
-        if paid is None or paid.iteration != self._batch.iteration:
-            paid = _PaidEpoch(iteration=self._batch.iteration, round=self.shuffle_round)
-        if paid.round != self.shuffle_round:
-            raise ShufflePrivacyError(
-                "the randomizer changed within an epoch, which is accounted for as one round of one "
-                "randomizer. Change it after the last step of an epoch, or begin a new iteration over the "
-                "loader, which is a new epoch"
-            )
-        if not any(books is hook.books for books in paid.books):
-            hook(self)
-            paid = replace(paid, books=(*paid.books, hook.books))
-        self._paid = paid
+        iteration = self._batch.iteration
+        paid = self._paid or PaidEpoch(iteration=iteration, round=self.round)
+        paid = paid.continued(iteration=iteration, present=self.round)
+        self._paid = paid.recorded_by(hook, self)
 
     def watch(self, module: nn.Module) -> None:
         """Look after the whole model: what is trained on earlier batches, and gradients of other parameters.
@@ -427,7 +366,7 @@ class ShuffleMixin:
         parts = [g.reshape(len(g), size).to(dtype) for g, size in zip(grad_samples, sizes, strict=True)]
         rows = Rows(parts if self._limits is None else self._limits.clip(parts))
         self._check_rows(rows.num_rows)
-        share = self._summation.share(rows, randomness=self._randomness)
+        share = self._sum.share(rows, randomness=self._randomness)
         self._total = share if self._total is None else self._total + share
         for p in params:
             _mark_as_processed(p.grad_sample)
@@ -463,7 +402,7 @@ class ShuffleMixin:
                 f"{len(grad_sample)} batches are accumulated in one step, but a round is one draw of the "
                 "sampler: call step() and zero_grad() after every batch, or use BatchMemoryManager"
             )
-        if hasattr(grad_sample[0] if isinstance(grad_sample, list) else grad_sample, _EARLIER):
+        if is_earlier(grad_sample):
             raise ShufflePrivacyError(
                 "the gradients are those of an earlier batch: for each batch call zero_grad(), backward() "
                 "and step() before the next one is delivered"
@@ -497,7 +436,7 @@ class ShuffleMixin:
         params = self.params
         if self._total is None:
             raise ShufflePrivacyError("no gradients were taken in: call backward() before step()")
-        estimate = self._estimate(self._total)
+        estimate = self._estimate(self._total, received=received)
         sizes = [p.numel() for p in params]
         adaptive = self._setting.adaptive
         if adaptive is not None:
@@ -510,10 +449,13 @@ class ShuffleMixin:
             p.summed_grad = part.view(p.shape).to(device=p.device, dtype=p.dtype)
             p.grad = p.summed_grad.clone()
 
-    def _estimate(self, total: Tensor) -> Tensor:
-        """The randomised sum, with what noise the clients share."""
-        common = self._summation.common(randomness=self._randomness)
-        return self._summation.estimate(total if common is None else total + common)
+    def _estimate(self, total: Tensor, *, received: int) -> Tensor:
+        """The released sum over ``received`` gradients, with the noise that clients share."""
+        return self._sum.estimate(self._with_common_noise(total), reports=received)
+
+    def _with_common_noise(self, total: Tensor) -> Tensor:
+        common = self._sum.common_noise(randomness=self._randomness)
+        return total if common is None else total + common
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Take one physical batch in; on a round's last one, check it, record its cost, and set ``p.grad``.
@@ -659,9 +601,9 @@ class ShuffleMixin:
         self._unused = True
         self._stale_inputs.deliver(batch)
         if self._watched is not None:
-            _forget_forward_passes(self._watched)
+            forget_forward_passes(self._watched)
         for p in self._trained:
-            _mark_as_earlier(getattr(p, "grad_sample", None))
+            mark_as_earlier(getattr(p, "grad_sample", None))
 
     def _count_received(self) -> int:
         return self._received
@@ -674,114 +616,8 @@ class ShuffleMixin:
         return 1
 
 
-def _forget_forward_passes(module: nn.Module) -> None:
-    """Drop what Opacus's hooks keep of forward passes that no backward pass followed.
-
-    A loop that skips a batch because of its loss leaves one behind. Opacus would wait for its backward pass,
-    and no later batch would get per-sample gradients.
-    """
-    waiting = [p for p in module.parameters() if getattr(p, "_forward_counter", 0)]
-    if not waiting:
-        return
-    for part in module.modules():
-        kept = getattr(part, "activations", None)
-        if isinstance(kept, list):
-            kept.clear()
-        if hasattr(part, "max_batch_len"):
-            del part.max_batch_len
-    for p in waiting:
-        p._forward_counter = 0  # type: ignore[attr-defined]
-        if hasattr(p, "_current_grad_sample"):
-            del p._current_grad_sample
-
-
-def _accountant_of(hook: Callable[[Any], None]) -> IAccountant | None:
-    """The accountant of Opacus's kind that a step hook feeds with two numbers; None for any other hook."""
-    if isinstance(hook, AccountingHook):
-        return None
-    owners = [getattr(hook, "__self__", None)]
-    with suppress(TypeError, ValueError):  # no function of Python's, or a cell that is empty still
-        owners += inspect.getclosurevars(hook).nonlocals.values()
-    accountants = (owner for owner in owners if isinstance(owner, IAccountant))
-    # A hook may read ours, to log ε: it refuses two numbers by itself.
-    return next((found for found in accountants if not found.mechanism().startswith(_OURS)), None)
-
-
 class ShuffleDPOptimizer(ShuffleMixin, DPOptimizer):  # type: ignore[misc]
     """Opacus's ``DPOptimizer`` with local randomisation and shuffling in place of Gaussian noise.
 
     See :class:`ShuffleMixin`.
     """
-
-
-class DistributedShuffleDPOptimizer(ShuffleMixin, DistributedDPOptimizer):  # type: ignore[misc]
-    """The same over several processes: each randomises its part of one common cohort, the sums are reduced.
-
-    The coins of a vector sum are tossed by process 0, once for the clients of all processes, and whole
-    numbers are reduced: the result has the law of one process's, whatever their number.
-
-    Before a round is recorded the processes agree on its total size and that none of them refuses it; if one
-    does, all raise.
-    """
-
-    _agreed = False
-
-    @staticmethod
-    def _num_processes() -> int:
-        return int(torch.distributed.get_world_size())
-
-    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """As in :class:`ShuffleMixin`; a refusal here makes the other processes refuse too."""
-        self._agreed = False
-        try:
-            return super().pre_step(closure)
-        except Exception:
-            if not self._agreed:
-                self._agree(refused=True)
-            raise
-
-    def _count_received(self) -> int:
-        votes = self._agree(refused=False)
-        if any(vote[1] for vote in votes):
-            raise ShufflePrivacyError("another process refused this round; its own error says why")
-        if len({vote[2] for vote in votes}) > 1:
-            raise ShufflePrivacyError(
-                "the processes disagree on the round: give all of them the whole data set, and the same "
-                "batch size, randomizer, local_epsilon and sampling; iterate over the loader and skip "
-                "batches in all of them alike, and evaluate on a loader of its own"
-            )
-        return sum(vote[0] for vote in votes)
-
-    def _estimate(self, total: Tensor) -> Tensor:
-        if not isinstance(self._setting, SumSetting):
-            return super()._estimate(total)
-        if torch.distributed.get_rank() == 0:
-            common = self._summation.common(randomness=self._randomness)
-            total = total if common is None else total + common
-        total = total.to(self.params[0].device)
-        torch.distributed.all_reduce(total)
-        # Every process has the whole sum; Opacus adds up what the processes have.
-        return self._summation.estimate(total) / self._num_processes()
-
-    def _sum_of_processes(self, number: Tensor) -> float:
-        own = number.detach().reshape(1).to(device=self.params[0].device, dtype=torch.float32)
-        parts = [torch.empty_like(own) for _ in range(self._num_processes())]
-        torch.distributed.all_gather(parts, own)
-        return math.fsum(part.item() for part in parts)  # the same in every process, to the last bit
-
-    def _agree(self, *, refused: bool) -> list[list[int]]:
-        """Each process's (gradients received, refusal, checksum of its round and of the records drawn)."""
-        drawn = None if self._batch is None else self._batch.checksum
-        checksum = zlib.crc32(repr((self.shuffle_round.state(), self.mechanism.radius, drawn)).encode())
-        own = torch.tensor(
-            [self._received, int(refused), checksum], dtype=torch.int64, device=self.params[0].device
-        )
-        votes = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(votes, own)
-        self._agreed = True
-        return [vote.tolist() for vote in votes]
-
-
-def _mark_as_earlier(grad_sample: Tensor | list[Tensor] | None) -> None:
-    for gradients in [grad_sample] if isinstance(grad_sample, Tensor) else grad_sample or []:
-        setattr(gradients, _EARLIER, True)

@@ -17,13 +17,22 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler, SequentialSampler
 
 from opacus_shuffle.deliveries import Delivery, new_iteration
-from opacus_shuffle.distributed import seed_from
 from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
 _LAW = ("population", "cohort", "rank", "world_size")
+
+
+_KEY_WORDS = 5
+WORD_BITS = 62
+
+
+def seed_from(randomness: Randomness) -> int:
+    """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
+    words = randomness.integers(1 << WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
+    return sum(int(word) << (WORD_BITS * i) for i, word in enumerate(words))
 
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:

@@ -6,16 +6,15 @@ import copy
 import functools
 import logging
 import math
-import warnings
 from dataclasses import dataclass, field, replace
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
+from opacus_shuffle.errors import warn_caller
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.samplers import rounds_in
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core.rounding import rounded
-from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _logger = logging.getLogger(__name__)
@@ -76,11 +75,9 @@ class TrainingPlan:
             target_epsilon: ε of the budget, if there is one.
             target_delta: its δ.
         """
-        mechanism, next_round = optimizer.mechanism, optimizer.shuffle_round
-        if isinstance(mechanism, LocalRandomizer):
-            setting = f"local_epsilon={optimizer.local_epsilon:.4g}"
-        else:
-            setting = f"noise_multiplier={optimizer.noise_multiplier:.4g}"
+        mechanism, next_round = optimizer.mechanism, optimizer.round
+        parameter = mechanism.privacy_parameter
+        setting = f"{parameter}={getattr(optimizer, parameter):.4g}"
         return cls(
             randomizer=f"{mechanism.name} with {setting}",
             max_grad_norm=optimizer.max_grad_norm,
@@ -143,7 +140,7 @@ class TrainingPlan:
             _logger.info("%s", self)
         for told in (self.warning(), self.delta_warning()):
             if told is not None:
-                warnings.warn(told, stacklevel=4 if self.whole_run else 3)  # where the user calls the engine
+                warn_caller(told)
 
     def __str__(self) -> str:
         noise = self.expected_noise

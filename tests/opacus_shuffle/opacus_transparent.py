@@ -7,6 +7,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 
@@ -19,8 +20,8 @@ class Transparent(LocalRandomizer):
     batches: ClassVar[list[tuple[int, int]]] = []
 
     @property
-    def bits_per_report(self) -> int:
-        return 32 * self.dim
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout(32, self.dim, floating=True),))
 
     def variance(self, x: Tensor | Rows) -> Tensor:
         return torch.zeros(Rows.of(x).num_rows)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import AdaptiveGradientClipping, PrivacyEngine, ShufflePrivacyError, summation
-from opacus_shuffle.summation import LocalSetting, LongerSummation, PairSummation, SumSetting, setting
+from opacus_shuffle.summation import LongerSum, PairSum, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -85,8 +85,8 @@ def train(module: nn.Module, optimizer: Any, loader: Any, *, steps: int) -> list
     return radii
 
 
-def pair(local_epsilon: float, **adaptive: Any) -> PairSummation:
-    chosen = setting(
+def pair(local_epsilon: float, **adaptive: Any) -> PairSum:
+    chosen = SumSetting.of(
         "binary-rr",
         local_epsilon=local_epsilon,
         noise_multiplier=None,
@@ -94,7 +94,7 @@ def pair(local_epsilon: float, **adaptive: Any) -> PairSummation:
         adaptive=AdaptiveGradientClipping(**adaptive).starting_at(2.0),
     )
     built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    assert isinstance(built, PairSummation)
+    assert isinstance(built, PairSum)
     return built
 
 
@@ -161,15 +161,16 @@ def test_every_step_is_recorded_as_generic_at_the_whole_local_epsilon() -> None:
 # ---- sums --------------------------------------------------------------------------------------------------
 
 
-def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSummation:
-    chosen = SumSetting(
-        factory=VectorSum.with_noise,
+def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum:
+    chosen = SumSetting.of(
+        VectorSum.with_noise,
+        local_epsilon=None,
         noise_multiplier=noise_multiplier,
         radius=radius,
         adaptive=AdaptiveGradientClipping(**adaptive).starting_at(radius),
     )
     built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
-    assert isinstance(built, LongerSummation)
+    assert isinstance(built, LongerSum)
     return built
 
 
@@ -256,13 +257,13 @@ def test_the_radius_never_leaves_its_bounds(norm: float, bound: float, options: 
 
 def test_one_step_moves_the_radius_by_the_released_share(monkeypatch: pytest.MonkeyPatch) -> None:
     released = []
-    original = PairSummation.estimate
+    original = PairSum.estimate
 
-    def spy(self: PairSummation, total: Tensor) -> Tensor:
-        released.append(float(original(self, total)[-1]))
-        return original(self, total)
+    def spy(self: PairSum, total: Tensor, *, reports: int) -> Tensor:
+        released.append(float(original(self, total, reports=reports)[-1]))
+        return original(self, total, reports=reports)
 
-    monkeypatch.setattr(PairSummation, "estimate", spy)
+    monkeypatch.setattr(PairSum, "estimate", spy)
     _, module, optimizer, loader = private(clipbound_learning_rate=0.3, target_unclipped_quantile=0.7)
     radii = train(module, optimizer, loader, steps=4)
     expected = 1.0
@@ -394,6 +395,6 @@ def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any],
 def test_the_optimizer_takes_adaptive_clipping_with_its_numbers() -> None:
     moves = AdaptiveGradientClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
     _, module, optimizer, loader = private(clipping=moves)
-    assert isinstance(optimizer._setting, LocalSetting)
+    assert isinstance(optimizer._setting, SumSetting)
     assert optimizer._setting.adaptive == moves.starting_at(1.0)
     assert len(train(module, optimizer, loader, steps=4)) == 4

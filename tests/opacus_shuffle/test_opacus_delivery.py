@@ -154,7 +154,7 @@ def weights(module: nn.Module) -> torch.Tensor:
 def reported(rounds: int = 1, sampling: str = "without-replacement") -> float:
     """ε that the engine reports at δ = 1e-5 after so many rounds."""
     engine, _, optimizer, _ = tiny(sampling=sampling)
-    engine.accountant.record(optimizer.shuffle_round, num_steps=rounds)
+    engine.accountant.record(optimizer.round, num_steps=rounds)
     return engine.get_epsilon(DELTA)
 
 

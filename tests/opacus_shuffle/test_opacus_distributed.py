@@ -16,7 +16,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import Delivery, DistributedShuffleDPOptimizer, PrivacyEngine, ShufflePrivacyError
-from opacus_shuffle.summation import CoinSummation
+from opacus_shuffle.summation import RoundSum
 from opacus_transparent import Transparent
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -198,22 +198,22 @@ def vector_sum() -> dict[str, Any]:
         randomizer="vector-sum", local_epsilon=None, noise_multiplier=3.0
     )
     seen: dict[str, list[list[int]]] = {"shares": [], "coins": [], "estimates": []}
-    summation = optimizer._summation
+    chosen = optimizer._sum
 
-    class Watched(CoinSummation):
+    class Watched(RoundSum):
         def share(self, rows: Any, *, randomness: Any) -> Any:
             seen["shares"].append((found := super().share(rows, randomness=randomness)).tolist())
             return found
 
-        def common(self, *, randomness: Any) -> Any:
-            seen["coins"].append((found := super().common(randomness=randomness)).tolist())
+        def common_noise(self, *, randomness: Any) -> Any:
+            seen["coins"].append((found := super().common_noise(randomness=randomness)).tolist())
             return found
 
-        def estimate(self, total: Any) -> Any:
-            seen["estimates"].append((found := super().estimate(total)).tolist())
+        def estimate(self, total: Any, *, reports: int) -> Any:
+            seen["estimates"].append((found := super().estimate(total, reports=reports)).tolist())
             return found
 
-    optimizer._summation = Watched(mechanism=summation.mechanism, round=summation.round)
+    optimizer._sum = Watched(mechanism=chosen.mechanism, round=chosen.round)
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
     batches = iter(loader)
     step(module, optimizer, next(batches))

@@ -107,8 +107,8 @@ def test_n_k_and_the_rate_are_exact(make_private: Any, sampling: str, n: int, k:
     data = TensorDataset(torch.randn(n, 6), torch.zeros(n, dtype=torch.long))
     _, _, optimizer, loader = make_private(data=data, batch_size=k, sampling=sampling)
     assert optimizer.expected_batch_size == k
-    assert (optimizer.shuffle_round.population, optimizer.shuffle_round.cohort) == (n, k)
-    assert loader.batch_sampler.sample_rate == k / n == optimizer.shuffle_round.sampling_rate
+    assert (optimizer.round.population, optimizer.round.cohort) == (n, k)
+    assert loader.batch_sampler.sample_rate == k / n == optimizer.round.sampling_rate
     assert len(loader) == n // k
 
 
@@ -121,7 +121,7 @@ def test_a_loader_with_drop_last_has_the_same_rate(dataset: Any, make_model: Any
         local_epsilon=1.0,
         max_grad_norm=1.0,
     )
-    assert optimizer.shuffle_round.sampling_rate == 0.3
+    assert optimizer.round.sampling_rate == 0.3
     assert len(loader) == 3
 
 
@@ -166,7 +166,7 @@ def test_an_already_private_loader_keeps_n_and_k(make_private: Any, make_model: 
         max_grad_norm=1.0,
         sampling="poisson",
     )
-    assert (optimizer.shuffle_round.population, optimizer.shuffle_round.cohort) == (40, 8)
+    assert (optimizer.round.population, optimizer.round.cohort) == (40, 8)
     assert isinstance(second.batch_sampler, PoissonSampler)
 
 

@@ -134,7 +134,7 @@ def test_twenty_epochs_of_mnist_size_cost_what_the_claim_says() -> None:
         max_grad_norm=1.0,
         sampling="epoch",
     )
-    engine.accountant.record(optimizer.shuffle_round, num_steps=20)
+    engine.accountant.record(optimizer.round, num_steps=20)
     assert engine.get_epsilon(1e-5) <= 0.3685
     generic = SubsampledShufflePLDAccountant()
     generic.record(

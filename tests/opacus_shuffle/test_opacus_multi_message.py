@@ -79,7 +79,7 @@ def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
     again = BallSum.with_noise(dim=protocol.dim, cohort=8, noise_multiplier=3.0, radius=0.5)
     accountant = ShuffleAccountant()
     accountant.step(again.round(population=len(dataset)), num_steps=steps)
-    assert isinstance(optimizer.shuffle_round, TaggedRound)
+    assert isinstance(optimizer.round, TaggedRound)
     assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
     assert all(bool(p.isfinite().all()) for p in module.parameters())
 
@@ -127,7 +127,7 @@ def test_what_it_cannot_do_is_refused(private_sum: Any) -> None:
         private_sum(local_epsilon=1.0)
     with pytest.raises(ShufflePrivacyError, match="needs noise_multiplier"):
         private_sum(noise_multiplier=None)
-    with pytest.raises(ShufflePrivacyError, match=r"frame must be one of \['rotation', 'kashin'\]"):
+    with pytest.raises(ValueError, match="frame must be one of 'rotation', 'kashin'"):
         private_sum(randomizer=functools.partial(BallSum.with_noise, frame="kashn"))
     with pytest.raises(ShufflePrivacyError, match=r"batch_size.* is 1: .*at least 2"):
         private_sum(batch_size=1)

@@ -603,7 +603,7 @@ def test_the_round_says_what_the_optimizer_does() -> None:
         mechanism="linf-coordinate",
         blanket=registry.get("linf-coordinate", local_epsilon=2.0, dim=21).blanket(),
     )
-    assert optimizer.shuffle_round == expected
+    assert optimizer.round == expected
     assert optimizer.expected_batch_size == 5
 
 
@@ -725,7 +725,7 @@ def test_a_bad_local_epsilon_leaves_the_present_one(bad: Any) -> None:
     optimizer = wrap(nn.Linear(6, 3))
     with pytest.raises(ValueError, match="local_epsilon"):
         optimizer.local_epsilon = bad
-    assert optimizer.local_epsilon == optimizer.shuffle_round.local_epsilon == 2.0
+    assert optimizer.local_epsilon == optimizer.round.local_epsilon == 2.0
 
 
 def test_noise_schedulers_of_opacus_are_told_to_schedule_local_epsilon() -> None:
@@ -773,8 +773,8 @@ def test_a_schedule_of_local_epsilon_is_counted_round_by_round(make_private: Any
     for epoch in range(3):
         optimizer.local_epsilon = 2.0 * 1.1**epoch
         steps = train(module, optimizer, loader)
-        expected.step(optimizer.shuffle_round, num_steps=steps)
-        assert optimizer.shuffle_round.local_epsilon == 2.0 * 1.1**epoch
+        expected.step(optimizer.round, num_steps=steps)
+        assert optimizer.round.local_epsilon == 2.0 * 1.1**epoch
     assert engine.get_epsilon(1e-3) == expected.epsilon(1e-3).upper
 
 

@@ -137,12 +137,12 @@ def test_limits_for_every_layer_are_told_as_the_ball_that_they_make_up(
 
 def test_it_counts_the_rounds_recorded_before_and_not_those_that_follow(make_private: Privately) -> None:
     engine, _, optimizer, _ = make_private(randomizer="privunit", local_epsilon=1.0)
-    engine.accountant.record(optimizer.shuffle_round, num_steps=7)
+    engine.accountant.record(optimizer.round, num_steps=7)
     make_private(engine=engine, randomizer="privunit", local_epsilon=1.0)
     later = engine.training_plan
-    engine.accountant.record(optimizer.shuffle_round, num_steps=100)
+    engine.accountant.record(optimizer.round, num_steps=100)
     alone = PrivacyEngine(accountant="subsampled_shuffle_rdp").accountant
-    alone.record(optimizer.shuffle_round, num_steps=12)
+    alone.record(optimizer.round, num_steps=12)
     assert later.epsilon == pytest.approx(alone.get_epsilon(1e-5), rel=1e-9)
 
 
@@ -256,12 +256,12 @@ def test_without_a_target_it_is_told_when_delta_is_used_up(
         int(found.replace(",", "")) for found in re.findall(r"(?:at most|after) ([\d,]+) steps", told[0])
     )
     accountant = engine.accountant
-    assert (amplified, last) == accountant.rounds_left(optimizer.shuffle_round, target_delta=1e-5)
+    assert (amplified, last) == accountant.rounds_left(optimizer.round, target_delta=1e-5)
     assert last == int(1e-5 / local_delta)
-    accountant.record(optimizer.shuffle_round, num_steps=last)
+    accountant.record(optimizer.round, num_steps=last)
     assert accountant.get_epsilon(1e-5) == pytest.approx(4.0 * last)
-    assert accountant.rounds_left(optimizer.shuffle_round, target_delta=1e-5) == (0, 0)
-    accountant.record(optimizer.shuffle_round)
+    assert accountant.rounds_left(optimizer.round, target_delta=1e-5) == (0, 0)
+    accountant.record(optimizer.round)
     with pytest.raises(ValueError, match="no ε at δ"):
         accountant.get_epsilon(1e-5)
 
@@ -270,9 +270,9 @@ def test_epsilon_is_not_amplified_after_the_steps_that_are_told(make_private: Pr
     with pytest.warns(UserWarning, match="amplifies at most 2,639 steps"):
         engine, _, optimizer, _ = make_private(randomizer=noisy(2e-10), local_epsilon=1.0)
     accountant = engine.accountant
-    accountant.record(optimizer.shuffle_round, num_steps=10)
+    accountant.record(optimizer.round, num_steps=10)
     assert accountant.get_epsilon(1e-5) < 9.0
-    accountant.record(optimizer.shuffle_round, num_steps=2630)
+    accountant.record(optimizer.round, num_steps=2630)
     assert accountant.get_epsilon(1e-5) == pytest.approx(2640.0)
 
 

@@ -193,10 +193,8 @@ def test_a_saved_history_of_sums_is_continued(private_sum: Any, train: Any, tmp_
 def test_honest_clients_alone_are_counted_on(private_sum: Any) -> None:
     _, _, all_honest, _ = private_sum()
     _, _, optimizer, _ = private_sum(randomizer=functools.partial(VectorSum, honest_fraction=0.75))
-    assert optimizer.shuffle_round.trials == 6 * optimizer.mechanism.coins
-    assert optimizer.shuffle_round.noise_multiplier == pytest.approx(
-        all_honest.shuffle_round.noise_multiplier, rel=1e-3
-    )
+    assert optimizer.round.trials == 6 * optimizer.mechanism.coins
+    assert optimizer.round.noise_multiplier == pytest.approx(all_honest.round.noise_multiplier, rel=1e-3)
     assert optimizer.mechanism.noise_variance > 1.3 * all_honest.mechanism.noise_variance
 
 
@@ -368,7 +366,7 @@ def test_a_large_target_is_used(make_model: Any, dataset: Any, target: float) ->
         warnings.filterwarnings("error", message=".*not used up")
         _, optimizer, _ = solved(make_model, dataset, engine=engine, target_epsilon=target)
     accountant = SubsampledShuffleRDPAccountant()
-    accountant.record(optimizer.shuffle_round, num_steps=10)
+    accountant.record(optimizer.round, num_steps=10)
     assert 0.97 * target < accountant.get_epsilon(1e-5) <= target
 
 
@@ -386,7 +384,7 @@ def test_a_share_of_honest_clients_as_documented_trains(
     counted = functools.partial(build, honest_fraction=0.8)
     engine, module, optimizer, loader = private_sum(randomizer=counted)
     assert train(module, optimizer, loader) == len(engine.accountant) == 5
-    assert optimizer.shuffle_round.population == 32
+    assert optimizer.round.population == 32
     assert optimizer.sample_rate == loader.sample_rate == 0.2
     trusting, *objects = private_sum(randomizer=build)
     train(*objects)
@@ -431,7 +429,7 @@ def test_a_misspelt_name_is_told_what_it_may_mean(private_sum: Any, wrong: str, 
 def test_a_name_like_no_other_gets_the_list(make_model: Any, dataset: Any) -> None:
     with pytest.raises(
         ShufflePrivacyError,
-        match=r"local_epsilon, are .*privunit.*noise_multiplier, are vector-sum, multi-message",
+        match=r"local_epsilon, are .*privunit.*noise_multiplier, are multi-message, vector-sum",
     ) as refused:
         solved(make_model, dataset, engine=PrivacyEngine(), randomizer="nonsense")
     assert "did you mean" not in str(refused.value)

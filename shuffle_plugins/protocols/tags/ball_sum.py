@@ -131,7 +131,7 @@ class BallSum(TaggedSum, PrivateSum):
         """
         checks.dim(dim)
         return calibrate(
-            size=representation(Frame(frame), dim=dim, seed=seed).size,
+            size=representation(checks.choice(Frame, "frame", frame), dim=dim, seed=seed).size,
             cohort=cohort,
             epsilon=epsilon,
             delta=delta,
@@ -191,7 +191,7 @@ class BallSum(TaggedSum, PrivateSum):
             raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
         check_overhead(overhead)
         honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
-        size = representation(Frame(frame), dim=dim, seed=seed).size
+        size = representation(checks.choice(Frame, "frame", frame), dim=dim, seed=seed).size
         noise = noise_multiplier / 2
         plan = best_tag_plan(
             size=size,
