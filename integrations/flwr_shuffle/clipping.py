@@ -15,10 +15,12 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from flwr_shuffle.randomizers import Randomizer
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import Norm, PrivateSum
 
-_ORDERS = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
-_BIT_SHARE = 0.3
+_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
+_BIT_SHARE = 0.3  # of the radius: a clearer bit leaves less of it to the update
+_MOST_EXAMPLES = (1 << 53) - 1  # a float holds every whole number up to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +50,8 @@ class QuantileClipping:
     learning_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        if type(self.quantile) not in (int, float) or not 0 <= self.quantile <= 1:
-            raise ValueError(f"quantile is a share in [0, 1], got {self.quantile!r}")
-        rate = self.learning_rate
-        if type(rate) not in (int, float) or not 0 < rate < math.inf:
-            raise ValueError(f"learning_rate is positive and finite, got {rate!r}")
+        checks.fraction("quantile", self.quantile)
+        checks.number("learning_rate", self.learning_rate, above=0)
 
     def moved(self, norm: float, *, share: float) -> float:
         """The next round's norm, if this share of the clients was within this one's."""
@@ -80,10 +79,10 @@ class UpdateTerms:
 
     def __post_init__(self) -> None:
         norm, most = self.clipping_norm, self.max_examples
-        if norm is not None and (type(norm) is not float or not 0 < norm < math.inf):
-            raise ValueError(f"clipping_norm is positive and finite, got {norm!r}")
-        if most is not None and (type(most) is not int or not 0 < most < 1 << 53):
-            raise ValueError(f"max_examples is a whole number, at least 1, got {most!r}")
+        if norm is not None:
+            checks.number("clipping_norm", norm, above=0)
+        if most is not None:
+            checks.whole("max_examples", most, at_most=_MOST_EXAMPLES)
         if type(self.examples_key) is not str or not 1 <= len(self.examples_key) <= 128:
             raise ValueError("examples_key is a name of 1 to 128 characters")
 
@@ -106,7 +105,7 @@ class UpdateTerms:
             raise ValueError(f"training returned no single number as {key!r}, and max_examples needs it")
         return min(1.0, float(found[0]) / self.max_examples)
 
-    def prepared(self, update: Tensor, mechanism: Randomizer) -> Tensor:
+    def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
         """An update (dim - bits,) as the vector (dim,) that the mechanism randomises, within its ball.
 
         Raises:
@@ -114,7 +113,7 @@ class UpdateTerms:
         """
         if self.clipping_norm is None:
             return update
-        norm = _norm_of(mechanism)
+        norm = mechanism.norm
         length = float(torch.linalg.vector_norm(update.double(), ord=_ORDERS[norm]))
         if not math.isfinite(length):
             raise ValueError("an update that is not finite")
@@ -125,12 +124,12 @@ class UpdateTerms:
         bit = scaled.new_tensor([height * mechanism.radius * (1 if within else -1)])
         return torch.cat([scaled, bit]).to(update.dtype)
 
-    def read(self, mean: Tensor, mechanism: Randomizer) -> tuple[Tensor, float | None]:
+    def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
         """The mean of the clipped updates, of the mean of what :meth:`prepared` made, and the share of
         clients within the clipping norm; None without one."""
         if self.clipping_norm is None:
             return mean, None
-        room, height = _shares(_norm_of(mechanism))
+        room, height = _shares(mechanism.norm)
         bit = float(mean[-1]) / (height * mechanism.radius)
         return mean[:-1] * (self.clipping_norm / (room * mechanism.radius)), min(max((1 + bit) / 2, 0.0), 1.0)
 
@@ -161,15 +160,10 @@ PLAIN = UpdateTerms()
 """Updates as they are, clipped to the mechanism's radius alone."""
 
 
-def _norm_of(mechanism: Randomizer) -> str:
-    """The norm of a mechanism's ball; a sum's is ℓ2."""
-    return str(getattr(mechanism, "domain", "l2"))
-
-
-def _shares(norm: str) -> tuple[float, float]:
+def _shares(norm: Norm) -> tuple[float, float]:
     """Shares of the radius that the update and the bit may fill, so that both together stay in the ball."""
-    if norm == "linf":
+    if norm == Norm.LINF:
         return 1.0, 1.0
-    if norm == "l1":
+    if norm == Norm.L1:
         return 1 - _BIT_SHARE, _BIT_SHARE
     return math.sqrt(1 - _BIT_SHARE**2), _BIT_SHARE

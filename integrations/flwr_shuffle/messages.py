@@ -15,11 +15,9 @@ from flwr.common.constant import ErrorCode
 
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
-from flwr_shuffle.randomizers import Spec, spec_from_json
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler import RoundContext
-from shuffle_plugins.shuffler.base import TOKEN_BYTES
+from shuffle_plugins.mechanisms import Spec, spec_from_json
+from shuffle_plugins.shuffler import TOKEN_BYTES, RoundContext
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 
 RECORD_KEY = "shuffle"
@@ -163,14 +161,14 @@ class Instruction:
             raise ValueError(f"run is a name of 1 to {MAX_RUN} printable characters, got {self.run!r}")
         checks.whole("server_round", self.server_round, at_least=0, at_most=_LARGEST)
         if not isinstance(self.mechanism, Spec):
-            raise ValueError(f"mechanism is a MechanismSpec or a SumSpec, got {self.mechanism!r}")
+            raise ValueError(f"mechanism must be a Spec, got {self.mechanism!r}")
         participation = checks.number("participation", self.participation, above=0, at_most=1)
         object.__setattr__(self, "participation", participation)
         if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, KEY_BYTES):
             raise ValueError(f"analyzer_key is {KEY_BYTES} bytes, or empty")
         checks.whole("minimum", self.minimum, at_least=2, at_most=_LARGEST)
-        if self.metrics and not isinstance(self.mechanism, MechanismSpec):
-            raise ValueError("metrics are reported by a mechanism, not as a share of a sum")
+        if self.metrics and self.mechanism.must_be_summed:
+            raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
 
     @property
     def sealed(self) -> bool:

@@ -12,9 +12,8 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings
 from flwr_shuffle.messages import ClientRefusal, Instruction
-from flwr_shuffle.randomizers import Randomizer
-from shuffle_plugins.ledger import ClientLedger, ClientLimits, LedgerError, Refused, ReportRefused
-from shuffle_plugins.ledger.client import Charged
+from shuffle_plugins.ledger import Charged, ClientLedger, ClientLimits, LedgerError, Refused, ReportRefused
+from shuffle_plugins.mechanisms import PrivateSum
 
 STATE_KEY = "shuffle-ledger"
 """Key of the count in ``context.state``."""
@@ -39,7 +38,7 @@ def charge(
     context: Context,
     settings: ClientSettings,
     instruction: Instruction,
-    mechanism: Randomizer,
+    mechanism: PrivateSum,
     *,
     shuffled: str | None,
 ) -> None:

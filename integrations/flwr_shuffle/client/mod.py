@@ -31,12 +31,11 @@ from flwr_shuffle.messages import (
     reply,
 )
 from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, is_mix_node, refusal_content
-from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
-from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.ledger.client import written
+from shuffle_plugins.ledger import ClientLimits, written
+from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler.envelopes import seal
 from shuffle_plugins.shuffler.errors import Refusal, ShuffleError
@@ -276,7 +275,7 @@ class _Task:
     """A round that the client has agreed to, and paid for."""
 
     source: _Source
-    mechanism: Randomizer
+    mechanism: PrivateSum
     terms: UpdateTerms
     participation: float
     pack: Packing

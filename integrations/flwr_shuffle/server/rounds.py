@@ -16,7 +16,6 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation
 from flwr_shuffle.messages import RECORD_KEY, Instruction
-from flwr_shuffle.randomizers import Randomizer, Spec
 from flwr_shuffle.server.cohort import connected
 from flwr_shuffle.server.run_log import log_outlook
 from flwr_shuffle.server.sampling import Invitation
@@ -28,6 +27,7 @@ from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Adversary, FederatedRound
+from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
@@ -261,7 +261,7 @@ class Rounds:
             self._record.rename()
         self._seen |= joined
 
-    def _log_outlook(self, mechanism: Randomizer, invited: int) -> None:
+    def _log_outlook(self, mechanism: PrivateSum, invited: int) -> None:
         """Once, and again if the model, the number of rounds, or a cohort's order of magnitude changes."""
         reports = invited * self._settings.sampling.participation
         case = (mechanism.dim, self._planned, round(math.log2(reports)))
@@ -342,7 +342,7 @@ def _anonymous_reply(received: list[Message], sent: SentRound) -> AnonymousReply
     return received[0]
 
 
-def _summed(anonymous: Anonymous, mechanism: Randomizer) -> Total | None:
+def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
     """The sum of the valid reports; None if the batch was refused or no report came."""
     if anonymous.refusal is not None or anonymous.count == 0:
         return None

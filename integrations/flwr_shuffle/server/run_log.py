@@ -7,10 +7,10 @@ import math
 from typing import Literal
 
 from flwr_shuffle.evaluation import PrivateEvaluation
-from flwr_shuffle.randomizers import Randomizer
 from flwr_shuffle.server.sampling import SelfSampling
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
+from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _log = logging.getLogger("flwr")
@@ -63,7 +63,7 @@ def log_summary(
     _log.info("\t│\t└── Trust: %s", settings.stage.trust)
 
 
-def log_outlook(mechanism: Randomizer, *, reports: float, num_rounds: int) -> None:
+def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:
     """Log how a round's noise compares with the largest mean that clipping allows, and warn if noise wins.
 
     Noise wins if the noise of all rounds together is expected to be longer than the sum of all means, even if

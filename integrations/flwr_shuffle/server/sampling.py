@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr_shuffle.randomizers import Randomizer
 from shuffle_plugins.accounting import FederatedRound
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import PrivateSum
 
 FEWEST_REPORTS = 2
 """Fewest reports of any round: one client's report cannot hide among others."""
@@ -30,7 +30,7 @@ class Invitation:
         honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
     """
 
-    mechanism: Randomizer
+    mechanism: PrivateSum
     candidates: int
     invited: int
     honest_fraction: float = 1.0

@@ -1,23 +1,17 @@
-"""What a shuffled run is told to do, checked once."""
+"""The settings of a shuffled run, checked once."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from flwr_shuffle.randomizers import Spec
-from flwr_shuffle.server.sampling import ClientSampling, FixedSize
+from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize
 from flwr_shuffle.stages.base import ShuffleStage
 from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
 from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import Kind, PrivateSum, Spec, SumSpec, available, summary
 from shuffle_plugins.mechanisms import MechanismSpec as MechanismSpec
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.private_sum import PrivateSum
-from shuffle_plugins.mechanisms.spec import SumSpec
-from shuffle_plugins.shuffler.base import Shuffler
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
-
-_FEWEST = 2
+from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +40,7 @@ class Settings:
                 "sampling must be FixedSize, Poisson or SelfSampling, such as FixedSize(100); got "
                 f"{self.sampling!r}"
             )
-        if type(self.population) is not int or self.population < _FEWEST:
-            raise ValueError(
-                f"population is a whole number of clients, at least {_FEWEST}, got {self.population!r}"
-            )
-        most = self.population
+        most = checks.whole("population", self.population, at_least=FEWEST_REPORTS)
         if isinstance(self.sampling, FixedSize):
             most = self.sampling.cohort
             if most > self.population:
@@ -58,15 +48,17 @@ class Settings:
                     f"a cohort of {most} cannot be drawn from a population of {self.population}; wait for "
                     "more clients (population) or draw fewer"
                 )
-        if self.minimum_reports is not None and (
-            type(self.minimum_reports) is not int or not _FEWEST <= self.minimum_reports <= most
-        ):
-            raise ValueError(
-                f"minimum_reports is a whole number from {_FEWEST} to {most}, got {self.minimum_reports!r}"
-            )
-        share = self.honest_fraction
-        if type(share) not in (int, float) or not 0 < share <= 1:
-            raise ValueError(f"honest_fraction is a share in (0, 1], got {share!r}")
+        if self.minimum_reports is not None:
+            checks.whole("minimum_reports", self.minimum_reports, at_least=FEWEST_REPORTS, at_most=most)
+        share = checks.number("honest_fraction", self.honest_fraction, above=0, at_most=1)
+        checks.delta(self.delta)
+        if self.max_epsilon is not None:
+            checks.number("max_epsilon", self.max_epsilon, above=0)
+        object.__setattr__(self, "adversary", Adversary(self.adversary))
+        for name in ("connect_timeout", "poll_interval"):
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not seconds > 0:  # may be infinite
+                raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
         if self.mechanism.cohort is not None:
             if share != 1:
                 raise ValueError(
@@ -84,19 +76,10 @@ class Settings:
                 f"the shuffler refuses less than {self.stage.minimum} reports; a round has at most {most}, "
                 f"minimum_reports is {self.minimum_reports}"
             )
-        if type(self.delta) not in (int, float) or not 0 < self.delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {self.delta!r}")
-        budget = self.max_epsilon
-        if budget is not None and (type(budget) not in (int, float) or not 0 < budget < math.inf):
-            raise ValueError(f"max_epsilon is positive and finite, or None, got {budget!r}")
-        object.__setattr__(self, "adversary", Adversary(self.adversary))
-        for name in ("connect_timeout", "poll_interval"):
-            seconds = getattr(self, name)
-            if type(seconds) not in (int, float) or not seconds > 0:
-                raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
 
     def _check_sum(self, clients: int) -> None:
-        if self.max_epsilon is not None and Adversary(self.adversary) is Adversary.LOCAL:
+        """Refuse what contradicts a sum whose noise is made by so many clients."""
+        if self.max_epsilon is not None and self.adversary is Adversary.LOCAL:
             raise ValueError(
                 "a sum protects against nobody who sees each client's share: hold its budget against the "
                 "observer or the server"
@@ -121,15 +104,13 @@ class Settings:
             )
 
     def charged_reports(self, received: int) -> int:
-        """The number of reports that a round is charged for: of a sum, those that its noise was made for."""
+        """How many reports a round is charged for: of a sum, as many as its noise was made for."""
         return self.fewest_reports if self.mechanism.must_be_summed else received
 
     @property
     def fewest_reports(self) -> int:
-        """Fewest reports with which a round is released: the stage's minimum, if it is the larger one."""
-        chosen = self.minimum_reports
-        if self.mechanism.cohort is not None:
-            chosen = self.mechanism.cohort
+        """Fewest reports with which a round is released; at least the stage's minimum."""
+        chosen = self.mechanism.cohort or self.minimum_reports
         if chosen is None:
             chosen = min(self.population, self.sampling.default_minimum(self.population))
         return max(chosen, self.stage.minimum)
@@ -138,16 +119,17 @@ class Settings:
 def mechanism_of(
     randomizer: str | MechanismSpec | PrivateSum, *, local_epsilon: float | None, clipping_norm: float | None
 ) -> Spec:
-    """The mechanism that a user named, or the mechanism or sum that they gave.
+    """The spec of the mechanism that a user named or gave.
 
     Raises:
-        ValueError: if a spec is given its numbers again, or a name lacks them or is not a mechanism's.
+        ValueError: if a name is unknown or lacks its numbers, or if numbers are given beside a mechanism that
+            has its own.
     """
     if isinstance(randomizer, PrivateSum) and randomizer.must_be_summed:
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a sum has its own noise and radius; leave out both arguments")
         return SumSpec(protocol=randomizer)
-    if randomizer in registry.available(registry.Kind.SUMS):
+    if randomizer in available(Kind.SUMS):
         raise ValueError(
             f"{randomizer!r} needs the number of parameters and its noise: give the sum itself, as "
             "randomizer=VectorSum.calibrated(dim=…, cohort=…, radius=…, epsilon=…, delta=…, num_steps=…, "
@@ -155,10 +137,10 @@ def mechanism_of(
         )
     if not isinstance(randomizer, (str, MechanismSpec)):
         raise ValueError(
-            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors, VectorSum.calibrated(…) "
-            f"or BallSum.calibrated(…); got {randomizer!r}"
+            "randomizer is a mechanism's name, a MechanismSpec, or a sum of vectors such as "
+            f"VectorSum.calibrated(…) or BallSum.calibrated(…); got {randomizer!r}"
         )
-    registry.summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
+    summary(randomizer.name if isinstance(randomizer, MechanismSpec) else randomizer)
     if isinstance(randomizer, MechanismSpec):
         if local_epsilon is not None or clipping_norm is not None:
             raise ValueError("a MechanismSpec has its own local_epsilon and radius; leave out both arguments")
@@ -169,13 +151,13 @@ def mechanism_of(
 
 
 def stage_of(shuffler: ShuffleStage | Shuffler | None, *, mechanism: Spec) -> ShuffleStage:
-    """The stage that a user gave, one around the shuffler given, or the one in this process that will do.
+    """The stage that a user gave, or one in this process: around the shuffler given, or as reports need it.
 
     Raises:
-        ValueError: if it is neither stage nor shuffler.
+        ValueError: if ``shuffler`` is neither a stage nor a shuffler.
     """
     if isinstance(shuffler, ShuffleStage):
         return shuffler
-    if shuffler is None and mechanism.must_be_summed:
-        return SummingStage()
-    return InMemoryStage(InMemoryShuffler() if shuffler is None else shuffler)
+    if shuffler is not None:
+        return InMemoryStage(shuffler)
+    return SummingStage() if mechanism.must_be_summed else InMemoryStage(InMemoryShuffler())

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from flwr_shuffle.randomizers import Randomizer, Spec
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import PrivateSum, Spec
 
 
 def readable_reports(encoded: Sequence[bytes], *, mechanism: Spec, dim: int) -> tuple[list[Reports], int]:
@@ -36,7 +36,7 @@ def _one_by_one(encoded: Sequence[bytes]) -> list[Reports]:
     return [reports.narrow(i, i + 1) for i in range(len(reports))]
 
 
-def valid_sum(mechanism: Randomizer, reports: Reports) -> tuple[Tensor, int]:
+def valid_sum(mechanism: PrivateSum, reports: Reports) -> tuple[Tensor, int]:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
     A client can send well-formed bytes that no run of the mechanism makes. Such reports are found by halving,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from flwr_shuffle import (
 from flwr_shuffle.messages import Instruction, instruction_of
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
-from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train
+from strategy_harness import CLIENTS, DIM, MODEL, client_app, honest_payload, numpy_of, record, train, update
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -39,10 +40,11 @@ from shuffle_plugins.accounting import (
     FederatedRound,
     Sampling,
     ShuffleAccountant,
+    ShuffleRound,
 )
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.ledger import BudgetLedger
-from shuffle_plugins.mechanisms.private_sum import PrivateSum
-from shuffle_plugins.mechanisms.spec import SumSpec
+from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
 from shuffle_plugins.shuffler.memory import InMemoryShuffler
 
@@ -436,3 +438,90 @@ def test_a_forged_report_does_not_make_the_order_of_the_others_seen(protocol: Ve
         found, count = valid_sum(mechanism, mixed)
         assert count == 16
         assert torch.equal(found, expected)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignCounts(PrivateSum):
+    """A sum by somebody else: every coordinate of the cube as one randomised bit, which is counted."""
+
+    name: ClassVar[str] = "sign-counts"
+    privacy_parameter: ClassVar[str] = "local_epsilon"
+    norm: ClassVar[Norm] = Norm.LINF
+
+    dim: int
+    cohort: int
+    coordinate_epsilon: float
+    radius: float = 1.0
+
+    @property
+    def gain(self) -> float:
+        return math.tanh(self.coordinate_epsilon / 2)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.dim * self.coordinate_epsilon
+
+    @property
+    def worst_variance(self) -> float:
+        return self.cohort * self.dim * (self.radius / self.gain) ** 2
+
+    @property
+    def layout(self) -> ReportLayout:
+        return ReportLayout(self.name, self.dim, (FieldLayout(1, self.dim),))
+
+    def randomize(self, x, *, randomness=None, clip=True) -> Reports:
+        rows = x.double().clamp(-self.radius, self.radius)
+        bits = torch.rand(rows.shape, dtype=torch.float64) < (1 + self.gain * rows / self.radius) / 2
+        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(bits.long(), 1),))
+
+    def share(self, x, *, randomness=None) -> torch.Tensor:
+        return self.total(self.randomize(x))
+
+    def total(self, reports: Reports) -> torch.Tensor:
+        if reports.mechanism != self.name:
+            raise ValueError("another mechanism's reports")
+        return reports.fields[0].values.long().sum(dim=0)
+
+    def estimate(self, total: torch.Tensor, *, reports: int) -> torch.Tensor:
+        return (2 * total.double() - reports) * self.radius / self.gain
+
+    def round(
+        self, *, population, cohort, sampling=Sampling.WITHOUT_REPLACEMENT, **adversary
+    ) -> ShuffleRound:
+        return ShuffleRound(
+            local_epsilon=self.local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=sampling,
+            **adversary,
+        )
+
+
+@pytest.fixture
+def sign_counts(monkeypatch: pytest.MonkeyPatch) -> SignCounts:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    registry.register("sign-counts", SignCounts, kind="sums")
+    return SignCounts(dim=DIM, cohort=16, coordinate_epsilon=0.5)
+
+
+def test_anybodys_sum_is_added_up_charged_and_read(sign_counts: SignCounts, tmp_path: Path) -> None:
+    """Nothing in the host knows the mechanism: it is chosen by what it says of itself."""
+    rounds = 8
+    strategy = strategy_of(randomizer=sign_counts, population=CLIENTS, ledger=tmp_path / "budget.db")
+    assert isinstance(strategy.settings.stage, SummingStage)
+    assert strategy.minimum_reports == 16
+    path = moves(strategy, agreed_app(), rounds=rounds)
+    truth = torch.from_numpy(np.mean([update(client) for client in range(CLIENTS)], axis=0))
+    error = (path.mean(dim=0) - truth).abs()
+    assert error.max() < 5.5 / (sign_counts.gain * math.sqrt(CLIENTS * rounds))
+    one = sign_counts.round(population=16, cohort=16, sampling=Sampling.FULL)
+    accountant = ShuffleAccountant()
+    accountant.step(one, num_steps=rounds)
+    assert strategy.spending().server.upper == pytest.approx(accountant.epsilon(DELTA).upper, rel=1e-3)
+    spec = strategy.settings.mechanism
+    assert spec_from_json(spec.to_json()) == spec
+
+
+def test_anybodys_sum_is_not_shuffled_one_by_one(sign_counts: SignCounts) -> None:
+    with pytest.raises(ValueError, match="SummingStage"):
+        strategy_of(randomizer=sign_counts, shuffler=InMemoryShuffler())
