@@ -21,7 +21,6 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from shuffle_plugins import accounting
 from shuffle_plugins.accounting import ShuffleRound, pair_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.pairs.counts import upper_mixture
 
 RESULTS = Path(__file__).parent / "results" / "pld_composition.json"
 SETTINGS = [
@@ -37,7 +36,7 @@ def main() -> None:
     rows = []
     for population, cohort, local_epsilon, steps, deltas in SETTINGS:
         shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-        laws = {kind: pair_losses(upper_mixture(shuffle_round), kind=kind) for kind in ("upper", "lower")}
+        laws = {kind: pair_losses(shuffle_round.dominating_pair(), kind=kind) for kind in ("upper", "lower")}
         for delta in deltas:
             started = time.process_time()
             interval = [LossComposition([laws[kind]], [steps]).epsilon(delta) for kind in ("lower", "upper")]

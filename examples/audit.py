@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.auditing import audit_round, audit_sum
 from shuffle_plugins.mechanisms import available, get
 from shuffle_plugins.protocols import ScalarSum, SplitSum, VectorSum

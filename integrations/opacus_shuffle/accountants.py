@@ -16,12 +16,12 @@ from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
     EpsilonInterval,
+    Round,
     ShuffleAccountant,
     ShuffleRound,
     SumRound,
     TaggedRound,
 )
-from shuffle_plugins.accounting.rounds.laws import Round, from_state
 from shuffle_plugins.protocols import BallSum, VectorSum
 
 _NEEDS_ROUND = (
@@ -212,7 +212,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         for entry in entries:
             try:
                 state, num_steps = entry
-                core.step(from_state(state), num_steps=num_steps)
+                core.step(Round.from_state(state), num_steps=num_steps)
             except (TypeError, ValueError, OverflowError) as error:
                 raise ShufflePrivacyError(f"damaged history entry {entry!r}: {error}") from error
         return core

@@ -11,13 +11,12 @@ from opacus_shuffle.clipping import AdaptiveGradientClipping
 from opacus_shuffle.errors import ShufflePrivacyError, warn_caller
 from opacus_shuffle.randomizers import SumBuilder
 from opacus_shuffle.summation import SumSetting
-from shuffle_plugins.accounting import Blanket, Sampling, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting import Blanket, Round, Sampling, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.accounting.calibrate import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
 )
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 
@@ -141,7 +140,7 @@ class Run:
 
     def _largest_epsilon(self) -> float:
         def blanket(local_epsilon: float) -> Blanket:
-            return self._shuffle_round_at(local_epsilon).effective_blanket()
+            return self._shuffle_round_at(local_epsilon).effective_blanket
 
         alone = float(
             calibrate_local_epsilon(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opacus.accountants import IAccountant
 
 from opacus_shuffle.errors import ShufflePrivacyError
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting import Round
 
 if TYPE_CHECKING:
     from opacus_shuffle.optimizer import ShuffleMixin

@@ -25,8 +25,7 @@ from opacus_shuffle.hooks import AccountingHook, PaidEpoch, refuse_other_account
 from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, Randomizer, SumBuilder
 from opacus_shuffle.samplers import CohortSampler
 from opacus_shuffle.summation import SumSetting
-from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting import Round, Sampling
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.randomness import Randomness, secure

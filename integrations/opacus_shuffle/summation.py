@@ -12,9 +12,8 @@ from torch import Tensor
 from opacus_shuffle.clipping import AdaptiveGradientClipping, positive, within
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, SumBuilder, sum_names
-from shuffle_plugins.accounting import Sampling, ShuffleRound
+from shuffle_plugins.accounting import Round, Sampling, ShuffleRound
 from shuffle_plugins.accounting.losses.distribution import COARSE
-from shuffle_plugins.accounting.rounds.laws import Round, upper_law
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
@@ -254,7 +253,7 @@ class SumSetting:
             ShufflePrivacyError: if its noise is too little for that.
         """
         try:
-            upper_law(cost, COARSE)
+            cost.upper_losses(COARSE)
         except ArithmeticError as error:
             name, value = self.builder.privacy_parameter, self.privacy
             raise ShufflePrivacyError(

@@ -13,7 +13,6 @@ import numpy as np
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.composition.points import compose_points
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
@@ -23,21 +22,16 @@ from shuffle_plugins.accounting.losses.distribution import (
     PrivacyLossDistribution,
     Resolution,
 )
-from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.accounting.pairs.clones import binary_pair
-from shuffle_plugins.accounting.rounds.coins import SumRound
-from shuffle_plugins.accounting.rounds.laws import (
+from shuffle_plugins.accounting.rounds.base import (
     Round,
-    from_state,
-    has_two_counts,
     lower_families,
-    lower_law,
-    reversed_lower_law,
-    upper_law,
-    upper_pair_from_below,
+    lower_losses,
+    resolves_alone,
+    reversed_lower_losses,
+    upper_losses,
+    upper_losses_from_below,
 )
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Adversary, Method, Sampling
+from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.rounding import rounded
 
@@ -48,7 +42,6 @@ _MOST_LOSS_STEPS = 10**6
 _CROSSING = 1e-6
 _ROUNDOFF = 1e-9  # relative, of a δ: small ε0 leave it few digits
 _NO_AMPLIFICATION = "local epsilon, no amplification"
-_GRIDLESS = "stronger clones, numerical"
 _MOST_REPLACEMENTS = 200
 _SMALL_CHARGE = 1e-2  # share of δ below which the distance of a sum from its cover is charged to δ alone
 _TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where that distance is charged to ε
@@ -181,7 +174,7 @@ class ShuffleAccountant:
 
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):
-            raise TypeError(f"step takes a ShuffleRound, or a sum's, got {type(shuffle_round).__name__}")
+            raise TypeError(f"step takes a Round, such as ShuffleRound, got {type(shuffle_round).__name__}")
         if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
             raise ValueError(
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "
@@ -320,10 +313,9 @@ class ShuffleAccountant:
             ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
-        if not (isinstance(shuffle_round, ShuffleRound) and shuffle_round.local_delta):
+        if not shuffle_round.local_delta:
             return math.inf, math.inf
-        rounds = [(r, steps) for r, steps in self.history if isinstance(r, ShuffleRound)]
-        distance = math.fsum(r.replacement_distance * steps for r, steps in rounds)
+        distance = math.fsum(r.replacement_distance * steps for r, steps in self.history if r.local_delta)
         last = _most(shuffle_round.own_delta, beside=self._local_delta(), within=delta)
         amplified = _most(shuffle_round.replacement_distance, beside=distance, within=delta / 2)
         return min(amplified, last), last
@@ -361,7 +353,7 @@ class ShuffleAccountant:
         upper = self._upper_epsilon(delta)[0]
         distinct = self._counts
         resolution = self._resolution(distinct)
-        laws = [law for r in distinct if (law := upper_pair_from_below(r, resolution)) is not None]
+        laws = [law for r in distinct if (law := upper_losses_from_below(r, resolution)) is not None]
         if self._replacement_distance() > 0 or len(laws) < len(distinct):
             return min(self._lower_epsilon(delta)[0], upper), upper
         return min(LossComposition(laws, list(distinct.values())).epsilon(delta), upper), upper
@@ -438,7 +430,7 @@ class ShuffleAccountant:
         if not isinstance(state.get("history"), (list, tuple)):
             raise ValueError("the saved history is damaged: it is not a list of entries")
         try:
-            entries = [(from_state(round_state), steps) for round_state, steps in state["history"]]
+            entries = [(Round.from_state(round_state), steps) for round_state, steps in state["history"]]
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
@@ -535,13 +527,13 @@ class ShuffleAccountant:
             epsilon: at which a tail is charged 1 + e^ε times.
             tail: what all tails together may be charged.
         """
-        sums = [(r, steps) for r, steps in self.history if isinstance(r, SumRound)]
-        others = [(r, steps) for r, steps in self.history if not isinstance(r, SumRound)]
-        if not sums:
+        close = [(r, steps) for r, steps in self.history if r.CHARGED_BY_RATIO]
+        others = [(r, steps) for r, steps in self.history if not r.CHARGED_BY_RATIO]
+        if not close:
             return math.inf, 0.0
         log_tail = math.log(tail) - float(np.logaddexp(0.0, epsilon))
-        log_tail -= math.log(sum(steps for _, steps in sums))
-        ratio = math.fsum(r.replacement_ratio(log_tail) * steps for r, steps in sums)
+        log_tail -= math.log(sum(steps for _, steps in close))
+        ratio = math.fsum(r.replacement_ratio(log_tail) * steps for r, steps in close)
         return ratio, math.fsum(r.replacement_distance * steps for r, steps in others)
 
     def _charged_delta(self, epsilon: float) -> float:
@@ -575,14 +567,14 @@ class ShuffleAccountant:
         return math.inf
 
     def _resolution(self, distinct: Mapping[Round, int]) -> Resolution:
-        if sum(distinct.values()) == 1 and all(has_two_counts(r) for r in distinct):
+        if sum(distinct.values()) == 1 and all(map(resolves_alone, distinct)):
             return SINGLE
         return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
 
     def _upper_laws(self) -> tuple[list[PrivacyLossDistribution], list[int]]:
         distinct = self._counts
         resolution = self._resolution(distinct)
-        return [upper_law(r, resolution) for r in distinct], list(distinct.values())
+        return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
     def _upper_composition(self) -> LossComposition:
         if self._resolution(self._counts) is COARSE:
@@ -621,8 +613,8 @@ class ShuffleAccountant:
         found = self._uppers.get(delta)
         if found is None:
             found = self._in_one_piece(delta)
-            sums = any(isinstance(r, SumRound) for r in self._rounds)
-            if found[0] == math.inf and sums and sum(self._steps) > 1:
+            close = any(r.CHARGED_BY_RATIO for r in self._rounds)
+            if found[0] == math.inf and close and sum(self._steps) > 1:
                 found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
             self._uppers[delta] = found
         return found
@@ -639,39 +631,18 @@ class ShuffleAccountant:
             return found[0]
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
-            found.extend(self._without_a_grid(delta))
+            found.extend(self._without_losses(delta))
         if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
             orders = RenyiComposition(laws, steps)
             found.append((self._charged_epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
 
-    def _without_a_grid(self, delta: float) -> Iterator[tuple[float, str]]:
-        """One round of a fixed cohort: its pair needs no grid, and sampling is a theorem of its own."""
+    def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
+        """Bounds that a single round has of its own."""
         distinct = self._counts
-        if sum(distinct.values()) != 1 or self._replacement_distance():
-            return
-        (only,) = distinct
-        if not isinstance(only, ShuffleRound):
-            return
-        cloned = only.blanket is not None and only.blanket.form is Form.CLONES
-        known = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH)
-        if cloned or only.own_delta or only.sampling not in known:
-            return
-        cohort = only.population if only.spans_batches else int(only.cohort)
-        observed = only.adversary is Adversary.MODEL_OBSERVER
-        with suppress(ValueError):  # louder than the theorem's range
-            yield (
-                compose_points(
-                    shuffled=binary_pair(local_epsilon=only.local_epsilon, cohort=cohort).upper_epsilon,
-                    local_epsilon=only.local_epsilon,
-                    population=only.population if observed else cohort,
-                    cohort=cohort,
-                    num_steps=1,
-                    delta=delta,
-                ),
-                _GRIDLESS,
-            )
+        if sum(distinct.values()) == 1 and not self._replacement_distance():
+            yield from next(iter(distinct)).single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
@@ -723,7 +694,7 @@ class ShuffleAccountant:
                     yield name, partial(backwards.composition, self._rounds, self._steps)
                 continue
             try:
-                laws = [lower_law(r, resolution, family) for r, family in pick.items()]
+                laws = [lower_losses(r, family, resolution) for r, family in pick.items()]
             except ArithmeticError:  # no outcome that floats can hold
                 continue
             yield name, partial(LossComposition, laws, steps)
@@ -777,15 +748,15 @@ def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:
 
 
 def _coarse_law(recorded: Round) -> PrivacyLossDistribution:
-    return upper_law(recorded, COARSE)
+    return upper_losses(recorded, COARSE)
 
 
 def _coarse_instance(recorded: Round) -> PrivacyLossDistribution:
-    return lower_law(recorded, COARSE, lower_families(recorded)[0])
+    return lower_losses(recorded, lower_families(recorded)[0], COARSE)
 
 
 def _reversed_instance(recorded: Round) -> PrivacyLossDistribution:
-    return reversed_lower_law(recorded, COARSE, lower_families(recorded)[0])
+    return reversed_lower_losses(recorded, lower_families(recorded)[0], COARSE)
 
 
 def _above(delta: float) -> float:

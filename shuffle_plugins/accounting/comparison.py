@@ -154,7 +154,7 @@ def _fixed_cohort(shuffle_round: ShuffleRound) -> tuple[int, int]:
         raise ValueError("stated for a cohort of fixed size, not for Poisson sampling")
     if shuffle_round.sampling is Sampling.CHECK_IN:
         raise ValueError("stated for a cohort of fixed size, not for check-ins")
-    if shuffle_round.local_delta > 0 or shuffle_round.effective_blanket().tail > 0:
+    if shuffle_round.local_delta > 0 or shuffle_round.effective_blanket.tail > 0:
         raise ValueError("stated for ε0-LDP reports; these are (ε0, δ0)-LDP")
     if shuffle_round.spans_batches:
         return shuffle_round.population, shuffle_round.population

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.terms import Method
 from shuffle_plugins.core import checks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -71,3 +72,40 @@ def round_adversary(adversary: Adversary | str) -> Adversary:
             "hides it: its ε is the local_epsilon of a client's reports, added up; use that instead"
         )
     return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CohortDraw:
+    """How a round's cohort comes about, and who looks.
+
+    Attributes:
+        population: n.
+        cohort: k; the expected number under Poisson sampling and check-in.
+        sampling: how clients are chosen.
+        adversary: against whom the round is measured.
+    """
+
+    population: int
+    cohort: float
+    sampling: Sampling
+    adversary: Adversary
+
+    @property
+    def sampling_rate(self) -> float:
+        """γ = cohort / population."""
+        return self.cohort / self.population
+
+    @property
+    def sees_cohort(self) -> bool:
+        """Whether the adversary sees who took part."""
+        return self.adversary is Adversary.SERVER
+
+    @property
+    def spans_batches(self) -> bool:
+        """Whether a report hides among those of other batches, whose inputs may follow from it.
+
+        Such reports are never merely counted: the batches are seen one by one.
+        """
+        return self.sampling is Sampling.CHECK_IN or (
+            self.sampling is Sampling.EPOCH and not self.sees_cohort
+        )

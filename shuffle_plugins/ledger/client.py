@@ -17,7 +17,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
-    from shuffle_plugins.accounting.rounds.laws import Round
+    from shuffle_plugins.accounting import Round
 
 _ROUNDING = 1e-9
 
@@ -219,9 +219,9 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _round(shuffled: str) -> Round:
-    from shuffle_plugins.accounting.rounds.laws import from_state
+    from shuffle_plugins.accounting import Round
 
-    return from_state(json.loads(shuffled))
+    return Round.from_state(json.loads(shuffled))
 
 
 def _reports(charged: Charged) -> float:

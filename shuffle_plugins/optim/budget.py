@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shuffle_plugins.accounting import EpsilonInterval, ShuffleAccountant
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting import EpsilonInterval, Round, ShuffleAccountant
 from shuffle_plugins.core import checks
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.rounds.laws import Round
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm

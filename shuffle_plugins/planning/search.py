@@ -18,7 +18,6 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.calibrate import normal_guess
 from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.accounting.pairs.counts import upper_mixture
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.baselines import gaussian_mse
@@ -372,7 +371,7 @@ class _Search:
     def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
         """log of the variance of all losses of a combination together, were they small."""
         blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.dim)
-        variance = upper_mixture(self._round(mechanism, blanket, cohort)).information
+        variance = self._round(mechanism, blanket, cohort).dominating_pair().information
         return math.log(num_steps * variance) if variance > 0 else -math.inf
 
     def _report(self) -> None:

@@ -46,7 +46,7 @@ def is_covered_by_its_blanket(case: Case) -> Measured:
     if not case.tells_its_law:
         return _withstands_the_audit(case)
     listed = case.outcomes is not None
-    mass, most = _round(case, 1).effective_blanket().mass, _overlap(case)
+    mass, most = _round(case, 1).effective_blanket.mass, _overlap(case)
     if not mass <= most + _ROUNDING:
         raise Broken("the blanket has more mass than some records have in common", mass=mass, common=most)
     records = case.law[:_MOST_RECORDS] if listed else case.typical

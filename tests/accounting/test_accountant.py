@@ -26,7 +26,6 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.published.catalogue import published_bound
-from shuffle_plugins.accounting.rounds.laws import lower_families, lower_law, upper_law, upper_pair_from_below
 
 
 def accountant_of(*entries: tuple[ShuffleRound, int], method: str = "pld") -> ShuffleAccountant:
@@ -548,12 +547,12 @@ def test_a_growing_history_is_bounded_as_one_composed_at_once(delta: float) -> N
         if len(accountant.history) > 32:
             found = accountant.epsilon(delta)
     steps = Counter(MANY)
-    least = [upper_pair_from_below(each, FINE) for each in steps]
-    finest = [upper_law(each, FINE) for each in steps]
+    least = [each.upper_losses_from_below(FINE) for each in steps]
+    finest = [each.upper_losses(FINE) for each in steps]
     at_once = LossComposition(finest, list(steps.values())).epsilon(delta)
     assert LossComposition(least, list(steps.values())).epsilon(delta) <= found.upper
     assert found.upper == pytest.approx(at_once, rel=3e-3)
-    attained = [lower_law(each, FINE, lower_families(each)[0]) for each in steps]
+    attained = [each.lower_losses(each.lower_families[0], FINE) for each in steps]
     lower = LossComposition(attained, list(steps.values())).epsilon(delta)
     assert found.lower == pytest.approx(lower, rel=3e-3)
     assert found.lower < at_once

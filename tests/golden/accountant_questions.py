@@ -16,6 +16,7 @@ from shuffle_plugins.accounting import (
     Blanket,
     FederatedAccountant,
     FederatedRound,
+    Round,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -26,7 +27,6 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
-from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_hadamard_response,
@@ -73,7 +73,6 @@ CATEGORY_MECHANISMS = (
 MECHANISMS = ("binary-rr", *VECTOR_MECHANISMS, *CATEGORY_MECHANISMS)
 SAVED = DATA / "saved_states.json"
 
-Round = ShuffleRound | SumRound | TaggedRound | LaplaceRound
 History = Iterable[tuple[Round, int]]
 
 QUESTIONS = Questions()
@@ -637,7 +636,7 @@ def loaded(name: str) -> Any:
     state = saved()[name]
     kind = name.split(":")[0]
     if kind == "round":
-        back = from_state(_tuples(state))
+        back = Round.from_state(_tuples(state))
         delta = 1e-2 if name.startswith("round: of") else DELTA
         return {"same": back.state(), "epsilon": ask_epsilon(lambda: [(back, 4)], delta=delta)}
     if kind == "federated round":

@@ -14,7 +14,6 @@ from paper_figures.data import Curve, Role
 from shuffle_plugins.accounting import Sampling, ShuffleRound, binary_pair, pair_losses
 from shuffle_plugins.accounting.composition.renyi import renyi_divergence
 from shuffle_plugins.accounting.losses.distribution import FINE
-from shuffle_plugins.accounting.pairs.counts import lower_mixtures
 from shuffle_plugins.accounting.published import shuffle_rdp
 
 Vector = NDArray[np.float64]
@@ -40,7 +39,7 @@ def certified_renyi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
         local_epsilon=local_epsilon, population=cohort, cohort=cohort, sampling=Sampling.FULL
     )
     lower = shuffle_rdp.shuffle_rdp_lower_bound(orders=orders, local_epsilon=local_epsilon, cohort=cohort)
-    for mixture in lower_mixtures(shuffle_round).values():
+    for mixture in shuffle_round.instances().values():
         law = pair_losses(mixture, kind="lower", resolution=FINE)
         for side in (law, law.reversed()):
             lower = np.maximum(lower, renyi_divergence(side, np.atleast_1d(orders)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,7 +28,9 @@ from shuffle_plugins.accounting.composition.pld import (
 )
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import Floats, transform_size
-from shuffle_plugins.accounting.rounds.laws import Round
+
+Entry = TypeVar("Entry")
+"""What a history is made of, such as rounds; equal entries have the same losses."""
 
 _RUNGS = 4  # of a ladder, to each doubling
 _MOST_SPECTRA = 8  # kept; a question takes two or three
@@ -36,16 +39,16 @@ Moments = tuple[float, float, float]
 _NO_MOMENTS: Moments = (0.0, 0.0, 0.0)
 
 
-class GrowingHistory:
+class GrowingHistory(Generic[Entry]):
     """The laws of a history's rounds, and what was composed of them so far.
 
     Args:
         law_of: the law of a round; those of all rounds bound from the same side.
     """
 
-    def __init__(self, law_of: Callable[[Round], PrivacyLossDistribution]) -> None:
+    def __init__(self, law_of: Callable[[Entry], PrivacyLossDistribution]) -> None:
         self._law_of = law_of
-        self._rounds: list[Round] = []
+        self._rounds: list[Entry] = []
         self._steps: list[int] = []
         self._laws: list[PrivacyLossDistribution] = []
         self._number = 0
@@ -54,7 +57,7 @@ class GrowingHistory:
         self._moments: dict[float, tuple[int, Moments]] = {}
         self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
 
-    def composition(self, rounds: Sequence[Round], steps: Sequence[int]) -> GrowingComposition:
+    def composition(self, rounds: Sequence[Entry], steps: Sequence[int]) -> GrowingComposition:
         """All of a history composed. Faster the more of its beginning was composed before.
 
         Args:
@@ -134,7 +137,7 @@ class GrowingComposition(LossComposition):
 
     def __init__(
         self,
-        history: GrowingHistory,
+        history: GrowingHistory[Any],
         laws: Sequence[PrivacyLossDistribution],
         steps: Sequence[int],
         *,
@@ -238,7 +241,7 @@ def _added(moments: Moments, laws: Iterable[tuple[_OnGrid, int]], tilt: float) -
     return value, mean, variance
 
 
-def _same(first: Round, second: Round) -> bool:
+def _same(first: object, second: object) -> bool:
     return first is second or first == second
 
 

@@ -27,7 +27,7 @@ from shuffle_plugins.accounting.federated.participation import (
     distinct_participants,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, frozen
-from shuffle_plugins.accounting.rounds.laws import Round
+from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,

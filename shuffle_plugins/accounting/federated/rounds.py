@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol, Self
 
-from shuffle_plugins.accounting.rounds.laws import Round
-from shuffle_plugins.accounting.rounds.laws import from_state as round_from_state
+from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
@@ -194,7 +193,7 @@ class FederatedRound:
             server.mechanism,
             self.local_epsilon,
             self.local_delta,
-            server.effective_blanket().state(),
+            server.effective_blanket.state(),
             self.is_secret,
         )
 
@@ -223,8 +222,8 @@ class FederatedRound:
         try:
             observer, server, local_epsilon, local_delta = state
             return cls(
-                observer=round_from_state(observer),
-                server=round_from_state(server),
+                observer=Round.from_state(observer),
+                server=Round.from_state(server),
                 local_epsilon=math.inf if local_epsilon is None else local_epsilon,
                 local_delta=local_delta,
             )

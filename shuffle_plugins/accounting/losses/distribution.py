@@ -1,15 +1,4 @@
-"""From a count pair to a finite privacy loss law, certified from above or from below.
-
-An outcome of a pair is a point (dP/df, dQ/df) with a mass. Spreading an outcome over others at equal mean can
-only raise every hockey-stick divergence E_f[(dP/df − e^ε·dQ/df)₊], because it is convex in the point; merging
-outcomes into their mean can only lower it. So the millions of outcomes of a large cohort are replaced
-
-- from above, by spreading counts linearly over the nodes of a coarser grid,
-- from below, by merging counts between nodes into their mean,
-
-with an error that is second order in the node distance, whatever the cohort. Signs are treated through convex
-order: a sum of more fair signs is a mean-preserving spread of a sum of fewer.
-"""
+"""Privacy loss distributions: finitely many outcomes, certified from above or from below."""
 
 from __future__ import annotations
 
@@ -19,20 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats, spread_to_grid, tally
+from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
 from shuffle_plugins.accounting.numerics.profiles import hockey_sticks, hull_outcomes, mirrored
-from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
-from shuffle_plugins.accounting.pairs.counts import CountPair, Pair, PairMixture
-from shuffle_plugins.accounting.pairs.slots import slot_outcomes
 
 Kind = Literal["upper", "lower"]
-
-_TAILS_CUT = 3 * TAIL
-_MANY_ACTIVE = 300.0  # expected slots, from which a profile is found faster than three counts are listed
-_NEVER_CUT = 40  # windows hold every count of so few slots
-_LOST_MASS = 1e-9
-_SHARED_PASSIVE_CELLS = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +32,15 @@ class Resolution:
 FINE = Resolution(tolerance=5e-4, cells=32)
 SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
-_STORED_CELLS = {"upper": 2, "lower": 4}
-_FINER = 3  # cells of a component's outcomes to one of the mixture's
+"""Resolutions of a short history, of one round that ``resolves_alone``, and of a history of many kinds."""
+
+STORED_CELLS = {"upper": 2, "lower": 4}
+"""Outcomes kept to each grid cell of composition; merging moves losses more than spreading does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivacyLossDistribution:
-    """A finite privacy loss law: outcome i has loss log(p_i/q_i).
+    """A finite law of the privacy loss: outcome i has loss log(p_i/q_i).
 
     Attributes:
         loss: losses in nats, increasing, shape (outcomes,).
@@ -68,7 +49,7 @@ class PrivacyLossDistribution:
         missing: bound on the P mass of outcomes left out. An upper bound charges it to δ; for a lower bound
             leaving them out is already safe.
         deviation: standard deviation of the loss under P.
-        kind: whether the law bounds the pair from above or from below.
+        kind: whether it bounds the pair from above or from below.
         cells: grid cells per standard deviation that composition should use.
         condensed: whether outcomes were put together beyond the pair's own nodes.
         symmetric: whether exchanging P and Q changes nothing.
@@ -85,7 +66,7 @@ class PrivacyLossDistribution:
     symmetric: bool = False
 
     def reversed(self) -> PrivacyLossDistribution:
-        """The law of the pair with P and Q exchanged."""
+        """That of the pair with P and Q exchanged."""
         if self.symmetric:
             return self
         return PrivacyLossDistribution(
@@ -93,82 +74,28 @@ class PrivacyLossDistribution:
             p=self.q[::-1],
             q=self.p[::-1],
             missing=self.missing,
-            deviation=_deviation(-self.loss, self.q),
+            deviation=deviation_of(-self.loss, self.q),
             kind=self.kind,
             cells=self.cells,
             condensed=self.condensed,
         )
 
 
-def _deviation(loss: Floats, p: Floats) -> float:
+def deviation_of(loss: Floats, p: Floats) -> float:
+    """Standard deviation of the losses, weighted by P masses that need not add up to one."""
     total = p.sum()
     # Not a dot product: threads that a BLAS wakes for these short vectors cost more than they save.
     mean = (p * loss).sum() / total
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def _log_ratio(p: Floats, q: Floats) -> Floats:
+def log_ratio(p: Floats, q: Floats) -> Floats:
     """log(p/q), accurate for nearly equal and for hugely different masses."""
     smaller, larger = np.minimum(p, q), np.maximum(p, q)
     with np.errstate(over="ignore"):
         excess = (larger - smaller) / smaller
     size = np.where(np.isfinite(excess), np.log1p(excess), np.log(larger) - np.log(smaller))
     return np.asarray(np.sign(p - q) * size, dtype=np.float64)
-
-
-def pair_losses(
-    mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE
-) -> PrivacyLossDistribution:
-    """The privacy loss law of a pair.
-
-    Args:
-        mixture: the pair.
-        kind: bound it from above or from below.
-        resolution: how finely.
-    """
-    parts = _parts(mixture, kind=kind, resolution=resolution)
-    p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])
-    q = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
-    left_out = math.fsum(mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True))
-    ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
-    cut = _TAILS_CUT if max(pair.slots for pair in mixture.pairs) > _NEVER_CUT else 0.0
-    missing = ratio_bound * (cut + mixture.dropped) + left_out
-    keep = (p > 0) & (q > 0)
-    certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-    p, q = p[keep], q[keep]
-    if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
-        raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
-    if len(p) == 0:
-        raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
-    return finite_losses(
-        None, p, q, missing=missing + certain, kind=kind, resolution=resolution, symmetric=mixture.symmetric
-    )
-
-
-def _parts(mixture: PairMixture, *, kind: Kind, resolution: Resolution) -> list[tuple[Floats, Floats, float]]:
-    """P and Q masses of each component's outcomes, and a bound on the P mass left out.
-
-    The outcomes of one of several components are put together as soon as they are listed, more finely than
-    those of all: a pass over millions of them costs far more than listing them. A component of little mass is
-    resolved no more finely than it matters to all.
-    """
-    pairs = mixture.pairs
-    if len(pairs) == 1:
-        return [_pair_outcomes(pairs[0], kind=kind, tolerance=resolution.tolerance)]
-    tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
-    parts = []
-    for mass, pair in zip(mixture.masses, pairs, strict=True):
-        allowed = tolerance / max(len(pairs) * mass, tolerance / max(tolerance, COARSE.tolerance))
-        p, q, left_out = _pair_outcomes(pair, kind=kind, tolerance=max(tolerance, allowed))
-        keep = (p > 0) & (q > 0)
-        certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-        p, q = p[keep], q[keep]
-        if len(p):
-            loss = _log_ratio(p, q)
-            cell = _deviation(loss, p) / (_FINER * _STORED_CELLS[kind] * resolution.cells)
-            _, p, q = _condense(loss, p, q, cell=cell, kind=kind)
-        parts.append((p, q, left_out + certain))
-    return parts
 
 
 def finite_losses(
@@ -181,7 +108,7 @@ def finite_losses(
     resolution: Resolution,
     symmetric: bool,
 ) -> PrivacyLossDistribution:
-    """The law of a finite pair, with no more outcomes than ``resolution`` can tell apart.
+    """The privacy loss distribution of a finite pair, in as few outcomes as ``resolution`` tells apart.
 
     Args:
         loss: log(p/q) where it is known better than from the masses, in any order; None computes it.
@@ -199,10 +126,10 @@ def finite_losses(
     p, q = p[keep], q[keep]
     if not len(p):
         raise ArithmeticError("no outcome has masses and a loss within floating-point range")
-    loss = _log_ratio(p, q) if loss is None else loss[keep]
-    deviation = _deviation(loss, p)
+    loss = log_ratio(p, q) if loss is None else loss[keep]
+    deviation = deviation_of(loss, p)
     outcomes = len(loss)
-    loss, p, q = _condense(loss, p, q, cell=deviation / (_STORED_CELLS[kind] * resolution.cells), kind=kind)
+    loss, p, q = condense(loss, p, q, cell=deviation / (STORED_CELLS[kind] * resolution.cells), kind=kind)
     return PrivacyLossDistribution(
         loss=loss,
         p=p,
@@ -216,41 +143,68 @@ def finite_losses(
     )
 
 
-def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
-    """The upper law of the smaller profile of two symmetric upper laws of one pair, point by point.
+def profile_losses(
+    losses: Floats, deltas: Floats, *, resolution: Resolution, sampling_rate: float = 1.0
+) -> PrivacyLossDistribution:
+    """From above, the privacy loss distribution of a symmetric pair whose profile is bounded at points.
+
+    Between the points the bound is their lower convex hull. With δ the profile of what the cohort's round
+    releases, that of a sample of fixed size is γ·δ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1, replace-one: Balle,
+    Barthe, Gaboardi 2018, Theorem 11. For E < 1 it follows by symmetry (Zhu, Dong, Wang 2022).
+
+    Args:
+        losses: ε ≥ 0, increasing, shape (points,).
+        deltas: bounds on δ there, rounded up, for a client who takes part, shape (points,).
+        resolution: how finely losses are kept.
+        sampling_rate: γ in (0, 1], the probability of taking part.
 
     Raises:
-        ValueError: if a law is not symmetric, or bounds from below.
+        ArithmeticError: if no pair has such a profile, or its outcomes are out of floating-point range.
     """
-    if not all(law.symmetric and law.kind == "upper" for law in (first, second)):
-        raise ValueError("only symmetric laws that bound from above can be compared point by point")
-    losses = np.unique(np.concatenate([[0.0], *(law.loss[law.loss > 0] for law in (first, second))]))
-    sticks = []
-    for law in (first, second):
-        positive = law.loss > 0
-        own = np.concatenate([[0.0], law.loss[positive]])
-        values = hockey_sticks(own, np.concatenate([[0.0], law.q[positive]]))
-        sticks.append(np.interp(np.expm1(losses), np.expm1(own), values, right=0.0))
-    outcomes = hull_outcomes(losses, np.minimum(*sticks))
+    found = np.log1p(sampling_rate * np.expm1(losses))
+    loss, p, q, beyond = _symmetric_outcomes(found, sampling_rate * deltas)
+    return finite_losses(loss, p, q, missing=beyond, kind="upper", resolution=resolution, symmetric=True)
+
+
+def _symmetric_outcomes(losses: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats, float]:
+    """Losses, P and Q masses of the pair whose profile is the hull, and its P mass of infinite loss."""
+    outcomes = hull_outcomes(losses, deltas)
     p, q = mirrored(outcomes)
-    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    return np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss]), p, q, outcomes.beyond
+
+
+def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    """From above, the smaller of two profiles of one pair, point by point.
+
+    Raises:
+        ValueError: if one is not symmetric, or bounds from below.
+    """
+    both = (first, second)
+    if not all(each.symmetric and each.kind == "upper" for each in both):
+        raise ValueError("only symmetric distributions that bound from above compare point by point")
+    losses = np.unique(np.concatenate([[0.0], *(each.loss[each.loss > 0] for each in both)]))
+    sticks = []
+    for each in both:
+        positive = each.loss > 0
+        own = np.concatenate([[0.0], each.loss[positive]])
+        values = hockey_sticks(own, np.concatenate([[0.0], each.q[positive]]))
+        sticks.append(np.interp(np.expm1(losses), np.expm1(own), values, right=0.0))
+    loss, p, q, beyond = _symmetric_outcomes(losses, np.minimum(*sticks))
     keep = (p > 0) & (q > 0)
     loss, p, q = loss[keep], p[keep], q[keep]
     return PrivacyLossDistribution(
         loss=loss,
         p=p,
         q=q,
-        missing=max(first.missing, second.missing) + outcomes.beyond,
-        deviation=_deviation(loss, p),
+        missing=max(first.missing, second.missing) + beyond,
+        deviation=deviation_of(loss, p),
         kind="upper",
         cells=max(first.cells, second.cells),
         symmetric=True,
     )
 
 
-def _condense(
-    loss: Floats, p: Floats, q: Floats, *, cell: float, kind: Kind
-) -> tuple[Floats, Floats, Floats]:
+def condense(loss: Floats, p: Floats, q: Floats, *, cell: float, kind: Kind) -> tuple[Floats, Floats, Floats]:
     """Fewer outcomes: at most one per ``cell`` of loss, spread to the cells' edges or merged within them."""
     if cell <= 0 or len(loss) <= 2 or (loss.max() - loss.min()) / cell > len(loss):
         order = np.argsort(loss, kind="stable")
@@ -266,235 +220,4 @@ def _condense(
     merged_p, merged_q = tally(index, p, size), tally(index, q, size)
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
-    return _log_ratio(merged_p, merged_q), merged_p, merged_q
-
-
-def _pair_outcomes(pair: Pair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats, float]:
-    """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
-    if isinstance(pair, CountPair):
-        if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
-            return slot_outcomes(pair.as_slots(), tolerance=tolerance)
-        return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
-    if kind == "lower":
-        raise ValueError("sums of slots and envelopes are bounded from above only")
-    if isinstance(pair, BitPair):
-        return bit_outcomes(pair)
-    return slot_outcomes(pair, tolerance=tolerance)
-
-
-def _has_three_counts(pair: CountPair) -> bool:
-    return 0 < pair.passive < 1 and not pair.one_sided
-
-
-def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:
-    """P and Q masses of all outcomes kept; shape (outcomes,) each."""
-    nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
-    passive = _passive_nodes(pair, nodes, kind=kind, tolerance=tolerance)
-    # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
-    z = passive.value
-    common = (pair.population - z) + pair.passive_weight * z  # (active nodes, passive nodes)
-    if pair.neutral_gain:
-        common = common + pair.neutral_gain * (pair.slots - nodes.value[:, None] - z)
-    if pair.one_sided:
-        mass = nodes.mass[:, None] * passive.mass / pair.population
-        gain = 2 * pair.sign_gain * nodes.value[:, None]
-        return (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
-    signs = _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
-    half = pair.sign_gain
-    # axes: active node, passive node, sign node
-    m, sign_sum = nodes.value[:, None, None], signs.value[:, None, :]
-    if pair.weak_gain:
-        common = common + pair.weak_gain * nodes.value[:, None]
-    mass = (nodes.mass[:, None, None] * passive.mass[:, :, None] / pair.population) * signs.mass[:, None, :]
-    p = (mass * (common[:, :, None] + half * (m + sign_sum))).ravel()
-    q = (mass * (common[:, :, None] + half * (m - sign_sum))).ravel()
-    if np.any(q < -1e-12 * p):
-        raise ArithmeticError(f"a node of {pair} left the range of a density; please report this round")
-    q = np.maximum(q, 0.0)
-    mirror = ~np.broadcast_to(sign_sum == 0, mass.shape).ravel()
-    return np.concatenate([p, q[mirror]]), np.concatenate([q, p[mirror]])
-
-
-@dataclass(frozen=True, slots=True)
-class _ActiveNodes:
-    """Nodes of the active count m, how many signs go with each, and how many slots were inactive."""
-
-    value: Floats
-    mass: Floats
-    trials: Cells
-    most_inactive: Floats
-    least_inactive: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class _Nodes:
-    """Nodes of a second count, one row per active node: shapes (active nodes, nodes)."""
-
-    value: Floats
-    mass: Floats
-
-
-def _active_nodes(pair: CountPair, *, kind: Kind, tolerance: float) -> _ActiveNodes:
-    first, mass = binomial_window(pair.slots, pair.active)
-    counts = first + np.arange(len(mass), dtype=np.float64)
-    mean = pair.slots * pair.active
-    deviation = math.sqrt(mean * (1 - pair.active))
-    if pair.one_sided:
-        step = int(deviation * math.sqrt(6 * tolerance))
-    else:
-        heaviest = pair.largest_ratio + abs(pair.neutral_gain)
-        step = int(min(tolerance * mean, pair.population * math.sqrt(tolerance) / heaviest))
-        step -= step % 2
-    if step < 2:
-        inactive = pair.slots - counts
-        return _ActiveNodes(counts, mass, counts.astype(np.int64), inactive, inactive)
-    start = first - first % 2
-    bucket = ((counts - start) // step).astype(np.int64)
-    size = int(bucket[-1]) + 1
-    bottom = start + step * np.arange(size, dtype=np.float64)
-    top = bottom + step
-    total = tally(bucket, mass, size)
-    offset = tally(bucket, mass * (counts - bottom[bucket]), size)
-    most, least = pair.slots - bottom, np.maximum(pair.slots - top, 0.0)
-    if kind == "lower":
-        keep = total > 0
-        centre = bottom + offset / np.where(keep, total, 1.0)
-        return _ActiveNodes(centre[keep], total[keep], bottom[keep].astype(np.int64), most[keep], least[keep])
-    share = offset / step
-    value, weight = np.concatenate([bottom, top]), np.concatenate([total - share, share])
-    # All counts of a bucket get the signs of its top, so a bucket's two nodes have one sign law.
-    signs = np.tile(top, 2).astype(np.int64)
-    keep = weight > 0
-    return _ActiveNodes(
-        value[keep], weight[keep], signs[keep], np.tile(most, 2)[keep], np.tile(least, 2)[keep]
-    )
-
-
-def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, tolerance: float) -> _Nodes:
-    """Nodes of the passive count z = (slots − m)·passive + ζ, with ζ independent of m within a bucket.
-
-    ζ is a centred binomial count over the inactive slots. One over more of them is a mean-preserving spread,
-    so a bucket takes its largest number of inactive slots from above and its smallest from below.
-    """
-    inactive = pair.slots - nodes.value
-    mean = inactive * pair.passive
-    alone = _Nodes(value=mean[:, None], mass=np.ones((len(mean), 1)))
-    if pair.passive >= 1.0 or pair.passive <= 0.0:
-        return alone
-    trials = nodes.most_inactive if kind == "upper" else nodes.least_inactive
-    step = max(1, int(math.sqrt(tolerance) * _passive_scale(pair) / _passive_loss(pair)))
-    if kind == "lower" and step > 2 * math.sqrt(trials.max() * pair.passive * (1 - pair.passive)):
-        return alone
-    if len(trials) * pair.slots > _SHARED_PASSIVE_CELLS:
-        shared = trials.max() if kind == "upper" else trials.min()
-        centred, mass = _binomial_nodes(np.array([shared]), pair.passive, step=step, kind=kind)
-        if mean.max() + centred.max() < pair.slots:
-            return _Nodes(
-                value=mean[:, None] + centred, mass=np.broadcast_to(mass, (len(mean), mass.shape[1]))
-            )
-    unique, inverse = np.unique(trials, return_inverse=True)
-    centred, mass = _binomial_nodes(unique, pair.passive, step=step, kind=kind)
-    return _Nodes(value=mean[:, None] + centred[inverse], mass=mass[inverse])
-
-
-def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
-    """Centred binomial counts, one row per number of trials, on nodes ``step`` apart.
-
-    Nodes are laid from the top of the window downwards, so that none exceeds the number of trials.
-    """
-    mean = trials * probability
-    reach = bernstein_reach(mean * (1 - probability))
-    top = np.minimum(np.ceil(mean + reach), trials)
-    bottom = np.maximum(np.floor(mean - reach), 0)
-    width = int((top - bottom).max()) + 1
-    step = min(step, width)
-    width += -width % step
-    i = np.arange(1, width, dtype=np.float64)
-    above = np.clip(top[:, None] - i + 1, 0.0, None)
-    with np.errstate(divide="ignore"):
-        steps = (
-            np.log(above) - np.log(trials[:, None] - above + 1) + math.log((1 - probability) / probability)
-        )
-    exponent = np.concatenate([np.zeros((len(trials), 1)), np.cumsum(steps, axis=1)], axis=1)
-    mass = np.exp(exponent - exponent.max(axis=1, keepdims=True))
-    mass /= mass.sum(axis=1, keepdims=True)
-    centred = top - mean
-    groups = mass.reshape(len(trials), -1, step)
-    start = centred[:, None] - step * np.arange(groups.shape[1])
-    total, moment = groups.sum(axis=2), (groups * np.arange(step)).sum(axis=2)
-    if step == 1:
-        return start, total
-    if kind == "lower":
-        return start - moment / np.where(total > 0, total, 1.0), total
-    nodes = np.concatenate([start, start[:, -1:] - step], axis=1)
-    weight = np.zeros(nodes.shape)
-    weight[:, :-1] = total - moment / step
-    weight[:, 1:] += moment / step
-    return nodes, weight
-
-
-def _passive_loss(pair: CountPair) -> float:
-    """How much less a passive slot contributes than a neutral one."""
-    return abs(1.0 - pair.passive_weight + pair.neutral_gain)
-
-
-def _passive_scale(pair: CountPair) -> float:
-    """What a fluctuation of c·z is measured against.
-
-    In a symmetric pair both densities share it, so it matters next to n; in a one-sided pair it is part of
-    the loss and matters next to the active count's own fluctuation.
-    """
-    if pair.one_sided:
-        return 2 * pair.sign_gain * math.sqrt(pair.slots * pair.active * (1 - pair.active))
-    return float(pair.population)
-
-
-def _sign_nodes(trials: Cells, *, kind: Kind, tolerance: float) -> _Nodes:
-    """Non-negative half of the law of a sum of ``trials`` fair signs, one row per entry of ``trials``.
-
-    The law is symmetric: a node d > 0 stands for −d too, each with the mass given.
-    """
-    unique, inverse = np.unique(trials, return_inverse=True)
-    largest = int(unique[-1])
-    half_width = min(largest // 2 + 1, math.ceil(math.sqrt(2 * LOG_TAIL * max(largest, 1)) / 2) + 1)
-    step = max(1, int(math.sqrt(tolerance * int(unique[0]))))
-    odd = (unique % 2).astype(np.float64)
-    if step > 1 and np.any(odd):
-        step = 1
-    width = half_width + 1 + (-half_width) % step
-    # a = floor(t/2) + i heads, i = 0 …: sum of signs 2i − (t odd → −1, that is 2i + 1 shifted below).
-    i = np.arange(1, width, dtype=np.float64)
-    half = np.floor(unique / 2.0)[:, None]
-    upper_half = unique[:, None] - half  # ceil(t/2)
-    ratio = np.clip((half - i + 1.0) / (upper_half + i), 0.0, None)
-    mass = np.concatenate([np.ones((len(unique), 1)), np.cumprod(ratio, axis=1)], axis=1)
-    value = 2.0 * np.arange(width)[None, :] + odd[:, None]
-    doubled = np.where(value > 0, 2.0, 1.0)
-    mass /= (mass * doubled).sum(axis=1, keepdims=True)
-    if step > 1:
-        value, mass = _coarsen_signs(value, mass, step=step, kind=kind)
-    return _Nodes(value=value[inverse], mass=mass[inverse])
-
-
-def _coarsen_signs(value: Floats, mass: Floats, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
-    """Group even sign sums 0, 2, 4, … on nodes 2·step apart, keeping the law symmetric."""
-    rows = len(mass)
-    centre, rest = mass[:, :1], mass[:, 1:]
-    groups = rest.reshape(rows, -1, step)
-    count = groups.shape[1]
-    offset = np.arange(1, step + 1) / step
-    bottom = 2.0 * step * np.arange(count)
-    total, moment = groups.sum(axis=2), (groups * offset).sum(axis=2)
-    if kind == "lower":
-        mean = bottom + 2.0 * step * moment / np.where(total > 0, total, 1.0)
-        return (
-            np.concatenate([np.zeros((rows, 1)), mean], axis=1),
-            np.concatenate([centre, total], axis=1),
-        )
-    nodes = np.concatenate([bottom, [bottom[-1] + 2.0 * step]])
-    weight = np.zeros((rows, count + 1))
-    weight[:, 1:] += moment
-    weight[:, :-1] += total - moment
-    # What both halves spread to zero meets there.
-    weight[:, 0] = 2 * (total[:, 0] - moment[:, 0]) + centre[:, 0]
-    return np.broadcast_to(nodes, (rows, count + 1)), weight
+    return log_ratio(merged_p, merged_q), merged_p, merged_q

@@ -1,4 +1,4 @@
-r"""Privacy loss laws of sums with discrete Laplace noise.
+r"""Privacy losses of sums with discrete Laplace noise.
 
 Let the noise be P[k] ∝ t^|k|, t = e^{-a}, and two sums g steps apart. Their log-likelihood ratio at k is
 a·(|k − g| − |k|): g·a left of 0, falling by 2a a step, −g·a right of g. At the losses a·(g − 2j) that
@@ -12,12 +12,14 @@ import math
 
 import numpy as np
 
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, finite_losses
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    finite_losses,
+    profile_losses,
+)
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
-from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
 
-INSTANCE = "discrete Laplace instance"
 _MOST_POINTS = 1 << 11
 _MOST_LISTED = 1 << 24  # outcomes of an instance
 _ROUNDOFF = 1e-12
@@ -41,37 +43,38 @@ def laplace_profile(*, rate: float, shift: int) -> tuple[Floats, Floats]:
     return losses * (1 + _ROUNDOFF), values * (1 + _ROUNDOFF)
 
 
-def upper_law(laplace_round: LaplaceRound, resolution: Resolution) -> PrivacyLossDistribution:
-    """The law of the noise, from above. The distance of the round from it is not in it.
+def laplace_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From above, the privacy loss distribution of the discrete Laplace on a sample of fixed size.
 
-    On a sample its profile is γ·δ(log(1 + (E − 1)/γ)) for E ≥ 1: Balle, Barthe, Gaboardi 2018, Theorem 11.
+    Args:
+        rate: how fast the noise falls, in nats per step.
+        shift: how many steps two sums can be apart.
+        sampling_rate: γ in (0, 1].
+        resolution: how finely.
     """
-    gamma = laplace_round.sampling_rate
-    own, values = laplace_profile(rate=laplace_round.rate, shift=laplace_round.sensitivity)
-    losses = np.log1p(gamma * np.expm1(own))
-    outcomes = hull_outcomes(losses, gamma * values)
-    p, q = mirrored(outcomes)
-    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return finite_losses(
-        loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
-    )
+    losses, deltas = laplace_profile(rate=rate, shift=shift)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
 
 
-def has_instance(laplace_round: LaplaceRound) -> bool:
-    """Whether the round has an instance whose outcomes can be listed."""
-    return 0 < laplace_round.attained <= _MOST_LISTED
+def has_laplace_instance(*, shift: int) -> bool:
+    """Whether :func:`laplace_instance_losses` can list the outcomes."""
+    return 0 < shift <= _MOST_LISTED
 
 
-def instance_law(laplace_round: LaplaceRound, resolution: Resolution) -> PrivacyLossDistribution:
-    """Everybody else holds x', and the client x or x', ``attained`` apart; from below.
+def laplace_instance_losses(
+    *, rate: float, shift: int, sampling_rate: float, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below: everybody else holds x', and the client x or x', ``shift`` steps apart.
 
-    P is the law of the sum when the client holds x and takes part with probability γ.
+    P is the law of the sum when the client holds x and takes part with probability γ. Arguments as of
+    :func:`laplace_losses`, ``shift`` at least 1.
     """
-    shift, gamma = laplace_round.attained, laplace_round.sampling_rate
-    fall = -laplace_round.rate
+    fall = -rate
     outside = 1 / (1 + math.exp(fall))
     inside = -math.expm1(fall) * outside * np.exp(fall * np.arange(1, shift))
     moved = np.concatenate([[outside], inside, [outside * math.exp(fall * shift)]]) * (1 - _WRAPPED)
     q = moved[::-1]
-    p = (1 - gamma) * q + gamma * moved
+    p = (1 - sampling_rate) * q + sampling_rate * moved
     return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

@@ -1,69 +1,65 @@
-"""Rounds whose output is a sum of the cohort's integers plus discrete Laplace noise: what they are."""
+"""Rounds whose output is a sum of the cohort's integers plus discrete Laplace noise."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
-from shuffle_plugins.accounting.terms import Adversary, Sampling
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.losses.laplace import (
+    has_laplace_instance,
+    laplace_instance_losses,
+    laplace_losses,
+)
+from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.core import checks
 
-_LARGEST_EPSILON = 500.0
-
-_SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL)
+_LARGEST_EPSILON = 500.0  # as of a local randomizer: above it e^ε0 leaves a float no room
+_INSTANCE = "discrete Laplace instance"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaplaceRound(KnownCohort):
-    r"""One kind of round of a sum with discrete Laplace noise; hashable, so results are cached by it.
+class LaplaceRound(Round):
+    r"""A round of a sum with discrete Laplace noise.
 
     What is seen is, up to total variation ``distance``, a function of Σ x_i + k, with P[k] ∝
     :math:`e^{-ε_0|k|/sensitivity}` and x_i whole numbers.
 
     Attributes:
+        population, cohort, sampling, adversary: as of :class:`Round`.
         noise_epsilon: ε0 of the noise alone, in (0, 500].
         sensitivity: largest \|x − x'\| of two numbers that a client may hold, at least 1.
-        population: n, the public and fixed number of clients.
-        cohort: k, how many take part; ``population`` under full participation.
         attained: a difference of two such numbers that does occur: it makes the lower bound. 0 if none is
             known.
         distance: bound on the total variation between the round and a function of that sum.
-        sampling: without replacement, or full.
-        adversary: against whom the round is measured; a server that sees who took part gains what sampling
-            hides.
-
-    Neighbouring relation: replace-one at fixed population.
 
     Raises:
         ValueError: if a field is out of range, or the fields contradict each other.
     """
 
+    cohort: int
     noise_epsilon: float
     sensitivity: int
-    population: int
-    cohort: int
     attained: int = 0
     distance: float = 0.0
-    sampling: Sampling = Sampling.FULL
-    adversary: Adversary = Adversary.MODEL_OBSERVER
 
-    MARK: ClassVar[str] = "laplace"
-    local_epsilon: ClassVar[float] = math.inf
-    local_delta: ClassVar[float] = 0.0
-    own_delta: ClassVar[float] = 0.0
-    pair_name: ClassVar[str] = "discrete Laplace"
+    KIND: ClassVar[str] = "laplace"
+    STORED: ClassVar[tuple[str, ...]] = (
+        "noise_epsilon",
+        "distance",
+        "sensitivity",
+        "attained",
+        "population",
+        "cohort",
+    )
 
     def __post_init__(self) -> None:
-        self._check_cohort(*_SCHEMES, reason="the noise of a sum is shared out among")
-        object.__setattr__(self, "noise_epsilon", _number("noise_epsilon", self.noise_epsilon))
-        object.__setattr__(self, "distance", _number("distance", self.distance))
-        if not 0 < self.noise_epsilon <= _LARGEST_EPSILON:
-            raise ValueError(f"noise_epsilon must be in (0, {_LARGEST_EPSILON:g}], got {self.noise_epsilon}")
-        if not 0 <= self.distance <= 1:
-            raise ValueError(f"distance must be in [0, 1], got {self.distance}")
-        check_whole("sensitivity", self.sensitivity, low=1)
-        check_whole("attained", self.attained, low=0, high=self.sensitivity)
+        Round.__post_init__(self)
+        epsilon = checks.number("noise_epsilon", self.noise_epsilon, above=0, at_most=_LARGEST_EPSILON)
+        object.__setattr__(self, "noise_epsilon", epsilon)
+        object.__setattr__(self, "distance", checks.fraction("distance", self.distance))
+        checks.whole("sensitivity", self.sensitivity)
+        checks.whole("attained", self.attained, at_least=0, at_most=self.sensitivity)
 
     @property
     def rate(self) -> float:
@@ -71,51 +67,39 @@ class LaplaceRound(KnownCohort):
         return self.noise_epsilon / self.sensitivity
 
     @property
+    def pair_name(self) -> str:
+        """The name of the dominating pair."""
+        return "discrete Laplace"
+
+    @property
+    def description(self) -> str:
+        """The ε0 of the noise."""
+        return f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
+
+    @property
     def replacement_distance(self) -> float:
         """Total variation that the accountant charges for."""
         return self.distance
 
-    def state(self) -> tuple[Any, ...]:
-        """The round as a plain tuple of str, int and float, for checkpoints."""
-        return (
-            self.MARK,
-            self.sampling.value,
-            self.adversary.value,
-            self.noise_epsilon,
-            self.distance,
-            self.sensitivity,
-            self.attained,
-            self.population,
-            self.cohort,
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """Those of the noise, on a sample. Sums closer than the sensitivity cost less."""
+        return laplace_losses(
+            rate=self.rate,
+            shift=self.sensitivity,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
         )
 
-    @classmethod
-    def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a round from :meth:`state`.
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """The sum itself, if two numbers are known that a client may hold."""
+        return (_INSTANCE,) if has_laplace_instance(shift=self.attained) else ()
 
-        Raises:
-            ValueError: if the tuple is not one that :meth:`state` writes.
-        """
-        try:
-            mark, sampling, adversary, noise_epsilon, distance, *sizes = state
-            sensitivity, attained, population, cohort = sizes
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"not the state of a LaplaceRound: {state!r}") from error
-        if mark != cls.MARK:
-            raise ValueError(f"not the state of a LaplaceRound: {state!r}")
-        return cls(
-            sampling=Sampling(sampling),
-            adversary=Adversary(adversary),
-            noise_epsilon=noise_epsilon,
-            distance=distance,
-            sensitivity=sensitivity,
-            attained=attained,
-            population=population,
-            cohort=cohort,
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """Those of the sum, when the client's two numbers are ``attained`` apart."""
+        return laplace_instance_losses(
+            rate=self.rate,
+            shift=self.attained,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
         )
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    return float(value)

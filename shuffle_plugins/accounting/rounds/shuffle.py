@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from typing import Any, ClassVar
 
+from shuffle_plugins.accounting.composition.points import compose_points
+from shuffle_plugins.accounting.losses.distribution import Kind, PrivacyLossDistribution, Resolution, tighter
+from shuffle_plugins.accounting.losses.shuffle import pair_losses
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
-from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
+from shuffle_plugins.accounting.pairs.clones import binary_pair
+from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
+from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, upper_pair, upper_pairs
+from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.terms import Adversary, CohortDraw, Sampling
 from shuffle_plugins.core import checks
 
-ShuffleRoundState = tuple[str, str, float, int, float, str, tuple[Any, ...], float]
-
+_GRIDLESS = "stronger clones, numerical"
 _PAIR_NAMES = {Form.CORNERS: "blanket pair", Form.CLONES: "clones pair", Form.BIT: "counted bits"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShuffleRound:
-    """One kind of shuffled round; hashable, so results are cached by it.
+class ShuffleRound(Round):
+    """A round in which each client sends one randomised report, and the reports are shuffled.
 
     Attributes:
         local_epsilon: ε0 of every client's report in nats, in [1e-9, 500], spent once per participating
@@ -45,43 +53,33 @@ class ShuffleRound:
         ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    local_epsilon: float
-    population: int
-    cohort: float
+    local_epsilon: float = field()
     sampling: Sampling = Sampling.WITHOUT_REPLACEMENT
-    adversary: Adversary = Adversary.MODEL_OBSERVER
     mechanism: str = "generic"
     blanket: Blanket | None = None
     local_delta: float = 0.0
 
+    KIND: ClassVar[str] = "shuffle"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
+    STORED: ClassVar[tuple[str, ...]] = (
+        "local_epsilon",
+        "population",
+        "cohort",
+        "mechanism",
+        "effective_blanket",
+        "local_delta",
+    )
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", checks.choice(Sampling, "sampling", self.sampling))
-        object.__setattr__(self, "adversary", round_adversary(self.adversary))
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        if type(self.population) is not int or not 1 <= self.population <= MAX_POPULATION:
-            raise ValueError(f"population must be an int in [1, {MAX_POPULATION:g}], got {self.population!r}")
-        if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):
-            raise ValueError(f"cohort must be a number, got {self.cohort!r}")
-        if not 0 < self.cohort <= self.population:
-            raise ValueError(
-                f"cohort must be in (0, population], got {self.cohort!r} of {self.population}: "
-                "a round cannot shuffle more reports than there are clients"
-            )
-        object.__setattr__(self, "cohort", float(self.cohort))
-        if isinstance(self.local_delta, bool) or not isinstance(self.local_delta, (int, float)):
-            raise ValueError(f"local_delta must be a number, got {self.local_delta!r}")
-        if not 0 <= self.local_delta < 1:
-            raise ValueError(f"local_delta must be in [0, 1), got {self.local_delta!r}")
-        object.__setattr__(self, "local_delta", float(self.local_delta))
+        Round.__post_init__(self)
+        delta = checks.number("local_delta", self.local_delta, at_least=0, below=1)
+        object.__setattr__(self, "local_delta", delta)
         if self.local_delta > 0 and self.blanket is not None:
             raise ValueError(
                 "an (ε0, δ0) randomizer is accounted for by ε0 and δ0 alone; leave out its blanket, or give "
                 "one whose own tail is charged, and no local_delta"
             )
-        if self.sampling not in (Sampling.POISSON, Sampling.CHECK_IN) and not self.cohort.is_integer():
-            raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
-        if self.sampling is Sampling.FULL and self.cohort != self.population:
-            raise ValueError("full participation needs cohort == population")
         if self.blanket is None:
             if self.mechanism != "generic":
                 raise ValueError(
@@ -98,11 +96,34 @@ class ShuffleRound:
                 f"the blanket is for ε0={self.blanket.local_epsilon}, the round for ε0={self.local_epsilon}"
             )
 
+    def _check_cohort(self) -> None:
+        if isinstance(self.cohort, bool) or not isinstance(self.cohort, (int, float)):
+            raise ValueError(f"cohort must be a number, got {self.cohort!r}")
+        if not 0 < self.cohort <= self.population:
+            raise ValueError(
+                f"cohort must be in (0, population], got {self.cohort!r} of {self.population}: "
+                "a round cannot shuffle more reports than there are clients"
+            )
+        object.__setattr__(self, "cohort", float(self.cohort))
+        if self.sampling not in (Sampling.POISSON, Sampling.CHECK_IN) and not self.cohort.is_integer():
+            raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
+
+    @property
+    def draw(self) -> CohortDraw:
+        """Who takes part, and who looks."""
+        return CohortDraw(
+            population=self.population,
+            cohort=self.cohort,
+            sampling=self.sampling,
+            adversary=self.adversary,
+        )
+
     @property
     def sampling_rate(self) -> float:
-        """γ = cohort / population."""
+        """γ = cohort / population, whoever looks."""
         return self.cohort / self.population
 
+    @property
     def effective_blanket(self) -> Blanket:
         """The blanket that accounting uses: the mechanism's own, or the generic one."""
         if self.blanket is not None:
@@ -112,12 +133,12 @@ class ShuffleRound:
     @property
     def own_delta(self) -> float:
         """δ of one report without amplification: its δ0, and the tail cut off its blanket."""
-        return self.local_delta + self.effective_blanket().tail
+        return self.local_delta + self.effective_blanket.tail
 
     @property
     def pair_name(self) -> str:
-        """What the dominating pair of such a round is called."""
-        form = self.effective_blanket().form
+        """The name of the dominating pair."""
+        form = self.effective_blanket.form
         return _PAIR_NAMES[Form.CORNERS if form is Form.BIT and self.spans_batches else form]
 
     @property
@@ -126,8 +147,7 @@ class ShuffleRound:
 
         Such reports are never merely counted: the batches are seen one by one.
         """
-        hidden = self.adversary is Adversary.MODEL_OBSERVER
-        return self.sampling is Sampling.CHECK_IN or (self.sampling is Sampling.EPOCH and hidden)
+        return self.draw.spans_batches
 
     @property
     def replacement_distance(self) -> float:
@@ -169,55 +189,88 @@ class ShuffleRound:
             )
         return replace(self, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=count)
 
-    def state(self) -> ShuffleRoundState:
-        """The round as a plain tuple of str, int, float, bool and tuples, for checkpoints."""
-        return (
-            self.sampling.value,
-            self.adversary.value,
-            self.local_epsilon,
-            self.population,
-            self.cohort,
-            self.mechanism,
-            self.effective_blanket().state(),
-            self.local_delta,
-        )
+    @property
+    def description(self) -> str:
+        """The mechanism and its ε0."""
+        return f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g}"
+
+    # -- losses -------------------------------------------------------------------------------------------
+
+    def dominating_pair(self) -> PairMixture:
+        """The pair of the reports' blanket, which dominates the round."""
+        return upper_pair(self.effective_blanket, self.draw)
+
+    def instances(self) -> dict[str, PairMixture]:
+        """Exact pairs of real mechanisms and datasets, by name, which bound the round from below."""
+        return lower_pairs(self.effective_blanket, self.draw, mechanism=self.mechanism)
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """The least of those of its dominating pairs."""
+        return self._pair_losses("upper", resolution)
+
+    def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
+        """The same pairs from below; None if one is an envelope, or not made of counts."""
+        if not all(isinstance(pair, CountPair) for pair in self._pairs()):
+            return None
+        return self._pair_losses("lower", resolution)
+
+    @property
+    def resolves_alone(self) -> bool:
+        """Whether the dominating pair has two counts, not three."""
+        return all(isinstance(pair, CountPair) and pair.passive in (0.0, 1.0) for pair in self._pairs())
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """Names of the instances, the one that tells most first."""
+        found = self.instances()
+        return tuple(sorted(found, key=lambda name: -found[name].information))
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """Those of one instance."""
+        return pair_losses(self.instances()[family], kind="lower", resolution=resolution)
+
+    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
+        """Of a fixed cohort of pure reports: the clone pair needs no grid, sampling has its own theorem."""
+        known = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.EPOCH)
+        cloned = self.effective_blanket.form is Form.CLONES
+        if cloned or self.own_delta or self.sampling not in known:
+            return
+        cohort = self.population if self.spans_batches else int(self.cohort)
+        with suppress(ValueError):  # ε0 beyond the theorem's range
+            yield (
+                compose_points(
+                    shuffled=binary_pair(local_epsilon=self.local_epsilon, cohort=cohort).upper_epsilon,
+                    local_epsilon=self.local_epsilon,
+                    population=cohort if self.draw.sees_cohort else self.population,
+                    cohort=cohort,
+                    num_steps=1,
+                    delta=delta,
+                ),
+                _GRIDLESS,
+            )
+
+    def _upper_pairs(self) -> tuple[PairMixture, ...]:
+        return upper_pairs(self.effective_blanket, self.draw)
+
+    def _pairs(self) -> Iterator[object]:
+        return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
+
+    def _pair_losses(self, kind: Kind, resolution: Resolution) -> PrivacyLossDistribution:
+        laws = (pair_losses(each, kind=kind, resolution=resolution) for each in self._upper_pairs())
+        return reduce(tighter, laws)
 
     @classmethod
-    def from_state(cls, state: ShuffleRoundState) -> Self:
-        """Rebuild a round from :meth:`state`.
-
-        Raises:
-            ValueError: if the tuple is not one that :meth:`state` writes.
-        """
-        try:
-            (
-                sampling,
-                adversary,
-                local_epsilon,
-                population,
-                cohort,
-                mechanism,
-                blanket_state,
-                local_delta,
-            ) = state
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"not the state of a ShuffleRound: {state!r}") from error
-        if not isinstance(mechanism, str):
-            raise ValueError(f"not the state of a ShuffleRound: {state!r}")
-        blanket = Blanket.from_state(blanket_state)
-        restored = cls(
-            sampling=Sampling(sampling),
-            adversary=Adversary(adversary),
-            local_epsilon=local_epsilon,
-            local_delta=local_delta,
-            population=population,
-            cohort=cohort,
-            mechanism=mechanism,
-            blanket=None if mechanism == "generic" else blanket,
-        )
-        if restored.effective_blanket() != blanket:
-            raise ValueError(f"not the state of a ShuffleRound: {state!r}")
-        return restored
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """The fields, the blanket rebuilt and compared with the one that accounting would use."""
+        blanket = Blanket.from_state(saved.pop("effective_blanket"))
+        if not isinstance(saved["mechanism"], str):
+            raise ValueError(f"not the state of a {cls.__name__}: its mechanism is {saved['mechanism']!r}")
+        if saved["mechanism"] != "generic":
+            return saved | {"blanket": blanket}
+        epsilon = checks.local_epsilon(saved["local_epsilon"])
+        if blanket != _worst_case(epsilon, pure=saved["local_delta"] == 0):
+            raise ValueError(f"not the state of a {cls.__name__}: its blanket is not the generic one")
+        return saved
 
 
 @lru_cache(maxsize=1024)  # a history asks for it again and again

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
+from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.accounting.rounds.known_cohort import KnownCohort, check_whole
+from shuffle_plugins.accounting.rounds.base import Round, lower_families, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import Adversary, Sampling
+from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
 
-_SCHEMES = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.SINGLE_PASS)
+_INSTANCE = "tags instance"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,7 @@ class Tag:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        if type(self.count) is not int or self.count < 1:
-            raise ValueError(f"count must be a whole number, at least 1, got {self.count!r}")
+        checks.whole("count", self.count)
         if type(self.places) is not bool:
             raise ValueError(f"places must be true or false, got {self.places!r}")
 
@@ -56,52 +57,45 @@ class Tag:
             blanket=build(self.local_epsilon),
         )
 
+    def state(self) -> tuple[float, int, bool]:
+        """The kind as a plain tuple, for checkpoints."""
+        return self.local_epsilon, self.count, self.places
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaggedRound(KnownCohort):
-    """One kind of round of a multi-message protocol; hashable, so results are cached by it.
+class TaggedRound(Round):
+    """A round of a multi-message protocol whose messages carry tags.
 
     Each client of the cohort sends one message under every tag, each randomised by itself, and messages of
     one tag are shuffled. Given the data, tags are independent, so the round is the composition of its tags
     among the cohort. The same clients send under all tags: sampling hides them once, after composition.
 
     Attributes:
+        population, cohort, sampling, adversary: as of :class:`Round`.
         tags: kinds of tags.
-        population: n, the public and fixed number of clients.
-        cohort: k, how many take part; ``population`` under full participation, the smallest batch under a
-            single pass, of which one step is one whole pass.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
         opposite: whether two records are opposite in every message under every tag: it makes the lower bound.
-        sampling: without replacement, full, or single pass.
-        adversary: against whom the round is measured; a server that sees who took part gains what sampling
-            hides.
-
-    Neighbouring relation: replace-one at fixed population.
 
     Raises:
         ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    tags: tuple[Tag, ...]
-    population: int
     cohort: int
+    tags: tuple[Tag, ...]
     honest: int | None = None
     opposite: bool = False
-    sampling: Sampling = Sampling.FULL
-    adversary: Adversary = Adversary.MODEL_OBSERVER
 
-    MARK: ClassVar[str] = "tags"
-    own_delta: ClassVar[float] = 0.0
-    replacement_distance: ClassVar[float] = 0.0
-    pair_name: ClassVar[str] = "composed tags"
+    KIND: ClassVar[str] = "tags"
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
+    STORED: ClassVar[tuple[str, ...]] = ("tags", "population", "cohort", "honest", "opposite")
 
     def __post_init__(self) -> None:
-        self._check_cohort(*_SCHEMES, reason="tags are composed for")
+        Round.__post_init__(self)
         object.__setattr__(self, "tags", tuple(self.tags))
         if not self.tags or not all(isinstance(tag, Tag) for tag in self.tags):
             raise ValueError("a round needs tags, at least one")
         if self.honest is not None:
-            check_whole("honest", self.honest, low=1, high=self.cohort)
+            checks.whole("honest", self.honest, at_most=self.cohort)
         if type(self.opposite) is not bool:
             raise ValueError(f"opposite must be true or false, got {self.opposite!r}")
 
@@ -110,44 +104,58 @@ class TaggedRound(KnownCohort):
         """ε0 of all messages of one client together."""
         return math.fsum(tag.count * tag.local_epsilon for tag in self.tags)
 
+    @property
+    def pair_name(self) -> str:
+        """The name of the dominating pair."""
+        return "composed tags"
+
+    @property
+    def description(self) -> str:
+        """The ε0 of a client's messages."""
+        return f"tagged messages with {self.local_epsilon:.6g} nats in all of a client's together"
+
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
         reports = self.cohort if self.honest is None else self.honest
         return tuple((tag.shuffled(reports), tag.count) for tag in self.tags)
 
-    def state(self) -> tuple[Any, ...]:
-        """The round as a plain tuple of str, int, float, bool, None and tuples, for checkpoints."""
-        return (
-            self.MARK,
-            self.sampling.value,
-            self.adversary.value,
-            tuple((tag.local_epsilon, tag.count, tag.places) for tag in self.tags),
-            self.population,
-            self.cohort,
-            self.honest,
-            self.opposite,
+    @property
+    def resolves_alone(self) -> bool:
+        """False: composed tags have many outcomes."""
+        return False
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """Those of all tags composed, on a sample."""
+        shuffles, counts = zip(*self.shuffles(), strict=True)
+        return sampled_composition(
+            [upper_losses(each, resolution) for each in shuffles],
+            counts,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
+        )
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """All messages of two opposite records, if there are such."""
+        return (_INSTANCE,) if self.opposite else ()
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """Those of all messages of two opposite records."""
+        shuffles, counts = zip(*self.shuffles(), strict=True)
+        return sampled_instance(
+            [lower_losses(each, lower_families(each)[0], resolution) for each in shuffles],
+            counts,
+            sampling_rate=self.sampling_rate,
+            resolution=resolution,
         )
 
     @classmethod
-    def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a round from :meth:`state`.
-
-        Raises:
-            ValueError: if the tuple is not one that :meth:`state` writes.
-        """
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """The fields, their tags rebuilt."""
         try:
-            mark, sampling, adversary, tags, population, cohort, honest, opposite = state
-            kinds = tuple(Tag(local_epsilon=e, count=count, places=places) for e, count, places in tags)
+            tags = tuple(
+                Tag(local_epsilon=e, count=count, places=places) for e, count, places in saved["tags"]
+            )
         except (TypeError, ValueError) as error:
-            raise ValueError(f"not the state of a TaggedRound: {state!r}") from error
-        if mark != cls.MARK:
-            raise ValueError(f"not the state of a TaggedRound: {state!r}")
-        return cls(
-            tags=kinds,
-            population=population,
-            cohort=cohort,
-            honest=honest,
-            opposite=opposite,
-            sampling=Sampling(sampling),
-            adversary=Adversary(adversary),
-        )
+            raise ValueError(f"not the state of a {cls.__name__}: its tags are {saved['tags']!r}") from error
+        return saved | {"tags": tags}

@@ -18,7 +18,6 @@ from shuffle_plugins.accounting.composition.renyi import RenyiComposition, renyi
 from shuffle_plugins.accounting.losses.distribution import COARSE, FINE
 from shuffle_plugins.accounting.numerics.binomial import binomial_window
 from shuffle_plugins.accounting.numerics.grid import spread_to_grid
-from shuffle_plugins.accounting.pairs.counts import lower_mixtures, upper_mixture
 
 
 def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: float) -> float:
@@ -50,7 +49,7 @@ def exact_delta(*, local_epsilon: float, population: int, cohort: int, epsilon: 
 def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, cohort) -> None:
     shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
     laws = {
-        kind: pair_losses(upper_mixture(shuffle_round), kind=kind, resolution=resolution)
+        kind: pair_losses(shuffle_round.dominating_pair(), kind=kind, resolution=resolution)
         for kind in ("upper", "lower")
     }
     for multiple in (0.0, 0.5, 1.0, 2.0, 3.5):
@@ -69,7 +68,7 @@ def test_laws_bracket_the_exact_profile(resolution, local_epsilon, population, c
 def test_law_masses_are_probabilities() -> None:
     for sampling in ("without-replacement", "poisson"):
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=4_000, cohort=700, sampling=sampling)
-        law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+        law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
         assert law.p.sum() == pytest.approx(1.0, abs=1e-12)
         assert law.q.sum() == pytest.approx(1.0, abs=1e-12)
         assert law.missing < 1e-28
@@ -79,11 +78,11 @@ def test_law_masses_are_probabilities() -> None:
 @pytest.mark.parametrize("steps", [2, 3])
 def test_small_compositions_bracket_the_product_of_outcomes(steps: int) -> None:
     shuffle_round = ShuffleRound(local_epsilon=1.0, population=4, cohort=3)
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     products = list(itertools.product(range(len(law.loss)), repeat=steps))
     index = np.array(products)
     p, q = law.p[index].prod(axis=1), law.q[index].prod(axis=1)
-    lower_law = pair_losses(upper_mixture(shuffle_round), kind="lower")
+    lower_law = pair_losses(shuffle_round.dominating_pair(), kind="lower")
     for epsilon in (0.0, 0.2, 0.7, 1.3):
         exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
         above = LossComposition([law], [steps]).delta(epsilon)
@@ -109,7 +108,9 @@ def test_composition_agrees_with_dp_accounting() -> None:
     theirs = composed.get_epsilon_for_delta(delta)
     shuffle_round = ShuffleRound(local_epsilon=1.5, population=60_000, cohort=10_000)
     ours = {
-        kind: LossComposition([pair_losses(upper_mixture(shuffle_round), kind=kind)], [steps]).epsilon(delta)
+        kind: LossComposition([pair_losses(shuffle_round.dominating_pair(), kind=kind)], [steps]).epsilon(
+            delta
+        )
         for kind in ("upper", "lower")
     }
     assert ours["lower"] <= theirs * (1 + 1e-6)
@@ -134,13 +135,15 @@ def test_reference_table(
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
     )
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     upper = LossComposition([law], [steps]).epsilon(delta)
-    lower = LossComposition([pair_losses(upper_mixture(shuffle_round), kind="lower")], [steps]).epsilon(delta)
+    lower = LossComposition([pair_losses(shuffle_round.dominating_pair(), kind="lower")], [steps]).epsilon(
+        delta
+    )
     assert upper == pytest.approx(pld, rel=0.02)
     assert RenyiComposition([law], [steps]).epsilon(delta) == pytest.approx(rdp, rel=0.02)
     assert 0 <= upper - lower < 0.002 * upper
-    mixtures = lower_mixtures(shuffle_round)
+    mixtures = shuffle_round.instances()
     for name, value in (("3-RR instance", ternary), ("binary-RR instance", binary)):
         instance = pair_losses(mixtures[name], kind="lower")
         best = max(
@@ -169,7 +172,7 @@ def test_single_rounds_bracket_their_golden_values(local_epsilon, population, de
         local_epsilon=local_epsilon, population=population, cohort=population, sampling="full"
     )
     bounds = [
-        LossComposition([pair_losses(upper_mixture(shuffle_round), kind=kind)], [1]).epsilon(delta)
+        LossComposition([pair_losses(shuffle_round.dominating_pair(), kind=kind)], [1]).epsilon(delta)
         for kind in ("lower", "upper")
     ]
     assert bounds[0] <= epsilon * (1 + 1e-4)
@@ -190,7 +193,7 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
         return float((-masses[above] * np.expm1(epsilon - losses[above])).sum())
 
     shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=1, cohort=1)
-    mixture = upper_mixture(shuffle_round)
+    mixture = shuffle_round.dominating_pair()
     above, below = (
         LossComposition([pair_losses(mixture, kind=kind)], [steps]).epsilon(delta)
         for kind in ("upper", "lower")
@@ -203,7 +206,7 @@ def test_one_client_is_binary_response_composed(local_epsilon: float, steps: int
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
     """Two lumps of mass, δ far below either: rounding in the transform must not push ε past the last one."""
-    law = pair_losses(upper_mixture(ShuffleRound(local_epsilon=1.0, population=2, cohort=1)), kind=kind)
+    law = pair_losses(ShuffleRound(local_epsilon=1.0, population=2, cohort=1).dominating_pair(), kind=kind)
     epsilon = LossComposition([law], [2]).epsilon(1e-10)
     assert epsilon <= 2 * law.loss[-1] * (1 + 1e-11)
     assert epsilon == pytest.approx(2 * law.loss[-1], rel=1e-3)
@@ -212,7 +215,7 @@ def test_epsilon_never_exceeds_the_largest_losses_together(kind: str) -> None:
 
 def test_delta_and_epsilon_are_inverse() -> None:
     law = pair_losses(
-        upper_mixture(ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000)), kind="upper"
+        ShuffleRound(local_epsilon=1.0, population=10_000, cohort=1_000).dominating_pair(), kind="upper"
     )
     for steps, delta in itertools.product((1, 2, 50, 10_000), (1e-3, 1e-6, 1e-12)):
         composition = LossComposition([law], [steps])
@@ -223,7 +226,7 @@ def test_delta_and_epsilon_are_inverse() -> None:
 
 def test_order_and_splitting_of_entries_do_not_matter() -> None:
     rounds = [ShuffleRound(local_epsilon=x, population=9_000, cohort=900) for x in (0.5, 1.0, 1.5)]
-    laws = [pair_losses(upper_mixture(r), kind="upper") for r in rounds]
+    laws = [pair_losses(r.dominating_pair(), kind="upper") for r in rounds]
     together = LossComposition(laws, [10, 20, 30]).epsilon(1e-6)
     turned = LossComposition(laws[::-1], [30, 20, 10]).epsilon(1e-6)
     split = LossComposition([*laws, laws[0]], [4, 20, 30, 6]).epsilon(1e-6)
@@ -234,7 +237,7 @@ def test_order_and_splitting_of_entries_do_not_matter() -> None:
 def test_tilted_transform_reaches_tiny_delta() -> None:
     """δ = 1e-15 lies far below what an untilted transform resolves; the Rényi route checks it."""
     law = pair_losses(
-        upper_mixture(ShuffleRound(local_epsilon=1.0, population=100_000, cohort=1_000)), kind="upper"
+        ShuffleRound(local_epsilon=1.0, population=100_000, cohort=1_000).dominating_pair(), kind="upper"
     )
     pld, rdp = (c([law], [10_000]).epsilon(1e-15) for c in (LossComposition, RenyiComposition))
     assert 0.9 * rdp < pld < rdp
@@ -270,7 +273,7 @@ def test_spreading_keeps_masses_and_raises_every_hockey_stick(outcomes, cell: fl
 
 def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
     """One client, no sampling: the pair is binary randomized response itself."""
-    law = pair_losses(upper_mixture(ShuffleRound(local_epsilon=1.0, population=1, cohort=1)), kind="upper")
+    law = pair_losses(ShuffleRound(local_epsilon=1.0, population=1, cohort=1).dominating_pair(), kind="upper")
     e = math.e
     orders = np.array([1.001, 1.5, 2.0, 7.3, 64.0, 500.0])
     p, q = np.array([e, 1]) / (e + 1), np.array([1, e]) / (e + 1)
@@ -284,7 +287,7 @@ def test_renyi_divergence_of_binary_response_at_real_orders() -> None:
 def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
     for cohort in (50, 400, 4_000):
         law = pair_losses(
-            upper_mixture(ShuffleRound(local_epsilon=1.0, population=4_000, cohort=cohort)), kind="upper"
+            ShuffleRound(local_epsilon=1.0, population=4_000, cohort=cohort).dominating_pair(), kind="upper"
         )
         for delta in (1e-4, 1e-8):
             pld = LossComposition([law], [steps]).epsilon(delta)
@@ -294,7 +297,7 @@ def test_renyi_route_is_never_below_the_loss_route(steps: int) -> None:
 
 
 def test_mixed_kinds_are_refused() -> None:
-    mixture = upper_mixture(ShuffleRound(local_epsilon=1.0, population=10, cohort=5))
+    mixture = ShuffleRound(local_epsilon=1.0, population=10, cohort=5).dominating_pair()
     upper, lower = (pair_losses(mixture, kind=kind) for kind in ("upper", "lower"))
     with pytest.raises(ValueError, match="cannot be composed together"):
         LossComposition([upper, lower], [1, 1])

@@ -10,7 +10,6 @@ import pytest
 from brute_force import extreme_channel, hockey_stick, k_ary_response, neighbours, shuffled_law
 
 from shuffle_plugins.accounting import Blanket, PrivacyLossDistribution, ShuffleRound, pair_losses
-from shuffle_plugins.accounting.pairs.counts import lower_mixtures, upper_mixture
 
 VIOLATION = 1e-12
 
@@ -22,7 +21,7 @@ def delta_of(law: PrivacyLossDistribution, epsilon: float) -> float:
 
 
 def pair_delta(shuffle_round: ShuffleRound, epsilon: float) -> float:
-    return delta_of(pair_losses(upper_mixture(shuffle_round), kind="upper"), epsilon)
+    return delta_of(pair_losses(shuffle_round.dominating_pair(), kind="upper"), epsilon)
 
 
 def epsilons(local_epsilon: float) -> np.ndarray:
@@ -60,7 +59,7 @@ def own_blanket(channel: np.ndarray, one: int, two: int, local_epsilon: float) -
 @pytest.mark.parametrize(("population", "cohort"), [(2, 1), (3, 2), (4, 2), (4, 4), (5, 3), (5, 5)])
 def test_generic_pair_dominates_random_channels(local_epsilon: float, population: int, cohort: int) -> None:
     shuffle_round = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     for channel in channels(population * 10 + cohort, 3, local_epsilon):
         for one, two in neighbours(len(channel), population):
             p = shuffled_law(channel, one, cohort=cohort)
@@ -77,7 +76,7 @@ def test_poisson_mixture_dominates_random_channels(
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon, population=population, cohort=rate * population, sampling="poisson"
     )
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     for channel in channels(population, 3, local_epsilon):
         for one, two in neighbours(len(channel), population):
             p = shuffled_law(channel, one, rate=rate)
@@ -99,7 +98,7 @@ def test_own_blanket_dominates_its_records_and_is_never_above_generic(population
                 mechanism="test",
                 blanket=own_blanket(channel, first, second, local_epsilon),
             )
-            law = pair_losses(upper_mixture(specific), kind="upper")
+            law = pair_losses(specific.dominating_pair(), kind="upper")
             for one, two in neighbours(len(channel), population):
                 if (one[0], two[0]) != (first, second):
                     continue
@@ -123,7 +122,7 @@ def test_k_ary_blanket_dominates_k_ary_response(categories: int, sampling: str) 
         mechanism="k-rr",
         blanket=k_ary_blanket(local_epsilon, categories),
     )
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
     channel = k_ary_response(local_epsilon, categories)
     for one, two in neighbours(categories, population):
@@ -159,7 +158,7 @@ def test_lower_pairs_are_exact_instances(sampling: str, family: str, categories:
     shuffle_round = ShuffleRound(
         local_epsilon=local_epsilon, population=population, cohort=cohort, sampling=sampling
     )
-    law = pair_losses(lower_mixtures(shuffle_round)[family], kind="lower")
+    law = pair_losses(shuffle_round.instances()[family], kind="lower")
     channel = k_ary_response(local_epsilon, categories)
     others = [categories - 1] * (population - 1)
     scheme = {"cohort": cohort} if sampling == "without-replacement" else {"rate": cohort / population}
@@ -183,7 +182,7 @@ def test_mirror_instance_of_a_mechanism_is_below_its_truth() -> None:
         mechanism="k-rr",
         blanket=k_ary_blanket(local_epsilon, 3),
     )
-    (mixture,) = lower_mixtures(shuffle_round).values()
+    (mixture,) = shuffle_round.instances().values()
     law = pair_losses(mixture, kind="lower")
     channel = k_ary_response(local_epsilon, 3)
     p, q = shuffled_law(channel, [0, 1, 1, 1]), shuffled_law(channel, [1, 1, 1, 1])
@@ -209,7 +208,7 @@ def test_poisson_cohorts_before_a_server_dominate_enumeration() -> None:
         sampling="poisson",
         adversary="server",
     )
-    law = pair_losses(upper_mixture(shuffle_round), kind="upper")
+    law = pair_losses(shuffle_round.dominating_pair(), kind="upper")
     channel = k_ary_response(local_epsilon, 2)
     for one, two in neighbours(2, population):
         for epsilon in epsilons(local_epsilon):
@@ -243,7 +242,7 @@ def test_high_atoms_are_accounted_as_an_upper_bound() -> None:
         specific = ShuffleRound(
             local_epsilon=local_epsilon, population=population, cohort=cohort, mechanism="hr", blanket=blanket
         )
-        law = pair_losses(upper_mixture(specific), kind="upper")
+        law = pair_losses(specific.dominating_pair(), kind="upper")
         for one, two in neighbours(3, population):
             if one[0] == 0 and two[0] == 1:
                 p = shuffled_law(channel, one, cohort=cohort)

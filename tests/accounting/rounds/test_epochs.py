@@ -13,6 +13,7 @@ from brute_force import extreme_channel, hockey_stick, k_ary_response, shuffled_
 
 from shuffle_plugins.accounting import (
     Blanket,
+    Round,
     ShuffleAccountant,
     ShuffleRound,
     calibrate_cohort,
@@ -20,7 +21,6 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.accounting.rounds.coins import SumRound
-from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
 from shuffle_plugins.mechanisms.categories import oracles_law
 
@@ -304,7 +304,7 @@ def test_what_an_epoch_is_survives_a_checkpoint() -> None:
     one = epoch(
         600, mechanism="k-rr", blanket=oracles_law.ideal_k_ary_response(local_epsilon=3.0, categories=9)
     )
-    assert from_state(one.state()) == one
+    assert Round.from_state(one.state()) == one
     accountant, restored = accountant_of((one, 3)), ShuffleAccountant()
     restored.load_state_dict(accountant.state_dict())
     assert restored.epsilon(1e-6) == accountant.epsilon(1e-6)

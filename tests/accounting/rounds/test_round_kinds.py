@@ -15,8 +15,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses import distribution as losses
-from shuffle_plugins.accounting.pairs.counts import upper_mixture
+from shuffle_plugins.accounting.losses import shuffle as losses
 
 VIOLATION = 1e-12
 
@@ -326,10 +325,10 @@ def test_cohorts_of_random_size_put_together_one_by_one_keep_their_side(kind: st
     drawn = ShuffleRound(
         local_epsilon=2.0, population=4000, cohort=400, sampling=Sampling.POISSON, adversary=Adversary.SERVER
     )
-    mixture = upper_mixture(drawn)
+    mixture = drawn.dominating_pair()
     assert len(mixture.pairs) > 10
     # All outcomes of all components, none put together.
-    parts = [losses._pair_outcomes(pair, kind=kind, tolerance=0.0) for pair in mixture.pairs]
+    parts = [losses.pair_outcomes(pair, kind=kind, tolerance=0.0) for pair in mixture.pairs]
     p, q = (
         np.concatenate([mass * part[side] for mass, part in zip(mixture.masses, parts, strict=True)])
         for side in (0, 1)

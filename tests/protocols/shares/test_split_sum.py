@@ -9,9 +9,8 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, ShuffleAccountant
+from shuffle_plugins.accounting import Adversary, Round, ShuffleAccountant
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
-from shuffle_plugins.accounting.rounds.laws import from_state
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 from shuffle_plugins.protocols.shares.mixing import mixing_distance
 from shuffle_plugins.protocols.shares.noise import PolyaNoise
@@ -172,7 +171,7 @@ def test_a_sampled_sum_costs_what_its_mixture_does():
             assert attained <= found.upper * (1 + 1e-9)
         assert float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) == pytest.approx(found.upper, rel=1e-3)
     server = ShuffleAccountant()
-    server.step(from_state(recorded.state()))
+    server.step(Round.from_state(recorded.state()))
     assert server.history == accountant.history
     lost = ShuffleAccountant()
     lost.step(LaplaceRound(noise_epsilon=1.0, sensitivity=5, population=9, cohort=9, distance=0.1))

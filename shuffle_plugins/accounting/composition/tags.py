@@ -1,4 +1,4 @@
-"""Privacy loss laws of tagged rounds: tags composed, then hidden by sampling."""
+"""Many shuffles of the same clients in one round: composed first, then hidden by sampling."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Sequence
 import numpy as np
 
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution, finite_losses
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    finite_losses,
+    profile_losses,
+)
 from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.numerics.profiles import hull_outcomes, mirrored
 
 _BEYOND = 1e-25  # of a round's profile, left to outcomes of infinite loss
-_LARGEST_LOSS = 600.0
-_FEWEST_POINTS, _MOST_POINTS = 16, 20_000
+_LARGEST_LOSS = 600.0  # e to this power, times a mass, is a float
+_FEWEST_POINTS, _MOST_POINTS = 16, 20_000  # at which the profile is asked for
 _CERTAIN = 1e-3  # deviation of a loss, as a share of the largest
-_DEVIATIONS = 20.0
-INSTANCE = "tags instance"
+_DEVIATIONS = 20.0  # below the mean loss, where the profile is 1 but for e^-200
 
 
-def upper_law(
+def sampled_composition(
     laws: Sequence[PrivacyLossDistribution],
     counts: Sequence[int],
     *,
     sampling_rate: float,
     resolution: Resolution,
 ) -> PrivacyLossDistribution:
-    """From above, the law of independent tags among one sample of fixed size, replace-one.
-
-    With δ the profile of the composed tags that of the round is γ·δ(log(1 + (E − 1)/γ)) at E = e^ε ≥ 1
-    (Balle, Barthe, Gaboardi 2018, Theorem 11); for E < 1 it follows by symmetry (Zhu, Dong, Wang 2022).
+    """From above, the privacy loss distribution of independent shuffles of one sample of fixed size.
 
     Args:
-        laws: symmetric, from above, one of each kind of tag.
-        counts: how many tags are of the kind.
+        laws: symmetric, from above, one of each kind of shuffle.
+        counts: how many shuffles are of the kind.
         sampling_rate: γ in (0, 1].
         resolution: how finely.
     """
@@ -43,13 +43,9 @@ def upper_law(
     deviation = math.sqrt(sum(count * law.deviation**2 for law, count in zip(laws, counts, strict=True)))
     largest = math.fsum(count * float(law.loss[-1]) for law, count in zip(laws, counts, strict=True))
     largest = min(largest, composition.epsilon(max(_BEYOND, 4 * missing)), _LARGEST_LOSS)
-    own = _places(laws, counts, largest=largest, deviation=deviation, cells=resolution.cells)
-    outcomes = hull_outcomes(np.log1p(sampling_rate * np.expm1(own)), sampling_rate * composition.deltas(own))
-    p, q = mirrored(outcomes)
-    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
-    return finite_losses(
-        loss, p, q, missing=outcomes.beyond, kind="upper", resolution=resolution, symmetric=True
-    )
+    losses = _places(laws, counts, largest=largest, deviation=deviation, cells=resolution.cells)
+    deltas = composition.deltas(losses)
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
 
 
 def _places(
@@ -76,20 +72,20 @@ def _places(
     return np.append(0.0, places) if lowest > 0 else places
 
 
-def instance_law(
+def sampled_instance(
     laws: Sequence[PrivacyLossDistribution],
     counts: Sequence[int],
     *,
     sampling_rate: float,
     resolution: Resolution,
 ) -> PrivacyLossDistribution:
-    """From below: everybody else holds x', the client x or x', which are opposite in every message.
+    """From below: everybody else holds x', and the client x or x', which are opposite in every message.
 
     P is the law of what is seen when the client holds x and takes part with probability γ.
 
     Args:
-        laws: from below, one of each kind of tag, all of that instance.
-        counts: how many tags are of the kind.
+        laws: from below, one of each kind of shuffle, all of that instance.
+        counts: how many shuffles are of the kind.
         sampling_rate: γ in (0, 1].
         resolution: how finely.
 

@@ -1,0 +1,197 @@
+"""The pairs of a shuffled round: its reports' blanket under its sampling and before its adversary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
+from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
+from shuffle_plugins.accounting.pairs.counts import (
+    CountPair,
+    Pair,
+    PairMixture,
+    blanket_pair,
+    mirror_pair,
+    slot_pair,
+    third_record_pair,
+)
+from shuffle_plugins.accounting.pairs.slots import SlotPair
+from shuffle_plugins.accounting.terms import CohortDraw, Sampling
+
+_COHORT_BUCKETS = (
+    24  # of a random cohort's size, which spreads so little that few buckets lose next to nothing
+)
+_BIT_BUCKETS = (
+    (30_000, 256),
+    (3_000_000, 128),
+)  # groups of datasets up to so many reports: a fraction of a second
+_FEWEST_BIT_BUCKETS = 64
+_TAIL_BIT_BUCKETS, _BIT_TAIL = 8, 1e-7  # sizes of less probability than this need fewer groups
+_MOST_BIT_COHORTS = 96
+_MOST_COUNTED_REPORTS = 2e9  # counting more takes too long
+_MOST_SLOTTED = 30.0  # ε0 above which a slot's weights differ by too many orders of magnitude to be summed
+_BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
+
+
+def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
+    """The dominating pair of a round whose reports have this blanket."""
+
+    def build(population: int, slots: int, participation: float) -> CountPair | SlotPair:
+        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
+
+    return _placed(draw, build, upper=True)
+
+
+def upper_pairs(blanket: Blanket, draw: CohortDraw) -> tuple[PairMixture, ...]:
+    """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
+    if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
+
+        def build(population: int, slots: int, participation: float) -> SlotPair:
+            return slot_pair(blanket, population=population, slots=slots, participation=participation)
+
+        return upper_pair(blanket, draw), _placed(draw, build, upper=True)
+    counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
+    counted = counted and draw.cohort <= _MOST_COUNTED_REPORTS
+    if counted and not draw.spans_batches:
+        return upper_pair(blanket, draw), _bit_pair(blanket.local_epsilon, draw)
+    return (upper_pair(blanket, draw),)
+
+
+def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[str, PairMixture]:
+    """Exact pairs of real instances of a round, by name: what an adversary really can learn.
+
+    Empty if the blanket is itself only a bound and names no third record, and for single passes, whose cost
+    is attained only before those who know the batches. The generic worst case has two instances: binary
+    response with everybody else at 0, and ternary response with everybody else at the third value.
+
+    Args:
+        blanket: of the reports.
+        draw: who takes part, and who looks.
+        mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
+    """
+    if draw.sampling is Sampling.SINGLE_PASS:
+        return {}
+    if draw.sampling is Sampling.EPOCH:
+        # An instance of one input per record for the whole epoch, so that the order tells nothing.
+        draw = _instance_of_an_epoch(draw)
+    local_epsilon = blanket.local_epsilon
+    generic = mechanism == "generic"
+    if generic:
+        blanket = Blanket.generic(local_epsilon)
+    outside = 1 / (math.exp(local_epsilon) + 2) if generic else blanket.outside
+    found: dict[str, PairMixture] = {}
+    if outside > 0:
+
+        def third(population: int, slots: int, participation: float) -> CountPair:
+            return third_record_pair(
+                local_epsilon=local_epsilon,
+                outside=outside,
+                population=population,
+                slots=slots,
+                participation=participation,
+            )
+
+        name = "3-RR instance" if generic else f"{mechanism} instance, third record"
+        found[name] = _placed(draw, third, upper=False)
+    if blanket.exact:
+
+        def mirror(population: int, slots: int, participation: float) -> CountPair:
+            return mirror_pair(blanket, population=population, slots=slots, participation=participation)
+
+        name = "binary-RR" if generic else mechanism
+        found[f"{name} instance"] = _placed(draw, mirror, upper=False)
+    return found
+
+
+def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
+    """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
+    cohort = int(draw.cohort)
+    heard = cohort if draw.sees_cohort else draw.population // cohort * cohort
+    return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=heard)
+
+
+def _placed(draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool) -> PairMixture:
+    """A pair under the sampling and before the adversary of a round.
+
+    Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
+    round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
+    """
+    population, sampling = draw.population, draw.sampling
+    if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
+        if draw.sees_cohort:
+            return _random_cohorts(draw, build, upper=upper)
+        return PairMixture.single(build(population, population, draw.sampling_rate))
+    if draw.spans_batches:
+        return PairMixture.single(build(population, population, 1.0))
+    cohort = int(draw.cohort)
+    if draw.sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
+        population = cohort
+    return PairMixture.single(build(population, cohort, 1.0))
+
+
+def _random_cohorts(
+    draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool
+) -> PairMixture:
+    """Poisson cohorts before a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
+
+    With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
+    size in an upper bound and by its largest in a lower one.
+    """
+    first, law = binomial_window(draw.population - 1, draw.sampling_rate)
+    edges = np.unique(np.linspace(0, len(law), _COHORT_BUCKETS + 1).astype(np.int64))
+    sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
+    return PairMixture(
+        masses=tuple(float(mass) for mass in np.add.reduceat(law, edges[:-1])),
+        pairs=tuple(build(int(size), int(size), 1.0) for size in sizes),
+        dropped=TAIL,
+    )
+
+
+def _bit_pair(local_epsilon: float, draw: CohortDraw) -> PairMixture:
+    """Counts of bits. The number of bits is always public."""
+    population = draw.population
+
+    if draw.sees_cohort or draw.sampling is not Sampling.POISSON:
+
+        def counted(population: int, slots: int, participation: float) -> BitPair:
+            return BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=slots - 1,
+                participation=slots / population,
+                buckets=_bit_buckets(slots),
+            )
+
+        return _placed(draw, counted, upper=True)
+    # A bucket of cohort sizes gets its least noise and its largest participation: both can only cost more.
+    first, law = binomial_window(population, draw.sampling_rate)
+    width = max(1, int(_BIT_COHORT_WIDTH * draw.cohort), -(-len(law) // _MOST_BIT_COHORTS))
+    starts = np.arange(0, len(law), width)
+    least = first + starts
+    most = first + np.minimum(starts + width, len(law)) - 1
+    masses = tuple(float(mass) for mass in np.add.reduceat(law, starts))
+    return PairMixture(
+        masses=masses,
+        pairs=tuple(
+            BitPair(
+                local_epsilon=local_epsilon,
+                population=population,
+                others=max(int(low) - 1, 0),
+                participation=int(high) / population,
+                buckets=_FEWEST_BIT_BUCKETS if mass > _BIT_TAIL else _TAIL_BIT_BUCKETS,
+                spare=int(high) - max(int(low), 1) if high > 0 else 0,
+            )
+            for low, high, mass in zip(least, most, masses, strict=True)
+        ),
+        dropped=TAIL,
+    )
+
+
+def _bit_buckets(reports: int) -> int:
+    """As many groups of datasets as take a fraction of a second."""
+    return next((buckets for limit, buckets in _BIT_BUCKETS if reports <= limit), _FEWEST_BIT_BUCKETS)

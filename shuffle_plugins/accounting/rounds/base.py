@@ -1,0 +1,305 @@
+"""The base of every kind of round: who takes part, its losses, its state and its text."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
+from shuffle_plugins.core import checks
+
+_KINDS: dict[str, type[Round]] = {}
+
+_UNMARKED = "shuffle"
+"""The first kind there was: its states begin with their sampling, those of all others with their kind."""
+
+_CACHED = (
+    8192  # distributions kept: histories of some thousand distinct rounds are asked about again and again
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round(ABC):
+    """One kind of round, as an accountant records it.
+
+    A kind is a frozen dataclass that derives from this class: equal rounds cost the same, and what is
+    computed for one is kept for all. It gives its name, :attr:`KIND`, and implements
+    :meth:`upper_losses`; everything else has a default. ``docs/guides/extending.md`` shows one.
+
+    Attributes:
+        population: n, the public and fixed number of clients.
+        cohort: k, how many take part; ``population`` under full participation, the smallest batch under a
+            single pass, of which one step is one whole pass.
+        sampling: how the cohort is chosen.
+        adversary: against whom the round is measured. A server that sees who took part gains what sampling
+            hides.
+
+    Neighbouring relation: replace-one at fixed population.
+
+    Raises:
+        ValueError: if a field is out of range, or the fields contradict each other.
+    """
+
+    population: int
+    cohort: float
+    sampling: Sampling = Sampling.FULL
+    adversary: Adversary = Adversary.MODEL_OBSERVER
+
+    KIND: ClassVar[str]
+    """Name of the kind, by which a saved state is recognised."""
+
+    SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL)
+    """Samplings for which rounds of the kind are accounted."""
+
+    STORED: ClassVar[tuple[str, ...]] = ()
+    """Fields in the order in which :meth:`state` writes them; empty for the order of the dataclass."""
+
+    CHARGED_BY_RATIO: ClassVar[bool] = False
+    """Whether :meth:`replacement_ratio` bounds what :attr:`replacement_distance` bounds otherwise."""
+
+    def __init_subclass__(cls) -> None:
+        kind = cls.__dict__.get("KIND")
+        if kind is None:
+            return
+        known = _KINDS.setdefault(kind, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"{known.__qualname__} is of the kind {kind!r} already; choose another KIND")
+        _KINDS[kind] = cls
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling", checks.choice(Sampling, "sampling", self.sampling))
+        object.__setattr__(self, "adversary", round_adversary(self.adversary))
+        if self.sampling not in self.SAMPLINGS:
+            raise ValueError(self._refusal())
+        checks.whole("population", self.population, at_most=MAX_POPULATION)
+        self._check_cohort()
+        if self.sampling is Sampling.FULL and self.cohort != self.population:
+            raise ValueError("full participation needs cohort == population")
+
+    def _refusal(self) -> str:
+        if self.sampling is Sampling.EPOCH:
+            return (
+                "no bound is known on how batches that release sums, each with noise of its own, hide one "
+                "another in an epoch of a shuffled loader; draw k of n (sampling='without-replacement'), or "
+                "let clients send reports that are private one by one"
+            )
+        return (
+            f"the noise of a {type(self).__name__} is that of a cohort of known size, so {self.sampling} "
+            "sampling is not accounted; draw k of n, or let everybody take part"
+        )
+
+    def _check_cohort(self) -> None:
+        checks.whole("cohort", self.cohort, at_most=self.population)
+
+    # -- what the round is ------------------------------------------------------------------------------
+
+    @property
+    def sampling_rate(self) -> float:
+        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1."""
+        observed = self.adversary is Adversary.MODEL_OBSERVER
+        if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
+            return self.cohort / self.population
+        return 1.0
+
+    @property
+    def pair_name(self) -> str:
+        """What bounds made of the round's losses are called."""
+        return self.KIND
+
+    @property
+    def description(self) -> str:
+        """What makes the round private, in a few words."""
+        return f"{self.KIND} round"
+
+    def __str__(self) -> str:
+        """The description, n, k and the sampling."""
+        return (
+            f"{self.description} (n={self.population}, k={self.cohort:.12g}, "
+            f"{self.sampling.value.replace('-', ' ')})"
+        )
+
+    # -- what a single report guarantees ------------------------------------------------------------------
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of everything that one client sends in the round; infinite if that alone is not private."""
+        return math.inf
+
+    @property
+    def local_delta(self) -> float:
+        """δ0 of everything that one client sends in the round."""
+        return 0.0
+
+    @property
+    def own_delta(self) -> float:
+        """δ of the guarantee that has ε = :attr:`local_epsilon`, without amplification."""
+        return self.local_delta
+
+    # -- what the round is replaced by --------------------------------------------------------------------
+
+    @property
+    def replacement_distance(self) -> float:
+        """Total variation between the round and the one whose losses are given. It is charged to δ."""
+        return 0.0
+
+    def replacement_ratio(self, log_tail: float) -> float:
+        """η such that the round and the one whose losses are given are within e^η of each other.
+
+        Every outcome's probability under one is at most e^η times that under the other, except for outcomes
+        that have at most probability exp(``log_tail``) together. Infinite if no such η is known.
+        """
+        return math.inf
+
+    # -- losses -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy loss distribution of a pair that dominates the round, from above.
+
+        Raises:
+            ArithmeticError: if losses leave floating-point range.
+        """
+
+    def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
+        """The same pair from below, which tells the numerical error; None if that is not known."""
+        return None
+
+    @property
+    def resolves_alone(self) -> bool:
+        """Whether outcomes are so few that one round alone can be resolved very finely."""
+        return True
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """Names of real instances of the round, which bound ε from below, the most telling first."""
+        return ()
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy loss distribution of one of the :attr:`lower_families`, from below.
+
+        Raises:
+            ArithmeticError: if no outcome is within floating-point range.
+        """
+        raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
+
+    def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
+        """Upper bounds on the ε of one such round that are not made of its losses, each with its name."""
+        return iter(())
+
+    # -- checkpoints --------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Any, ...]:
+        """The round as a plain tuple of str, int, float, bool, None and tuples, for checkpoints.
+
+        Last fields that are None, as they are by default, are left out.
+        """
+        values = [_plain(getattr(self, name)) for name in self._stored()]
+        least = self._fewest_stored()
+        while len(values) > least and values[-1] is None:
+            values.pop()
+        mark = () if self.KIND == _UNMARKED else (self.KIND,)
+        return (*mark, self.sampling.value, self.adversary.value, *values)
+
+    @classmethod
+    def from_state(cls, state: tuple[Any, ...]) -> Self:
+        """Rebuild a round from :meth:`state`. Of ``Round`` it reads every kind, of a kind that kind alone.
+
+        Raises:
+            ValueError: if the tuple is not one that :meth:`state` writes, or the module that defines its kind
+                is not imported.
+        """
+        if not isinstance(state, (tuple, list)) or len(state) < 1 or not isinstance(state[0], str):
+            raise ValueError(f"not the state of a {cls.__name__}: {state!r}")
+        unmarked = state[0] in Sampling._value2member_map_
+        mark, values = (_UNMARKED, state) if unmarked else (state[0], state[1:])
+        kind = _KINDS.get(mark)
+        if kind is None:
+            raise ValueError(
+                f"no kind of round is called {mark!r}, as this state says; import the module that defines it"
+            )
+        if not issubclass(kind, cls):
+            raise ValueError(f"not the state of a {cls.__name__}, but of a {kind.__name__}: {state!r}")
+        names = kind._stored()
+        if not kind._fewest_stored() <= len(values) - 2 <= len(names):
+            raise ValueError(f"not the state of a {kind.__name__}: {state!r}")
+        found = dict(zip(("sampling", "adversary", *names), values, strict=False))
+        try:
+            return kind(**kind.fields_from_state(found))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not the state of a {kind.__name__}: {state!r}") from error
+
+    @classmethod
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """Fields from their saved values; a kind whose fields are not plain values converts them here.
+
+        Raises:
+            ValueError: if a value is not one that is saved.
+            TypeError: likewise.
+        """
+        return saved
+
+    @classmethod
+    def _stored(cls) -> tuple[str, ...]:
+        own = (field.name for field in fields(cls) if field.name not in ("sampling", "adversary"))
+        return cls.STORED or tuple(own)
+
+    @classmethod
+    def _fewest_stored(cls) -> int:
+        defaults = {field.name: field.default for field in fields(cls)}
+        names = list(cls._stored())
+        while names and defaults.get(names[-1], MISSING) is None:
+            names.pop()
+        return len(names)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.state() if hasattr(value, "state") else value
+
+
+# -- the same answers, computed once for equal rounds -------------------------------------------------------
+
+
+@lru_cache(maxsize=_CACHED)
+def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
+    """:meth:`Round.upper_losses`, kept."""
+    return each.upper_losses(resolution)
+
+
+@lru_cache(maxsize=_CACHED)
+def upper_losses_from_below(each: Round, resolution: Resolution) -> PrivacyLossDistribution | None:
+    """:meth:`Round.upper_losses_from_below`, kept."""
+    return each.upper_losses_from_below(resolution)
+
+
+@lru_cache(maxsize=_CACHED)
+def resolves_alone(each: Round) -> bool:
+    """:attr:`Round.resolves_alone`, kept."""
+    return each.resolves_alone
+
+
+@lru_cache(maxsize=_CACHED)
+def lower_families(each: Round) -> tuple[str, ...]:
+    """:attr:`Round.lower_families`, kept."""
+    return each.lower_families
+
+
+@lru_cache(maxsize=_CACHED)
+def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    """:meth:`Round.lower_losses`, kept."""
+    return each.lower_losses(family, resolution)
+
+
+@lru_cache(maxsize=_CACHED)
+def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+    """:meth:`Round.lower_losses` with the two datasets exchanged, kept."""
+    return lower_losses(each, family, resolution).reversed()
