@@ -18,11 +18,7 @@ from shuffle_plugins.accounting import (
     EpsilonInterval,
     Round,
     ShuffleAccountant,
-    ShuffleRound,
-    SumRound,
-    TaggedRound,
 )
-from shuffle_plugins.protocols import BallSum, VectorSum
 
 _NEEDS_ROUND = (
     "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
@@ -232,7 +228,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         history = self._read_state(state_dict).history
         found = []
         if next_round is not None and history and history[-1][0] != next_round:
-            found.append(f"its last rounds were {_told(history[-1][0])}, the next are {_told(next_round)}")
+            found.append(f"its last rounds were {history[-1][0]}, the next are {next_round}")
         target = state_dict.get("target")
         if target is not None and self._budget is None:
             found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
@@ -291,19 +287,6 @@ class _Budget:
                 f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
                 f"δ={self.target_delta} (replace-one): stop training here, or agree on a larger budget"
             )
-
-
-def _told(recorded: Round) -> str:
-    """A round in a few words: its kind, how loud its reports or its noise are, and n and k."""
-    if isinstance(recorded, ShuffleRound):
-        what = f"{recorded.mechanism} with local_epsilon={recorded.local_epsilon:.6g}"
-    elif isinstance(recorded, TaggedRound):
-        what = f"{BallSum.name} with {recorded.local_epsilon:.6g} nats in all of a client's messages"
-    elif isinstance(recorded, SumRound):
-        what = f"{VectorSum.name} with noise_multiplier={2 * recorded.noise_multiplier:.6g}"
-    else:
-        what = type(recorded).__name__
-    return f"{what} (n={recorded.population}, k={recorded.cohort:.12g}, {recorded.sampling.value})"
 
 
 @dataclass(frozen=True, kw_only=True)

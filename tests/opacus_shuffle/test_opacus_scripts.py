@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, SumRound
+from shuffle_plugins.accounting import Round, ShuffleAccountant
 
 SCRIPTS = Path(__file__).parent / "opacus_scripts"
 
@@ -41,8 +41,7 @@ def check(result: dict[str, Any], *, rounds: int, population: int, cohort: int, 
     ((state, steps),) = result["engine"].accountant.history
     assert steps == rounds
     again = ShuffleAccountant()
-    kind = SumRound if state[0] == SumRound.MARK else ShuffleRound
-    described = kind.from_state(state)
+    described = Round.from_state(state)
     assert (described.population, described.cohort) == (population, cohort)
     again.step(described, num_steps=rounds)
     assert result["epsilon"] == again.epsilon(delta).upper
