@@ -18,7 +18,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
     SINGLE,
-    Kind,
+    BoundKind,
     PrivacyLossDistribution,
     Resolution,
 )
@@ -108,7 +108,7 @@ class NamedBound:
     """One bound on ε: its name, whether it bounds from above or below, its value and where it comes from."""
 
     name: str
-    kind: Kind
+    kind: BoundKind
     epsilon: float
     source: str
 

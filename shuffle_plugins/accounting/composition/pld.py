@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import Kind, PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import (
     Floats,
     merge_to_grid,
@@ -69,7 +69,7 @@ class LossComposition:
         kinds = {law.kind for law in laws}
         if len(kinds) != 1:
             raise ValueError("laws that bound from above and from below cannot be composed together")
-        self._kind: Kind = kinds.pop()
+        self._kind: BoundKind = kinds.pop()
         self._steps = np.asarray(steps, dtype=np.float64)
         if np.any(self._steps < 1):
             raise ValueError("every law needs at least one step")
@@ -422,7 +422,7 @@ class Window:
         above = np.cumsum(weight[::-1])[::-1]
         return offset, above, _discounted(weight, self.cell)
 
-    def deltas(self, epsilons: Floats, *, kind: Kind) -> Floats:
+    def deltas(self, epsilons: Floats, *, kind: BoundKind) -> Floats:
         """δ at each ε, on the safe side."""
         offset, above, discounted = self._tails()
         x = epsilons - self.centre
@@ -435,7 +435,7 @@ class Window:
         value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (self._slack(x) + roundoff)
         return np.asarray(math.exp(self.log_scale) * np.maximum(value, 0.0), dtype=np.float64)
 
-    def epsilon(self, delta: float, *, kind: Kind) -> float:
+    def epsilon(self, delta: float, *, kind: BoundKind) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
         offset, above, discounted = self._tails()
         wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
@@ -520,7 +520,7 @@ def _power(spectrum: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[n
     return result
 
 
-def _sign(kind: Kind) -> float:
+def _sign(kind: BoundKind) -> float:
     return 1.0 if kind == "upper" else -1.0
 
 
@@ -533,7 +533,7 @@ def to_grid(law: PrivacyLossDistribution, cell: float) -> GridLaw:
     return GridLaw(first=first, p=p)
 
 
-def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: Kind) -> float:
+def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: BoundKind) -> float:
     """ε at δ of one round, straight from its outcomes."""
     target = delta - law.missing if kind == "upper" else delta
     if target <= 0:

@@ -11,7 +11,7 @@ import numpy as np
 from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
 from shuffle_plugins.accounting.numerics.profiles import hockey_sticks, hull_outcomes, mirrored
 
-Kind = Literal["upper", "lower"]
+BoundKind = Literal["upper", "lower"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class PrivacyLossDistribution:
     q: Floats
     missing: float
     deviation: float
-    kind: Kind
+    kind: BoundKind
     cells: int = FINE.cells
     condensed: bool = False
     symmetric: bool = False
@@ -89,7 +89,7 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def log_ratio(p: Floats, q: Floats) -> Floats:
+def log_mass_ratio(p: Floats, q: Floats) -> Floats:
     """log(p/q), accurate for nearly equal and for hugely different masses."""
     smaller, larger = np.minimum(p, q), np.maximum(p, q)
     with np.errstate(over="ignore"):
@@ -104,7 +104,7 @@ def finite_losses(
     q: Floats,
     *,
     missing: float,
-    kind: Kind,
+    kind: BoundKind,
     resolution: Resolution,
     symmetric: bool,
 ) -> PrivacyLossDistribution:
@@ -126,7 +126,7 @@ def finite_losses(
     p, q = p[keep], q[keep]
     if not len(p):
         raise ArithmeticError("no outcome has masses and a loss within floating-point range")
-    loss = log_ratio(p, q) if loss is None else loss[keep]
+    loss = log_mass_ratio(p, q) if loss is None else loss[keep]
     deviation = deviation_of(loss, p)
     outcomes = len(loss)
     loss, p, q = condense(loss, p, q, cell=deviation / (STORED_CELLS[kind] * resolution.cells), kind=kind)
@@ -204,7 +204,9 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
     )
 
 
-def condense(loss: Floats, p: Floats, q: Floats, *, cell: float, kind: Kind) -> tuple[Floats, Floats, Floats]:
+def condense(
+    loss: Floats, p: Floats, q: Floats, *, cell: float, kind: BoundKind
+) -> tuple[Floats, Floats, Floats]:
     """Fewer outcomes: at most one per ``cell`` of loss, spread to the cells' edges or merged within them."""
     if cell <= 0 or len(loss) <= 2 or (loss.max() - loss.min()) / cell > len(loss):
         order = np.argsort(loss, kind="stable")
@@ -220,4 +222,4 @@ def condense(loss: Floats, p: Floats, q: Floats, *, cell: float, kind: Kind) -> 
     merged_p, merged_q = tally(index, p, size), tally(index, q, size)
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
-    return log_ratio(merged_p, merged_q), merged_p, merged_q
+    return log_mass_ratio(merged_p, merged_q), merged_p, merged_q

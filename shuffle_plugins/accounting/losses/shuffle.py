@@ -22,13 +22,13 @@ from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
     STORED_CELLS,
-    Kind,
+    BoundKind,
     PrivacyLossDistribution,
     Resolution,
     condense,
     deviation_of,
     finite_losses,
-    log_ratio,
+    log_mass_ratio,
 )
 from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally
@@ -45,7 +45,7 @@ _FINER = 3  # cells of a component's outcomes to one of the mixture's
 
 
 def pair_losses(
-    mixture: PairMixture, *, kind: Kind, resolution: Resolution = FINE
+    mixture: PairMixture, *, kind: BoundKind, resolution: Resolution = FINE
 ) -> PrivacyLossDistribution:
     """The privacy loss law of a pair.
 
@@ -73,7 +73,9 @@ def pair_losses(
     )
 
 
-def _parts(mixture: PairMixture, *, kind: Kind, resolution: Resolution) -> list[tuple[Floats, Floats, float]]:
+def _parts(
+    mixture: PairMixture, *, kind: BoundKind, resolution: Resolution
+) -> list[tuple[Floats, Floats, float]]:
     """P and Q masses of each component's outcomes, and a bound on the P mass left out.
 
     The outcomes of one of several components are put together as soon as they are listed, more finely than
@@ -92,14 +94,14 @@ def _parts(mixture: PairMixture, *, kind: Kind, resolution: Resolution) -> list[
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
         p, q = p[keep], q[keep]
         if len(p):
-            loss = log_ratio(p, q)
+            loss = log_mass_ratio(p, q)
             cell = deviation_of(loss, p) / (_FINER * STORED_CELLS[kind] * resolution.cells)
             _, p, q = condense(loss, p, q, cell=cell, kind=kind)
         parts.append((p, q, left_out + certain))
     return parts
 
 
-def pair_outcomes(pair: Pair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats, float]:
+def pair_outcomes(pair: Pair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats, float]:
     """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
     if isinstance(pair, CountPair):
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
@@ -116,7 +118,7 @@ def _has_three_counts(pair: CountPair) -> bool:
     return 0 < pair.passive < 1 and not pair.one_sided
 
 
-def _outcomes(pair: CountPair, *, kind: Kind, tolerance: float) -> tuple[Floats, Floats]:
+def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats]:
     """P and Q masses of all outcomes kept; shape (outcomes,) each."""
     nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
     passive = _passive_nodes(pair, nodes, kind=kind, tolerance=tolerance)
@@ -164,7 +166,7 @@ class _Nodes:
     mass: Floats
 
 
-def _active_nodes(pair: CountPair, *, kind: Kind, tolerance: float) -> _ActiveNodes:
+def _active_nodes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> _ActiveNodes:
     first, mass = binomial_window(pair.slots, pair.active)
     counts = first + np.arange(len(mass), dtype=np.float64)
     mean = pair.slots * pair.active
@@ -200,7 +202,7 @@ def _active_nodes(pair: CountPair, *, kind: Kind, tolerance: float) -> _ActiveNo
     )
 
 
-def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, tolerance: float) -> _Nodes:
+def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: BoundKind, tolerance: float) -> _Nodes:
     """Nodes of the passive count z = (slots − m)·passive + ζ, with ζ independent of m within a bucket.
 
     ζ is a centred binomial count over the inactive slots. One over more of them is a mean-preserving spread,
@@ -227,7 +229,9 @@ def _passive_nodes(pair: CountPair, nodes: _ActiveNodes, *, kind: Kind, toleranc
     return _Nodes(value=mean[:, None] + centred[inverse], mass=mass[inverse])
 
 
-def _binomial_nodes(trials: Floats, probability: float, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
+def _binomial_nodes(
+    trials: Floats, probability: float, *, step: int, kind: BoundKind
+) -> tuple[Floats, Floats]:
     """Centred binomial counts, one row per number of trials, on nodes ``step`` apart.
 
     Nodes are laid from the top of the window downwards, so that none exceeds the number of trials.
@@ -279,7 +283,7 @@ def _passive_scale(pair: CountPair) -> float:
     return float(pair.population)
 
 
-def _sign_nodes(trials: Cells, *, kind: Kind, tolerance: float) -> _Nodes:
+def _sign_nodes(trials: Cells, *, kind: BoundKind, tolerance: float) -> _Nodes:
     """Non-negative half of the law of a sum of ``trials`` fair signs, one row per entry of ``trials``.
 
     The law is symmetric: a node d > 0 stands for −d too, each with the mass given.
@@ -306,7 +310,7 @@ def _sign_nodes(trials: Cells, *, kind: Kind, tolerance: float) -> _Nodes:
     return _Nodes(value=value[inverse], mass=mass[inverse])
 
 
-def _coarsen_signs(value: Floats, mass: Floats, *, step: int, kind: Kind) -> tuple[Floats, Floats]:
+def _coarsen_signs(value: Floats, mass: Floats, *, step: int, kind: BoundKind) -> tuple[Floats, Floats]:
     """Group even sign sums 0, 2, 4, … on nodes 2·step apart, keeping the law symmetric."""
     rows = len(mass)
     centre, rest = mass[:, :1], mass[:, 1:]

@@ -10,7 +10,12 @@ from functools import lru_cache, reduce
 from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.composition.points import compose_points
-from shuffle_plugins.accounting.losses.distribution import Kind, PrivacyLossDistribution, Resolution, tighter
+from shuffle_plugins.accounting.losses.distribution import (
+    BoundKind,
+    PrivacyLossDistribution,
+    Resolution,
+    tighter,
+)
 from shuffle_plugins.accounting.losses.shuffle import pair_losses
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.clones import binary_pair
@@ -255,7 +260,7 @@ class ShuffleRound(Round):
     def _pairs(self) -> Iterator[object]:
         return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
 
-    def _pair_losses(self, kind: Kind, resolution: Resolution) -> PrivacyLossDistribution:
+    def _pair_losses(self, kind: BoundKind, resolution: Resolution) -> PrivacyLossDistribution:
         laws = (pair_losses(each, kind=kind, resolution=resolution) for each in self._upper_pairs())
         return reduce(tighter, laws)
 
