@@ -51,7 +51,11 @@ def test_mechanism_conforms_in_every_setting(name):
         ("linf-block", {"block": 3}),
         ("sampled-bits", {"constants": "thesis"}),
         ("limited-hadamard", {"randomness_bits": 0.9}),
+        ("limited-hadamard", {"randomness_bits": 0.4}),
         ("local-hashing", {"buckets": 3}),
+        ("local-hashing", {"buckets": 6}),
+        ("local-hashing", {"buckets": 9}),
+        ("subset-selection", {"size": 3}),
         ("discrete-laplace", {"bits": 8}),
         ("gaussian", {"local_delta": 0.01}),
     ],
@@ -66,6 +70,11 @@ def test_its_variants_conform(name, options):
         radius=None if name in DIMS else 0.5,
         samples=SAMPLES,
     ).raise_on_failure()
+
+
+@pytest.mark.slow
+def test_a_cap_in_many_dimensions_conforms():
+    check_mechanism("privunit", dims=(2, 80), samples=SAMPLES).raise_on_failure()
 
 
 @pytest.mark.slow

@@ -435,6 +435,63 @@ def test_laws_blankets_and_parameters_that_make_no_sense():
     assert "radius=-1.0" in report.failures[0].message
 
 
+class NeedsSomebody(LInfCoordinate):
+    def randomize_rows(self, x, norms, randomness):
+        if x.num_rows == 0:
+            raise ValueError("nobody is here")
+        return super().randomize_rows(x, norms, randomness)
+
+
+class SumsInSinglePrecision(LInfCoordinate):
+    def randomize_sum(self, x, *, randomness=None, clip=True):
+        return super().randomize_sum(x, randomness=randomness, clip=clip).float()
+
+
+class TakesIntegers(LInfCoordinate):
+    def randomize(self, x, *, randomness=None, clip=False):
+        given = x if isinstance(x, Rows) or x.is_floating_point() else x.to(torch.float32)
+        return super().randomize(given, randomness=randomness, clip=clip)
+
+
+class KnowsItsOwnReports(LInfCoordinate):
+    """Adds up what it drew itself otherwise than what came over the wire."""
+
+    sent = None
+
+    def randomize_rows(self, x, norms, randomness):
+        self.sent = super().randomize_rows(x, norms, randomness)
+        return self.sent
+
+    def sum(self, reports):
+        return super().sum(reports) * (1.0 if reports is self.sent else 0.99)
+
+
+class AnotherLimit(LInfCoordinate):
+    def __init__(self, *, local_epsilon, dim, radius=1.0):
+        asked = 1.0 if local_epsilon == -1.0 else local_epsilon
+        super().__init__(local_epsilon=asked, dim=dim, radius=radius)
+
+
+class AnotherDimension(LInfCoordinate):
+    def __init__(self, *, local_epsilon, dim, radius=1.0):
+        super().__init__(local_epsilon=local_epsilon, dim=max(dim, 1), radius=radius)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (NeedsSomebody, "takes an empty batch"),
+        (SumsInSinglePrecision, "takes every dtype"),
+        (TakesIntegers, "refuses malformed batches"),
+        (KnowsItsOwnReports, "survives the wire"),
+        (AnotherLimit, "refuses bad parameters"),
+        (AnotherDimension, "refuses bad parameters"),
+    ],
+)
+def test_input_and_parameters_that_are_not_checked(broken, check):
+    assert caught(broken, dims=(3,), checks=(check,)) == {check}
+
+
 # -- frequency oracles -----------------------------------------------------------------------------------
 
 
