@@ -601,7 +601,9 @@ class HalfTheBall(LocalRandomizer):
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
         self._whole = BinaryRandomizedResponse(local_epsilon=local_epsilon, dim=dim, radius=radius)
 
-    bits_per_report = 1
+    @property
+    def layout(self):
+        return self._whole.layout
 
     @property
     def worst_variance(self):
