@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
+# Bounds above this multiple of the certified ε are left out: they would only flatten the rest.
 _TALLEST = 100.0
+# The lower panel's range, in multiples of the certified ε.
 _LOWEST_RATIO, _HIGHEST_RATIO = 0.7, 1.25
 _BAND = "certified interval"
 _BAND_COLOUR = "#ffe47a"
@@ -29,7 +31,9 @@ _UNAMPLIFIED = "local epsilon, no amplification"
 # Published bounds recede: grey and thin, told apart by hollow markers; dark if composed by Rényi divergence.
 _RENYI_GREY, _POINT_GREY = "#5a5a5a", "#a3a3a3"
 _MARKERS = "os^vDPX*<>d+x1p"
+# Published bounds whose values differ by less than this share everywhere are one line.
 _SAME = 1e-3
+# A number of rounds with fewer points than this in a plan has no line, only dots.
 _CURVE = 3
 _STRAY = "#9a9a9a"
 _CHOSEN = "#ffb000"
@@ -60,55 +64,41 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
         raise ValueError("nothing to plot")
 
     panels: dict[float, list[accounting.Comparison]] = {}
-    for comparison in sorted(comparisons, key=lambda each: each.num_steps):
-        panels.setdefault(comparison.shuffle_round.local_epsilon, []).append(comparison)
-
+    for answer in sorted(comparisons, key=lambda each: each.num_steps):
+        panels.setdefault(answer.shuffle_round.local_epsilon, []).append(answer)
     figure = _figure(4.0 + 4.5 * len(panels), 6.8)
-    curves = _curves(comparisons)
-    styles = line_styles({name for _, name in curves})
-    labels = _labels(curves)
     rows = figure.subplots(
         2, len(panels), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": (3, 1)}
     )
+    curves = _curves(comparisons)
+    styles = line_styles({name for _, name in curves})
+    labels = _labels(curves)
+    intervals = [answer.interval for answer in comparisons]
+    tallest = _TALLEST * max(interval.upper for interval in intervals)
+    loosest = min((each.lower / each.upper for each in intervals if each.lower > 0), default=1.0)
     own: dict[str, Artist] = {}
     published: dict[str, Artist] = {}
-    intervals = [answer.interval for answer in comparisons if answer.interval.lower > 0]
-    loosest = min((interval.lower / interval.upper for interval in intervals), default=1.0)
-    # bounds that far above the certified one would only flatten the rest
-    tallest = _TALLEST * max(answer.interval.upper for answer in comparisons)
     for axis, ratios, (local_epsilon, answers) in zip(*rows, panels.items(), strict=True):
-        certified = [
-            (answer.num_steps, answer.interval.lower, answer.interval.upper)
-            for answer in answers
-            if answer.interval.lower > 0
-        ]
-        if certified:
-            rounds, lower, upper = zip(*certified, strict=True)
-            band: dict[str, Any] = {"facecolor": _BAND_COLOUR, "edgecolor": _BAND_COLOUR, "zorder": 1}
-            own[_BAND] = axis.fill_between(rounds, lower, upper, **band)
-            part = [low / high for low, high in zip(lower, upper, strict=True)]
-            ratios.fill_between(rounds, part, [1.0] * len(part), **band)
+        own |= _certified_band(axis, ratios, answers)
         exact = {answer.num_steps: answer.interval.upper for answer in answers}
         for (kind, name), label in labels.items():
-            points = [each for each in curves[kind, name] if each[0] == local_epsilon]
-            if not points or (tallest > 0 and all(epsilon > tallest for _, _, epsilon in points)):
+            points = [each[1:] for each in curves[kind, name] if each[0] == local_epsilon]
+            if not points or (tallest > 0 and all(epsilon > tallest for _, epsilon in points)):
                 continue
-            _, rounds, epsilons = zip(*points, strict=True)
+            rounds, epsilons = zip(*points, strict=True)
             line = styles[name] | ({} if kind == "upper" else {"linestyle": "--"})
             (drawn,) = axis.plot(rounds, epsilons, **line)
             (published if name in _published() else own)[label] = drawn
             multiples = [
-                epsilon / exact[steps] if exact[steps] > 0 else math.nan
-                for steps, epsilon in zip(rounds, epsilons, strict=True)
+                epsilon / exact[steps] if exact[steps] > 0 else math.nan for steps, epsilon in points
             ]
             ratios.plot(rounds, multiples, **line)
         axis.set(xscale="log", yscale="log", title=f"ε0 = {local_epsilon:g}")
         axis.set_ylim(top=tallest or None)
-        axis.grid(True, which="major", alpha=0.3)
         ratios.set(xlabel="rounds", ylim=(min(_LOWEST_RATIO, 0.9 * loosest), _HIGHEST_RATIO))
-        ratios.grid(True, which="major", alpha=0.3)
-    interval = comparisons[0].interval
-    rows[0][0].set_ylabel(f"ε at δ = {interval.delta:g} ({interval.neighbouring_relation})")
+        for each in (axis, ratios):
+            each.grid(True, which="major", alpha=0.3)
+    rows[0][0].set_ylabel(f"ε at δ = {intervals[0].delta:g} ({intervals[0].neighbouring_relation})")
     rows[1][0].set_ylabel("× certified ε")
     for entries, title, place in (
         (own, "this package", "outside right lower"),
@@ -117,6 +107,19 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
         if entries:
             figure.legend(entries.values(), entries.keys(), loc=place, title=title, fontsize="small")
     figure.savefig(path, dpi=160)
+
+
+def _certified_band(axis: Any, ratios: Any, answers: Sequence[accounting.Comparison]) -> dict[str, Artist]:
+    """Shade the certified intervals that have a lower end, and return the band by its name in the legend."""
+    found = [(each.num_steps, each.interval) for each in answers if each.interval.lower > 0]
+    if not found:
+        return {}
+    rounds = [steps for steps, _ in found]
+    band: dict[str, Any] = {"facecolor": _BAND_COLOUR, "edgecolor": _BAND_COLOUR, "zorder": 1}
+    parts = [interval.lower / interval.upper for _, interval in found]
+    ratios.fill_between(rounds, parts, [1.0] * len(parts), **band)
+    lower, upper = [each.lower for _, each in found], [each.upper for _, each in found]
+    return {_BAND: axis.fill_between(rounds, lower, upper, **band)}
 
 
 def plot_plan(*, plan: planning.Plan, path: Path) -> None:
@@ -154,10 +157,8 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
         places = [place(row) for row in curve]
         style: dict[str, Any] = {"color": colours.get(steps, _STRAY), "marker": "o", "markersize": 3}
         if steps in colours:
-            style |= {
-                "linewidth": 1.4,
-                "label": f"k = {curve[0].cohort:,}" if across_rounds else f"T = {steps:,}",
-            }
+            label = f"k = {curve[0].cohort:,}" if across_rounds else f"T = {steps:,}"
+            style |= {"linewidth": 1.4, "label": label}
         else:
             style |= {"linestyle": "none", "zorder": 1}
         errors.plot(places, [row.average_mse for row in curve], **style)

@@ -158,7 +158,7 @@ def _question(answer: accounting.Comparison, *, rounds: str | None = None, wide:
     parts = [
         f"n = {asked.population:,}",
         f"k = {asked.cohort:,.12g} ({asked.sampling})",
-        f"ε0 = {rounded(asked.local_epsilon, up=False, digits=6)} ({asked.mechanism})",
+        f"ε0 = {_given(asked.local_epsilon)} ({asked.mechanism})",
         *([rounds] if rounds else []),
         f"δ = {answer.interval.delta:g}",
     ]
@@ -167,3 +167,9 @@ def _question(answer: accounting.Comparison, *, rounds: str | None = None, wide:
     unbroken = [part.replace(" ", _NO_BREAK) for part in parts]
     lines = textwrap.fill(f"{_NO_BREAK}· ".join(unbroken), _TITLE, break_on_hyphens=False)
     return lines.replace(_NO_BREAK, " ")
+
+
+def _given(value: float) -> str:
+    """A short number as typed, 0.3 and not 0.299999; a long one, of a calibration, rounded down."""
+    short = f"{value:g}"
+    return short if float(short) == value else rounded(value, up=False, digits=6)

@@ -560,6 +560,12 @@ def test_columns_are_respected_in_a_pipe(
     assert (max(map(len, out.splitlines())) > 90) == (widest > 90)
 
 
+@pytest.mark.parametrize("typed", ["0.3", "1.5", "0.123456"])
+def test_the_local_epsilon_is_shown_as_it_was_typed(run: Run, typed: str) -> None:
+    _, out, _ = run("epsilon", "-n", "2000", "-k", "200", "-e", typed, "-t", "1", "-d", "1e-5")
+    assert f"ε0 = {typed} (generic)" in out
+
+
 def test_thousands_are_separated(run: Run) -> None:
     _, out, _ = run("epsilon", "-n", "60000", "-k", "10000", "-e", "1.5", "-t", "1200", "-d", "1e-5")
     assert "1,800" in out
