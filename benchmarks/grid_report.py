@@ -7,13 +7,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
+from grid_settings import Cell
 from matplotlib import pyplot as plt
-
-if TYPE_CHECKING:
-    from published_grid import Cell
 
 TOLERANCE = 1e-6
 """Relative; ours above a published bound by more is a violation."""

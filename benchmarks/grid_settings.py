@@ -1,4 +1,4 @@
-"""The questions of the grid: seeded, space-filling, and the corners and lines that matter."""
+"""The questions of the grid, and what an answer holds: seeded, space-filling, and corners and lines."""
 
 from __future__ import annotations
 
@@ -43,6 +43,40 @@ class Setting:
     def sampling_rate(self) -> float:
         """γ = k/n."""
         return self.cohort / self.population
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Own:
+    """A certified interval and the processor time it took, from a cold start."""
+
+    lower: float
+    upper: float
+    seconds: float
+    upper_bound: str
+    lower_bound: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A setting and every answer to it.
+
+    Attributes:
+        setting: the question.
+        own: our interval for every ε0-LDP randomizer.
+        published: ε by name; None where a theorem says nothing.
+        seconds: processor time of each.
+        mechanisms: our intervals for mechanisms with their own law.
+        specific: published bounds for those, "mechanism: bound".
+        processor_seconds: what all of it took.
+    """
+
+    setting: Setting
+    own: Own
+    published: dict[str, float | None]
+    seconds: dict[str, float]
+    mechanisms: dict[str, Own]
+    specific: dict[str, float | None]
+    processor_seconds: float
 
 
 def space_filling(*, power: int, seed: int = _SEED) -> list[Setting]:

@@ -16,13 +16,13 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grid_report import Report, plot, report
-from grid_settings import Setting, grid
+from grid_settings import Cell, Own, Setting, grid
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -90,40 +90,6 @@ _LAPLACE_POINTS: dict[str, Callable[[float, int, float], float]] = {
 }
 SPECIFIC = {"10-RR": _K_RR_POINTS, "Laplace": _LAPLACE_POINTS}
 """Published bounds for one mechanism, to be compared with that mechanism's own interval."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Own:
-    """A certified interval and the processor time it took, from a cold start."""
-
-    lower: float
-    upper: float
-    seconds: float
-    upper_bound: str
-    lower_bound: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
-    """A setting and every answer to it.
-
-    Attributes:
-        setting: the question.
-        own: our interval for every ε0-LDP randomizer.
-        published: ε by name; None where a theorem says nothing.
-        seconds: processor time of each.
-        mechanisms: our intervals for mechanisms with their own law.
-        specific: published bounds for those, "mechanism: bound".
-        processor_seconds: what all of it took.
-    """
-
-    setting: Setting
-    own: Own
-    published: dict[str, float | None]
-    seconds: dict[str, float]
-    mechanisms: dict[str, Own]
-    specific: dict[str, float | None]
-    processor_seconds: float
 
 
 def certify(setting: Setting, *, mechanism: str = "generic", blanket: Blanket | None = None) -> Own:
