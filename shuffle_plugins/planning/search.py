@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
-    Blanket,
     Method,
     Sampling,
-    ShuffleAccountant,
     ShuffleRound,
 )
-from shuffle_plugins.accounting.calibrate import normal_guess
-from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.baselines import gaussian_mse
+from shuffle_plugins.planning.combinations import Combinations, Progress
 from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
 from shuffle_plugins.planning.variance import (
-    PASSES,
     NormName,
-    ReportError,
     check_norm,
     enclosing_radius,
     mechanism_norm,
-    report_error,
-    sampling_error,
 )
 
 BEST_MECHANISM = "best"
@@ -39,25 +32,17 @@ BEST_MECHANISM = "best"
 MOST_SEARCHED_STEPS = 10_000
 """The most rounds that are tried where T is left open."""
 
-PRECISION = 2e-4
-"""Relative precision of the ε0 of a combination."""
-
-_COHORT_RATIO, _COHORT_DECADES = math.sqrt(10), 3
-_STEPS_RATIO = 10.0
-_REFINEMENTS = 2
-_MOST_ECONOMIES = 6
-_FINE_ENOUGH = 1.2
-_EQUAL = 1e-3
-_MOST_GUESSES = 8
-_NEARBY = 0.01
-_LEAST_SLOPE, _GREATEST_SLOPE = 0.4, 50.0
-_FEW_CELLS = 12
-_GUESSED = 2e-3
-"""Relative precision of an error at a guessed ε0."""
-_SMALL_SHARE = 100
+_COHORT_RATIO, _COHORT_DECADES = math.sqrt(10), 3  # first grid of cohorts: n, n/√10, … n/1000
+_STEPS_RATIO = 10.0  # first grid of numbers of rounds
+_REFINEMENTS = 2  # how often the grids' steps are halved, in logarithms, around the best
+_MOST_ECONOMIES = 6  # combinations tried for less communication
+_FINE_ENOUGH = 1.2  # ratio of the reports of two combinations between which none is tried any more
+_EQUAL = 1e-3  # relative difference of errors that the precision of ε0 cannot tell apart
+_FEW_CELLS = 12  # combinations of k and T that are all tried
+_GUESSED = 2e-3  # relative precision of an error at a guessed ε0
+_SMALL_SHARE = 100  # the baseline of a small sample takes one client of so many
 
 Cell = tuple[int, int]
-Progress = Callable[[int, int], None]
 
 
 def plan(
@@ -115,8 +100,7 @@ def plan(
             smallest ε0.
     """
     checks.target_epsilon(target_epsilon)
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"tolerance must be at least 0, got {tolerance!r}")
+    checks.number("tolerance", tolerance, at_least=0)
     ShuffleRound(local_epsilon=1.0, population=population, cohort=population)
     checks.dim(dim)
     checks.radius(radius)
@@ -124,7 +108,7 @@ def plan(
     if norm is None:
         norm = mechanism_norm(names[0], dim=dim) if len(names) == 1 else "l2"
     scheme = Sampling(sampling)
-    search = _Search(
+    tried = Combinations(
         target_epsilon=target_epsilon,
         delta=delta,
         population=population,
@@ -139,12 +123,13 @@ def plan(
     )
     ks = _cohort_grid(population, cohorts, scheme=scheme)
     ts = _steps_grid(num_steps)
-    search.check(ks, ts)
+    tried.check(ks, ts)
+    search = _Search(tried)
 
     dismissed = search.scan(names, ks, ts, strict=len(names) == 1, whole=whole_grid)
-    if not search.rows and cohorts is None:
+    if not tried.rows and cohorts is None:
         search.reach_down(names, min(ks), min(ts))
-    if not search.rows:
+    if not tried.rows:
         told = "; ".join(f"{each.mechanism}: {each.reason}" for each in dismissed)
         raise ValueError(
             f"nothing stays within ε={target_epsilon}, δ={delta}: use fewer rounds, a smaller cohort or a "
@@ -154,7 +139,7 @@ def plan(
     best = search.best()
     thrifty = search.economise(tolerance, cohorts=cohorts is None and len(ks) > 1, steps=num_steps is None)
     baselines = search.baselines(best, num_steps=min(ts))
-    rows = sorted(search.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
+    rows = sorted(tried.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
     mine = [row for row in rows if row.mechanism == best.mechanism]
     return Plan(
         target_epsilon=target_epsilon,
@@ -163,9 +148,9 @@ def plan(
         dim=dim,
         radius=radius,
         norm=norm,
-        spread=search.spread,
+        spread=tried.spread,
         sampling=scheme,
-        adversary=search.adversary,
+        adversary=tried.adversary,
         method=method,
         tolerance=tolerance,
         best=best,
@@ -175,211 +160,15 @@ def plan(
         rows=tuple(rows),
         baselines=baselines,
         dismissed=dismissed,
-        infeasible=tuple(sorted(search.infeasible)),
+        infeasible=tuple(sorted(tried.infeasible)),
     )
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True)
 class _Search:
-    """One question and the combinations tried so far."""
+    """Which combinations to try next."""
 
-    target_epsilon: float
-    delta: float
-    population: int
-    dim: int
-    sampling: Sampling
-    adversary: Adversary
-    radius: float
-    norm: NormName
-    spread: float
-    method: Method
-    progress: Progress | None
-    rows: dict[tuple[str, int, int], PlanRow] = field(default_factory=dict)
-    infeasible: set[tuple[str, int, int]] = field(default_factory=set)
-    _solved: list[PlanRow] = field(default_factory=list)
-    _accountants: dict[tuple[str, Blanket, int, int], ShuffleAccountant] = field(default_factory=dict)
-    _expected: int = 0
-
-    def check(self, cohorts: Iterable[int], steps: Iterable[int]) -> None:
-        """Refuse what no round or accountant takes, before anything is solved."""
-        for cohort in cohorts:
-            shuffle_round = ShuffleRound(
-                local_epsilon=1.0,
-                population=self.population,
-                cohort=cohort,
-                sampling=self.sampling,
-                adversary=self.adversary,
-            )
-        accountant = ShuffleAccountant(method=self.method)
-        for num_steps in steps:
-            accountant.step(shuffle_round, num_steps=num_steps)
-        ShuffleAccountant(method=self.method).upper_epsilon(self.delta)
-
-    # -- one combination --------------------------------------------------------------------------------
-
-    def evaluate(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
-        """The row of one combination; None if it exceeds the target at every ε0."""
-        key = (mechanism, cohort, num_steps)
-        if key not in self.rows and key not in self.infeasible:
-            row = self._solve(*key)
-            if row is None:
-                self.infeasible.add(key)
-            else:
-                self.rows[key] = row
-            self._report()
-        return self.rows.get(key)
-
-    def _solve(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
-        def cost(local_epsilon: float) -> float:
-            blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
-            return self._accountant(mechanism, blanket, cohort, num_steps).upper_epsilon(self.delta)
-
-        start, slope = self._guess(mechanism, cohort, num_steps)
-        level = largest_within(
-            cost,
-            target=self.target_epsilon,
-            start=start,
-            lowest=LEAST_SEARCHED_LOCAL_EPSILON,
-            highest=LARGEST_SEARCHED_LOCAL_EPSILON,
-            precision=PRECISION,
-            slope=slope,
-        )
-        if level is None:
-            return None
-        row = self._row(mechanism, cohort, num_steps, level)
-        self._solved.append(row)
-        return row
-
-    def _row(self, mechanism: str, cohort: int, num_steps: int, local_epsilon: float) -> PlanRow:
-        blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
-        interval = self._accountant(mechanism, blanket, cohort, num_steps).epsilon(self.delta)
-        if interval.upper > self.target_epsilon:
-            raise ArithmeticError(f"ε0={local_epsilon} was found to fit, yet costs {interval}; report it")
-        report = self._report_error(mechanism, local_epsilon)
-        noise, sampled = report.variance / cohort, self._sampling_error(cohort)
-        passes = self.sampling in PASSES
-        num_reports = (self.population if passes else cohort) * num_steps
-        return PlanRow(
-            mechanism=mechanism,
-            cohort=cohort,
-            num_steps=num_steps,
-            local_epsilon=local_epsilon,
-            epsilon=interval,
-            noise_mse=noise,
-            sampling_mse=sampled,
-            average_mse=report.variance / num_reports + (0.0 if passes else sampled / num_steps),
-            bits_per_report=report.bits,
-            num_reports=num_reports,
-            bits_per_client=num_reports * report.bits / self.population,
-        )
-
-    def _accountant(self, mechanism: str, blanket: Blanket, cohort: int, num_steps: int) -> ShuffleAccountant:
-        """The combination's accountant, with the answers that it has given."""
-        known = (mechanism, blanket, cohort, num_steps)
-        if known in self._accountants:
-            return self._accountants[known]
-        accountant = self._accountants[known] = ShuffleAccountant(method=self.method)
-        accountant.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
-        return accountant
-
-    def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
-        return ShuffleRound(
-            local_epsilon=blanket.local_epsilon,
-            population=self.population,
-            cohort=cohort,
-            sampling=self.sampling,
-            adversary=self.adversary,
-            mechanism=mechanism,
-            blanket=blanket,
-        )
-
-    def _report_error(self, mechanism: str, local_epsilon: float) -> ReportError:
-        return report_error(
-            mechanism, local_epsilon=local_epsilon, dim=self.dim, radius=self.radius, norm=self.norm
-        )
-
-    def _sampling_error(self, cohort: int) -> float:
-        return sampling_error(
-            population=self.population, cohort=cohort, sampling=self.sampling, spread=self.spread
-        )
-
-    def _size(self, cohort: int, num_steps: int) -> float:
-        """log of what ε0 depends on for the most part.
-
-        kT where sampling amplifies, T/k where it does not, T where the batches of an epoch hide one another.
-        """
-        if self.sampling is Sampling.EPOCH and self.adversary is Adversary.MODEL_OBSERVER:
-            return round(math.log(num_steps), 6)
-        amplifies = self.adversary is Adversary.MODEL_OBSERVER and self.sampling in (
-            Sampling.WITHOUT_REPLACEMENT,
-            Sampling.POISSON,
-        )
-        return round(math.log(num_steps) + (1 if amplifies else -1) * math.log(cohort), 6)
-
-    def _guess(
-        self, mechanism: str, cohort: int, num_steps: int, *, like: PlanRow | None = None
-    ) -> tuple[float, float | None]:
-        """ε0, and by what power of it ε rises there, if the rounds' losses were normal.
-
-        Their composition then depends on the variance of all losses together: ε0 is such that it is that of
-        ``like``, by default the combination solved last of those nearest in size, of the same mechanism
-        if there is one.
-        """
-        size = self._size(cohort, num_steps)
-        solved = [row for row in self._solved if row.mechanism == mechanism] or self._solved
-        if not solved:
-            return self._first_guess(cohort, num_steps), None
-        near = like or min(
-            reversed(solved), key=lambda row: abs(self._size(row.cohort, row.num_steps) - size)
-        )
-        wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
-        if not math.isfinite(wanted):
-            return near.local_epsilon, None
-        bottom, top = math.log(LEAST_SEARCHED_LOCAL_EPSILON), math.log(LARGEST_SEARCHED_LOCAL_EPSILON)
-        x = math.log(near.local_epsilon)
-        y = self._log_variance(mechanism, cohort, num_steps, x) - wanted
-        nearby = x + _NEARBY if x < top - _NEARBY else x - _NEARBY
-        slope = (self._log_variance(mechanism, cohort, num_steps, nearby) - wanted - y) / (nearby - x)
-        for _ in range(_MOST_GUESSES):
-            if not (_LEAST_SLOPE < slope < math.inf and abs(y) > PRECISION / 4):
-                break
-            following = min(max(x - y / slope, bottom), top)
-            if following == x:
-                break
-            before = x, y
-            x, y = following, self._log_variance(mechanism, cohort, num_steps, following) - wanted
-            slope = (y - before[1]) / (x - before[0])
-        if not _LEAST_SLOPE < slope < math.inf:
-            return min(max(math.exp(x), LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON), None
-        slope /= 2
-        spare = math.log(self.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
-        if spare < PRECISION * _GREATEST_SLOPE:
-            x += spare / slope - PRECISION / 2
-        return min(max(math.exp(x), LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON), slope
-
-    def _first_guess(self, cohort: int, num_steps: int) -> float:
-        return normal_guess(
-            target_epsilon=self.target_epsilon,
-            delta=self.delta,
-            population=self.population,
-            cohort=cohort,
-            num_steps=num_steps,
-            sampling=self.sampling,
-            adversary=self.adversary,
-        )
-
-    def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
-        """log of the variance of all losses of a combination together, were they small."""
-        blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.dim)
-        variance = self._round(mechanism, blanket, cohort).dominating_pair().information
-        return math.log(num_steps * variance) if variance > 0 else -math.inf
-
-    def _report(self) -> None:
-        if self.progress is not None:
-            done = len(self.rows) + len(self.infeasible)
-            self.progress(done, max(done, self._expected))
-
-    # -- the search -------------------------------------------------------------------------------------
+    tried: Combinations
 
     def scan(
         self, names: Sequence[str], cohorts: Sequence[int], steps: Sequence[int], *, strict: bool, whole: bool
@@ -394,11 +183,11 @@ class _Search:
         if whole or len(cells) <= _FEW_CELLS:
             return self._scan(names, cells, strict=strict)
         largest = max(cohorts)
-        self._expected = len(cohorts) + len(steps) - 1
+        self.tried.expected = len(cohorts) + len(steps) - 1
         dismissed = self._scan(names, [(largest, num_steps) for num_steps in steps], strict=strict)
         complained = {each.mechanism for each in dismissed}
         kept = [name for name in names if name not in complained]
-        if not self.rows:
+        if not self.tried.rows:
             return dismissed + self._scan(kept, cells, strict=strict)
         tried: set[Cell] = {(largest, num_steps) for num_steps in steps}
         while True:
@@ -412,21 +201,23 @@ class _Search:
 
     def _scan(self, names: Sequence[str], cells: Sequence[Cell], *, strict: bool) -> tuple[Dismissed, ...]:
         dismissed = []
-        cells = sorted(cells, key=lambda cell: -self._size(*cell))
-        self._expected = max(self._expected, len(cells))
+        cells = sorted(cells, key=lambda cell: -self.tried.size(*cell))
+        self.tried.expected = max(self.tried.expected, len(cells))
         least: dict[Cell, PlanRow] = {}
         for name in sorted(names, key=self._promise):
             try:
-                floor = self._report_error(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
+                floor = self.tried.report_error(name, LARGEST_SEARCHED_LOCAL_EPSILON).variance
                 promising = [
                     cell for cell in cells if cell not in least or floor < _reports_variance(least[cell])
                 ]
                 unlike = [
                     cell for cell in promising if cell not in least or self._may_beat(name, least[cell])
                 ]
-                self._expected = max(self._expected, len(self.rows) + len(self.infeasible) + len(unlike))
+                self.tried.expected = max(
+                    self.tried.expected, len(self.tried.rows) + len(self.tried.infeasible) + len(unlike)
+                )
                 for cell in unlike:
-                    row = self.evaluate(name, *cell)
+                    row = self.tried.evaluate(name, *cell)
                     if row is not None and (
                         cell not in least or _reports_variance(row) < _reports_variance(least[cell])
                     ):
@@ -434,7 +225,7 @@ class _Search:
             except ValueError as error:
                 if strict:
                     raise
-                self.rows = {key: row for key, row in self.rows.items() if key[0] != name}
+                self.tried.rows = {key: row for key, row in self.tried.rows.items() if key[0] != name}
                 dismissed.append(Dismissed(mechanism=name, reason=str(error)))
             else:
                 if not unlike:
@@ -449,8 +240,8 @@ class _Search:
 
     def _may_beat(self, mechanism: str, row: PlanRow) -> bool:
         """Whether, by the guessed ε0, the mechanism has a smaller error than this row's, or fewer bits."""
-        level, _ = self._guess(mechanism, row.cohort, row.num_steps, like=row)
-        found = self._report_error(mechanism, level)
+        level, _ = self.tried.guess(mechanism, row.cohort, row.num_steps, like=row)
+        found = self.tried.report_error(mechanism, level)
         rival = _reports_variance(row)
         if found.bits < row.bits_per_report:
             return found.variance <= rival * (1 + _GUESSED)
@@ -458,42 +249,42 @@ class _Search:
 
     def _promise(self, mechanism: str) -> float:
         try:
-            return self._report_error(mechanism, 1.0).variance
+            return self.tried.report_error(mechanism, 1.0).variance
         except ValueError:
             return math.inf
 
     def reach_down(self, names: Sequence[str], cohort: int, num_steps: int) -> None:
         """Try ever smaller cohorts until one stays within the target."""
-        while cohort > 1 and not self.rows:
+        while cohort > 1 and not self.tried.rows:
             cohort = max(1, int(cohort / _COHORT_RATIO))
             for name in names:
                 if self._promise(name) < math.inf:
-                    self.evaluate(name, cohort, num_steps)
+                    self.tried.evaluate(name, cohort, num_steps)
 
     def best(self) -> PlanRow:
         """The least error. Equals, as far as ε0 is solved for: fewer bits, fewer rounds, larger cohorts."""
-        least = min(row.average_mse for row in self.rows.values())
-        equals = (row for row in self.rows.values() if row.average_mse <= least * (1 + _EQUAL))
+        least = min(row.average_mse for row in self.tried.rows.values())
+        equals = (row for row in self.tried.rows.values() if row.average_mse <= least * (1 + _EQUAL))
         return min(equals, key=lambda row: (row.bits_per_report, row.num_steps, -row.cohort, row.average_mse))
 
     def refine(self, *, cohorts: bool, steps: bool) -> None:
         """Halve the grids' steps around the best; go on below the smallest cohort while it is the best."""
         cohort_ratio, steps_ratio = _COHORT_RATIO, _STEPS_RATIO
         while cohorts and (best := self.best()).cohort > 1 and best.cohort == min(self._cohorts(best)):
-            self.evaluate(best.mechanism, max(1, int(best.cohort / cohort_ratio)), best.num_steps)
+            self.tried.evaluate(best.mechanism, max(1, int(best.cohort / cohort_ratio)), best.num_steps)
         for _ in range(_REFINEMENTS):
             cohort_ratio, steps_ratio = math.sqrt(cohort_ratio), math.sqrt(steps_ratio)
             if cohorts:
                 best = self.best()
-                for cohort in _around(best.cohort, cohort_ratio, most=self.population):
-                    self.evaluate(best.mechanism, cohort, best.num_steps)
+                for cohort in _around(best.cohort, cohort_ratio, most=self.tried.population):
+                    self.tried.evaluate(best.mechanism, cohort, best.num_steps)
             if steps:
                 best = self.best()
                 for num_steps in _around(best.num_steps, steps_ratio, most=MOST_SEARCHED_STEPS):
-                    self.evaluate(best.mechanism, best.cohort, num_steps)
+                    self.tried.evaluate(best.mechanism, best.cohort, num_steps)
 
     def _cohorts(self, row: PlanRow) -> list[int]:
-        return [k for name, k, steps in self.rows if (name, steps) == (row.mechanism, row.num_steps)]
+        return [k for name, k, steps in self.tried.rows if (name, steps) == (row.mechanism, row.num_steps)]
 
     def economise(self, tolerance: float, *, cohorts: bool, steps: bool) -> PlanRow:
         """The least communication within ``tolerance`` of the best, in fewer rounds of its cohort.
@@ -502,7 +293,7 @@ class _Search:
         """
         best = self.best()
         limit = best.average_mse * (1 + tolerance)
-        one_t = len({num_steps for _, _, num_steps in self.rows}) == 1
+        one_t = len({num_steps for _, _, num_steps in self.tried.rows}) == 1
         for _ in range(_MOST_ECONOMIES):
             alike = self._alike(best, num_steps=one_t)
             least = _least_communication(alike, limit)
@@ -512,7 +303,7 @@ class _Search:
             next_below = max(cheaper, key=lambda row: row.num_reports)
             if least.num_reports < _FINE_ENOUGH * next_below.num_reports:
                 break
-            self.evaluate(
+            self.tried.evaluate(
                 best.mechanism,
                 round(math.sqrt(least.cohort * next_below.cohort)),
                 round(math.sqrt(least.num_steps * next_below.num_steps)),
@@ -524,7 +315,7 @@ class _Search:
         """Rows of the best one's mechanism and T, or else cohort."""
         return [
             row
-            for row in self.rows.values()
+            for row in self.tried.rows.values()
             if row.mechanism == best.mechanism
             and (row.num_steps == best.num_steps if num_steps else row.cohort == best.cohort)
         ]
@@ -534,21 +325,21 @@ class _Search:
     def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
         """No shuffler, a small sample, a trusted curator."""
         found = []
-        unshuffled = self.target_epsilon / num_steps
+        unshuffled = self.tried.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
-            report = self._report_error(best.mechanism, unshuffled)
+            report = self.tried.report_error(best.mechanism, unshuffled)
             found.append(
                 Baseline(
                     name="no shuffler, ε0 = ε/T",
-                    average_mse=report.variance / (self.population * num_steps),
-                    cohort=self.population,
+                    average_mse=report.variance / (self.tried.population * num_steps),
+                    cohort=self.tried.population,
                     num_steps=num_steps,
                     local_epsilon=unshuffled,
                 )
             )
-        small = max(1, self.population // _SMALL_SHARE)
-        if self.sampling is not Sampling.FULL and small < best.cohort:
-            row = self._solve(best.mechanism, small, best.num_steps)
+        small = max(1, self.tried.population // _SMALL_SHARE)
+        if self.tried.sampling is not Sampling.FULL and small < best.cohort:
+            row = self.tried.solve(best.mechanism, small, best.num_steps)
             if row is not None:
                 found.append(
                     Baseline(
@@ -559,15 +350,17 @@ class _Search:
                         local_epsilon=row.local_epsilon,
                     )
                 )
-        reach = enclosing_radius(radius=self.radius, norm=self.norm, within="l2", dim=self.dim)
+        reach = enclosing_radius(
+            radius=self.tried.radius, norm=self.tried.norm, within="l2", dim=self.tried.dim
+        )
         found.append(
             Baseline(
                 name="trusted curator, Gaussian",
                 average_mse=gaussian_mse(
-                    target_epsilon=self.target_epsilon,
-                    delta=self.delta,
-                    sensitivity=2 * reach / self.population,
-                    dim=self.dim,
+                    target_epsilon=self.tried.target_epsilon,
+                    delta=self.tried.delta,
+                    sensitivity=2 * reach / self.tried.population,
+                    dim=self.tried.dim,
                 ),
             )
         )
@@ -589,9 +382,7 @@ def _check_spread(spread: float | None, *, radius: float, norm: NormName, dim: i
     reach = enclosing_radius(radius=radius, norm=norm, within="l2", dim=dim)
     if spread is None:
         return reach
-    if not 0 <= spread <= reach:
-        raise ValueError(f"spread must be in [0, {reach:g}], the ℓ2 radius of the ball, got {spread!r}")
-    return spread
+    return checks.number("spread", spread, at_least=0, at_most=reach)
 
 
 def _cohort_grid(population: int, cohorts: Sequence[int] | None, *, scheme: Sampling) -> tuple[int, ...]:

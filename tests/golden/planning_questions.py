@@ -36,7 +36,7 @@ def _row(row: Any) -> list[Any]:
         row.average_mse,
         row.bits_per_report,
         row.num_reports,
-        row.bits_per_report,
+        row.bits_per_client,
         row.round_mse,
         row.total_bits,
     ]
