@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 
 _CHUNK = 1 << 20
@@ -82,11 +83,8 @@ class KashinFrame:
             hardest = math.sqrt(math.pi / 2 / (1 - self.dim / size))
             always = math.sqrt(self.dim) / (1 - _MARGIN)
             object.__setattr__(self, "level", min(1.25 * hardest, always))
-        if not 1 < self.level < math.inf:
-            raise ValueError(f"level must be finite and above 1, got {self.level!r}")
-        iterations = self.max_iterations
-        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-            raise ValueError(f"max_iterations must be a whole number, one or more, got {iterations!r}")
+        checks.number("level", self.level, above=1)
+        checks.whole("max_iterations", self.max_iterations)
         drawn = np.frombuffer(public_random_bytes("kashin rows", seed=self.seed, count=8 * size), dtype="<u8")
         chosen = np.sort(np.argsort(drawn, kind="stable")[: self.dim])
         object.__setattr__(self, "size", size)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from shuffle_plugins.core import checks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +25,7 @@ def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
     Raises:
         ValueError: if the seed is not a whole number.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"a public seed is a whole number, got {seed!r}")
+    checks.whole("public seed", seed, at_least=-math.inf)
     return hashlib.shake_256(f"shuffle_plugins public {purpose} {seed}".encode()).digest(count)
 
 

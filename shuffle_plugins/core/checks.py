@@ -20,17 +20,17 @@ gain, tanh(ε0/2), is off by up to 2**-59. Above it, a float cannot hold e^ε0 w
 """
 
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 1e30
-_LARGEST_DIM = 1 << 53
+MAX_DIM = 1 << 53  # whole numbers up to here are exact in float64
 _MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's sixteen
 
 
-def whole(name: str, value: object, *, at_least: int = 1, at_most: float = math.inf) -> int:
+def whole(name: str, value: object, *, at_least: float = 1, at_most: float = math.inf) -> int:
     """Return a whole number.
 
     Args:
         name: of the argument, for the message.
         value: what was passed.
-        at_least: the smallest value allowed.
+        at_least: the smallest value allowed; ``-math.inf`` for any whole number.
         at_most: the largest value allowed.
 
     Raises:
@@ -40,6 +40,8 @@ def whole(name: str, value: object, *, at_least: int = 1, at_most: float = math.
         allowed = f", at least {at_least}" if at_most == math.inf else f" in [{at_least}, {at_most:,g}]"
         if isinstance(at_most, int):
             allowed = f" in [{at_least}, {_power(at_most)}]"
+        elif at_least == -math.inf:
+            allowed = ""
         raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}")
     return value
 
@@ -153,13 +155,22 @@ def local_epsilon(value: object, *, name: str = "local_epsilon") -> float:
     return number(name, value, at_least=MIN_LOCAL_EPSILON, at_most=MAX_LOCAL_EPSILON)
 
 
+def categories(value: object) -> int:
+    """Return the number of categories of a frequency oracle, a whole number in [2, 2**53].
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return whole("categories", value, at_least=2, at_most=MAX_DIM)
+
+
 def dim(value: object) -> int:
     """Return a dimension, a whole number in [1, 2**53].
 
     Raises:
         ValueError: if it is anything else.
     """
-    return whole("dim", value, at_most=_LARGEST_DIM)
+    return whole("dim", value, at_most=MAX_DIM)
 
 
 def radius(value: object) -> float:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
+
 MAX_BITS = 62
 """Most bits of one value."""
 
@@ -35,7 +37,7 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
     Raises:
         ValueError: if bits is out of range, or a value is no integer or does not fit.
     """
-    _check_bits(bits)
+    checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"only integers are packed, got {values.dtype}")
     if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < 1 << bits):
@@ -54,9 +56,8 @@ def unpack_bits(data: Tensor, bits: int, count: int) -> Tensor:
     Raises:
         ValueError: if bits is out of range, or data has another length or dtype.
     """
-    _check_bits(bits)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ValueError(f"the number of values is a whole number, zero or more, got {count!r}")
+    checks.whole("bits", bits, at_least=0, at_most=MAX_BITS)
+    checks.whole("number of values", count, at_least=0)
     length = (count * bits + 7) // 8
     if data.dtype != torch.uint8 or data.shape != (length,):
         raise ValueError(
@@ -174,11 +175,6 @@ def _unpack_joined(rows: Tensor, layout: Sequence[tuple[int, int]]) -> list[Tens
         fields.append(unpack_rows(_shift_out(rows, start, (bits * width + 7) // 8), bits, width))
         start += bits * width
     return fields
-
-
-def _check_bits(bits: int) -> None:
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= MAX_BITS:
-        raise ValueError(f"a value takes 0 to {MAX_BITS} bits, got {bits!r}")
 
 
 def _chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:

@@ -111,13 +111,9 @@ class UserLevelMean:
         checks.radius(self.radius)
         checks.radius(self.sigma)
         for name in ("clients", "samples"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+            checks.whole(name, getattr(self, name))
         for name in ("failure", "range_share"):
-            value = getattr(self, name)
-            if not (isinstance(value, float) and 0 < value < 1):
-                raise ValueError(f"{name} must be a number in (0, 1), got {value!r}")
+            checks.number(name, getattr(self, name), above=0, below=1)
         object.__setattr__(self, "split", Split(self.split))
         object.__setattr__(self, "rotation", Rotation(dim=self.dim, seed=self.seed))
         object.__setattr__(self, "ranged", self.ranging is not False)

@@ -10,6 +10,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness.devices import runs_kernels
 
 BLOCK_BYTES = 64
@@ -48,8 +49,7 @@ class Keystream:
     def __post_init__(self) -> None:
         if not isinstance(self.key, bytes) or len(self.key) != _KEY_BYTES:
             raise ValueError("a key is 32 bytes")
-        if isinstance(self.nonce, bool) or not isinstance(self.nonce, int) or not 0 <= self.nonce < _NONCES:
-            raise ValueError("a nonce is a whole number in [0, 2**64)")
+        checks.whole("nonce", self.nonce, at_least=0, at_most=_NONCES - 1)
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -122,8 +122,7 @@ class Cursor:
         Raises:
             ValueError: unless ``count`` is a whole number, zero or more.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"the number of words is a whole number, zero or more, got {count!r}")
+        checks.whole("number of words", count, at_least=0)
         if count == 0:
             return torch.empty(0, dtype=torch.int64, device=device)
         if runs_kernels(device):

@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness.chacha import Cursor, Keystream
 from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
 
@@ -52,8 +53,7 @@ class Randomness(ABC):
         Raises:
             ValueError: unless ``high`` is a whole number in [1, 2**62].
         """
-        if isinstance(high, bool) or not isinstance(high, int) or not 1 <= high <= 1 << 62:
-            raise ValueError(f"high must be a whole number in [1, 2**62], got {high!r}")
+        checks.whole("high", high, at_most=1 << 62)
         shape = _shape(size)
         count = math.prod(shape)
         accepted_below = (1 << 63) - (1 << 63) % high
@@ -226,8 +226,7 @@ class SeededRandomness(Randomness):
     """
 
     def __init__(self, seed: int) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ValueError(f"seed must be a whole number, got {seed!r}")
+        checks.whole("seed", seed, at_least=-math.inf)
         self._lock = threading.Lock()
         self._cursor = Cursor(Keystream(hashlib.sha256(f"shuffle_plugins seeded {seed}".encode()).digest()))
 
@@ -245,8 +244,8 @@ class SeededRandomness(Randomness):
 
 def _shape(size: Size) -> tuple[int, ...]:
     shape = (size,) if isinstance(size, int) else tuple(size)
-    if any(isinstance(length, bool) or not isinstance(length, int) or length < 0 for length in shape):
-        raise ValueError(f"a size is made of whole numbers, zero or more, got {size!r}")
+    for length in shape:
+        checks.whole("size", length, at_least=0)
     return shape
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from shuffle_plugins.core.checks import whole
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
@@ -110,8 +111,7 @@ def check_mechanism(
     unknown = sorted(set(checks) - set(CHECKS))
     if unknown:
         raise ValueError(f"no check named {', '.join(unknown)}; there are: {', '.join(CHECKS)}")
-    if type(samples) is not int or samples < _LEAST_SAMPLES:
-        raise ValueError(f"samples must be a whole number, at least {_LEAST_SAMPLES}, got {samples!r}")
+    whole("samples", samples, at_least=_LEAST_SAMPLES)
     build = _builder(factory, radius=radius)
     results: list[CheckResult] = []
     chosen = [check for check in _CHECKS if _name(check) in checks]

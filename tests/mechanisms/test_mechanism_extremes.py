@@ -110,7 +110,7 @@ def test_coins_start_where_a_word_does():
     stream = Keystream(bytes(32))
     with pytest.raises(ValueError, match="multiple of 4"):
         stream.coins(2, 8)
-    with pytest.raises(ValueError, match="whole numbers"):
+    with pytest.raises(ValueError, match="whole number"):
         SeededRandomness(1).integers(3, True)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import COIN_BITS, PROBABILITY_BITS, Keystream
 
 MARGIN = 2.0**-5
@@ -38,8 +38,7 @@ class SignRule:
     low: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.low, bool) or not isinstance(self.low, int) or not 1 <= self.low <= _HALF:
-            raise ValueError(f"low_threshold must be a whole number in [1, 2**61], got {self.low!r}")
+        checks.whole("low_threshold", self.low, at_most=_HALF)
 
     @property
     def gain(self) -> float:
@@ -77,14 +76,3 @@ def _indices(flags: Tensor) -> Tensor:
     if flags.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(flags.numpy()))
     return flags.nonzero().squeeze(1)
-
-
-def check_scale(scale: float) -> float:
-    """Return ``scale`` as a float.
-
-    Raises:
-        ValueError: unless it is a positive finite number.
-    """
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise ValueError(f"scale must be a positive finite number, got {scale!r}")
-    return float(scale)

@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 
 from shuffle_plugins.compressors.hadamard import padded_dim, padded_transform
 from shuffle_plugins.compressors.kernels.bits import WORD_BITS, pack_signs_torch, packed_width
-from shuffle_plugins.compressors.kernels.draws import SignRule, check_scale
+from shuffle_plugins.compressors.kernels.draws import SignRule
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.randomness.chacha import Keystream
 from shuffle_plugins.randomness.devices import runs_kernels
@@ -50,7 +51,7 @@ def encode_signs(
     Raises:
         ValueError: if an argument is out of range or shapes disagree.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), check_scale(scale)
+    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
     if signs is not None and (signs.shape != (rows.dim,) or signs.dtype != torch.int8):
         raise ValueError(f"signs must be int8 ({rows.dim},), got {signs.dtype} {tuple(signs.shape)}")
     if runs_kernels(rows.device):
@@ -78,7 +79,7 @@ def gather_signs(
     Raises:
         ValueError: if an argument is out of range or shapes disagree.
     """
-    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), check_scale(scale)
+    rows, rule, scale = Rows.of(x), SignRule(low=low_threshold), checks.number("scale", scale, above=0)
     if indices.dim() != 2 or indices.shape[0] != rows.num_rows or indices.dtype != torch.int64:
         raise ValueError(
             f"indices must be int64 (clients, count), got {indices.dtype} {tuple(indices.shape)}"

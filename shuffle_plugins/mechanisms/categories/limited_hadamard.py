@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
@@ -71,7 +72,11 @@ class LimitedHadamard(FrequencyOracle):
         self._size = padded_dim(dim + 1)
         self._index_bits = (self._size - 1).bit_length()
         critical = critical_randomness(self.local_epsilon)
-        given = critical if randomness_bits is None else _check_bits(randomness_bits)
+        given = (
+            critical
+            if randomness_bits is None
+            else checks.number("randomness_bits", randomness_bits, above=0)
+        )
         self._limited = given < critical
         if self._limited:
             self._yes = math.floor(_smaller_probability(given) * WHOLE)
@@ -181,11 +186,3 @@ def _smaller_probability(entropy: float) -> float:
             break
         low, high = (middle, high) if binary_entropy(middle) <= entropy else (low, middle)
     return low
-
-
-def _check_bits(randomness_bits: float) -> float:
-    if isinstance(randomness_bits, bool) or not isinstance(randomness_bits, (int, float)):
-        raise ValueError(f"randomness_bits must be a number, got {randomness_bits!r}")
-    if not randomness_bits > 0:
-        raise ValueError(f"randomness_bits must be positive, got {randomness_bits!r}")
-    return float(randomness_bits)

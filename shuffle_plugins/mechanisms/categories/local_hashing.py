@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
@@ -57,9 +58,7 @@ class LocalHashing(MixtureOracle):
         super().__init__(local_epsilon=local_epsilon, dim=dim)
         if buckets is None:
             buckets = hash_range(self.local_epsilon)
-        if type(buckets) is not int or not 2 <= buckets <= _LARGEST_RANGE:
-            raise ValueError(f"buckets must be a whole number in [2, 2**31], got {buckets!r}")
-        self._buckets = buckets
+        self._buckets = checks.whole("buckets", buckets, at_least=2, at_most=_LARGEST_RANGE)
         self._mixture = Mixture.of(local_epsilon, share=Fraction(1, buckets))
         self._digits = (dim - 1).bit_length()
         self._bits = (buckets - 1).bit_length()

@@ -166,7 +166,7 @@ def k_rr_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    mixture = Mixture.of(local_epsilon, share=Fraction(1, _check(categories)))
+    mixture = Mixture.of(local_epsilon, share=Fraction(1, checks.categories(categories)))
     return _rounded(ideal_k_ary_response(local_epsilon=local_epsilon, categories=categories), mixture.odds)
 
 
@@ -176,7 +176,7 @@ def hadamard_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     Raises:
         ValueError: if an argument is out of range.
     """
-    _check(categories)
+    checks.categories(categories)
     mixture = Mixture.of(local_epsilon, share=Fraction(1, 2))
     return _rounded(ideal_hadamard_response(local_epsilon=local_epsilon), mixture.odds)
 
@@ -220,7 +220,7 @@ def subset_blanket(*, local_epsilon: float, categories: int, size: int | None = 
         ValueError: if an argument is out of range.
     """
     checks.local_epsilon(local_epsilon)
-    size = size or subset_size(local_epsilon=local_epsilon, categories=_check(categories))
+    size = size or subset_size(local_epsilon=local_epsilon, categories=checks.categories(categories))
     mixture = Mixture.of(local_epsilon, share=Fraction(size, categories))
     if categories == 2:
         return _rounded(Blanket.generic(local_epsilon), mixture.odds)
@@ -236,7 +236,7 @@ def rappor_blanket(*, local_epsilon: float, categories: int) -> Blanket:
     """
     checks.local_epsilon(local_epsilon)
     flipped = flip_threshold(Fraction(local_epsilon) / 2)
-    law = ideal_rappor(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
+    law = ideal_rappor(local_epsilon=local_epsilon, categories=max(checks.categories(categories), 3))
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped) ** 2)
 
 
@@ -247,7 +247,9 @@ def oue_blanket(*, local_epsilon: float, categories: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     flipped = flip_threshold(checks.local_epsilon(local_epsilon))
-    law = ideal_optimal_unary_encoding(local_epsilon=local_epsilon, categories=max(_check(categories), 3))
+    law = ideal_optimal_unary_encoding(
+        local_epsilon=local_epsilon, categories=max(checks.categories(categories), 3)
+    )
     return _rounded(_of_two(law, categories), Fraction(WHOLE - flipped, flipped))
 
 
@@ -260,7 +262,7 @@ def local_hashing_blanket(*, local_epsilon: float, categories: int, buckets: int
     buckets = buckets or hash_range(checks.local_epsilon(local_epsilon))
     mixture = Mixture.of(local_epsilon, share=Fraction(1, buckets))
     law = ideal_local_hashing(local_epsilon=local_epsilon, buckets=buckets)
-    return _rounded(_of_two(law, _check(categories)), mixture.odds)
+    return _rounded(_of_two(law, checks.categories(categories)), mixture.odds)
 
 
 def _of_two(law: Blanket, categories: int) -> Blanket:
@@ -270,9 +272,3 @@ def _of_two(law: Blanket, categories: int) -> Blanket:
 
 def _rounded(law: Blanket, odds: Fraction) -> Blanket:
     return law if follows(odds, law.local_epsilon) else replace(law, exact=False, outside=0.0)
-
-
-def _check(categories: int) -> int:
-    if checks.dim(categories) < 2:
-        raise ValueError(f"categories are at least two, got dim={categories}")
-    return categories

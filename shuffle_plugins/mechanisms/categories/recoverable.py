@@ -44,10 +44,8 @@ class KeyLaw:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        if checks.dim(self.size) < 2:
-            raise ValueError(f"a key has at least two values, got {self.size}")
-        if type(self.heavy) is not int or not 1 <= self.heavy < self.size:
-            raise ValueError(f"heavy must be a whole number in [1, {self.size - 1}], got {self.heavy!r}")
+        checks.whole("size", self.size, at_least=2, at_most=checks.MAX_DIM)
+        checks.whole("heavy", self.heavy, at_most=self.size - 1)
 
     @classmethod
     def shortest(cls, *, local_epsilon: float, categories: int) -> KeyLaw:
@@ -61,8 +59,7 @@ class KeyLaw:
             ValueError: if an argument is out of range.
         """
         checks.local_epsilon(local_epsilon)
-        if checks.dim(categories) < 2:
-            raise ValueError(f"categories are at least two, got {categories}")
+        checks.categories(categories)
         best = categories * _best_share(local_epsilon)
         around = {min(max(s, 1), categories - 1) for s in (math.floor(best), math.ceil(best))}
         laws = [cls(local_epsilon=local_epsilon, size=categories, heavy=s) for s in sorted(around)]
@@ -80,8 +77,7 @@ class KeyLaw:
             ValueError: if an argument is out of range.
         """
         checks.local_epsilon(local_epsilon)
-        if checks.dim(categories) < 2:
-            raise ValueError(f"categories are at least two, got {categories}")
+        checks.categories(categories)
         blocks = 1 << (math.ceil(min(local_epsilon / math.log(2), math.log2(2 * categories))) - 1)
         columns = 1 << (-(-categories // blocks)).bit_length()
         return cls(local_epsilon=local_epsilon, size=blocks * columns, heavy=columns // 2)
@@ -210,9 +206,10 @@ def key_reuse_entropy(*, local_epsilon: float, categories: int, samples: int) ->
     Raises:
         ValueError: if an argument is out of range.
     """
-    if type(samples) is not int or samples < 1:
-        raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
-    return samples * KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
+    return (
+        checks.whole("samples", samples)
+        * KeyLaw.shortest(local_epsilon=local_epsilon, categories=categories).entropy_bits
+    )
 
 
 def _best_share(local_epsilon: float) -> float:

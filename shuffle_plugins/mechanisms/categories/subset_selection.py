@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
@@ -53,9 +54,7 @@ class SubsetSelection(MixtureOracle):
         super().__init__(local_epsilon=local_epsilon, dim=dim)
         if size is None:
             size = subset_size(local_epsilon=local_epsilon, categories=dim)
-        if type(size) is not int or not 1 <= size <= dim // 2:
-            raise ValueError(f"size must be a whole number in [1, {dim // 2}], half of dim, got {size!r}")
-        self._size = size
+        self._size = size = checks.whole("size", size, at_most=dim // 2)
         self._mixture = Mixture.of(local_epsilon, share=Fraction(size, dim))
         self._rank_bits = rank_bits(dim, size)
         self._index_bits = (dim - 1).bit_length()

@@ -66,8 +66,7 @@ def discrete_laplace_blanket(*, local_epsilon: float, steps: int) -> Blanket:
         ValueError: if an argument is out of range.
     """
     checks.local_epsilon(local_epsilon)
-    if type(steps) is not int or steps < 1:
-        raise ValueError(f"steps must be an int of at least 1, got {steps!r}")
+    checks.whole("steps", steps)
     if local_epsilon > _LARGEST_LOG_WEIGHT:
         raise ValueError(
             f"discrete Laplace weights are in range up to ε0={_LARGEST_LOG_WEIGHT:g}, got {local_epsilon!r}; "
@@ -110,10 +109,9 @@ def gaussian_blanket(*, sigma: float, radius: float, tail: float = 1e-18) -> Bla
     Raises:
         ValueError: if an argument is out of range, or the noise too small for weights to be represented.
     """
-    if not (math.isfinite(sigma) and math.isfinite(radius) and sigma > 0 and radius > 0):
-        raise ValueError(f"sigma and radius must be positive numbers, got {sigma!r} and {radius!r}")
-    if not 0 < tail <= 0.01:
-        raise ValueError(f"tail must be in (0, 0.01], got {tail!r}")
+    checks.number("sigma", sigma, above=0)
+    checks.number("radius", radius, above=0)
+    checks.number("tail", tail, above=0, at_most=0.01)
     a = radius / sigma
     largest = 2 * a * (a - float(special.ndtri(tail)))
     if not largest <= _LARGEST_LOG_WEIGHT:

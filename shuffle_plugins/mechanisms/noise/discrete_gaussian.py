@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
@@ -19,7 +20,6 @@ from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import (
     gaussian_grid,
 )
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_gaussian
-from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
 from shuffle_plugins.randomness import Randomness
 
 
@@ -59,7 +59,7 @@ class DiscreteGaussian(ApproximateNoise):
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
         if bits is not None:
-            check_bits(bits, least=LEAST_BITS, most=MOST_BITS)
+            checks.whole("bits", bits, at_least=LEAST_BITS, at_most=MOST_BITS)
         self._grid = gaussian_grid(
             local_epsilon=self.local_epsilon, local_delta=self.local_delta, dim=dim, bits=bits
         )

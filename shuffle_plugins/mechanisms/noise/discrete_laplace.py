@@ -10,6 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.quantization import stochastic_round
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import Norm
@@ -20,7 +21,7 @@ from shuffle_plugins.mechanisms.noise.discrete_laplace_law import (
     laplace_grid,
 )
 from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
-from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise, check_bits
+from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOME_BITS = 16
@@ -55,7 +56,7 @@ class DiscreteLaplace(GridNoise):
         self, *, local_epsilon: float, dim: int, radius: float = 1.0, bits: int = COARSE_BITS
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        self._bits = check_bits(bits, least=8, most=24)
+        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
         self._grid = laplace_grid(local_epsilon=self.local_epsilon, dim=dim, bits=bits)
 
     @property

@@ -18,6 +18,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 
@@ -39,8 +40,7 @@ def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomnes
     Raises:
         ValueError: if an argument is out of range.
     """
-    if isinstance(denominator, bool) or not isinstance(denominator, int) or denominator < 1:
-        raise ValueError(f"the denominator must be a whole number, at least 1, got {denominator!r}")
+    checks.whole("denominator", denominator)
     if numerators.dtype != torch.int64 or (numerators.numel() and int(numerators.min()) < 0):
         raise ValueError("numerators must be int64, zero or more")
     words = randomness.words(len(numerators), device=numerators.device).bitwise_and_((1 << _DIGITS) - 1)
@@ -109,8 +109,7 @@ def discrete_gaussian(
     Raises:
         ValueError: if σ is out of range.
     """
-    if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= MAX_SIGMA:
-        raise ValueError(f"sigma must be a whole number in [1, 2**26], got {sigma!r}")
+    checks.whole("sigma", sigma, at_most=MAX_SIGMA)
 
     def propose(size: int) -> Tensor:
         drawn = discrete_laplace(size, scale=sigma, randomness=randomness, device=device)

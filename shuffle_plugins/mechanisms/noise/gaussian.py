@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
-from shuffle_plugins.mechanisms.noise.grid_noise import check_bits
 from shuffle_plugins.randomness import Randomness
 
 _TAIL = 10.0
@@ -57,7 +57,7 @@ class Gaussian(ApproximateNoise):
         bits: int = 20,
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius, local_delta=local_delta)
-        self._bits = check_bits(bits, least=8, most=24)
+        self._bits = checks.whole("bits", bits, at_least=8, at_most=24)
         self._ratio = noise_ratio(local_epsilon=self.local_epsilon, local_delta=local_delta)
 
     @property

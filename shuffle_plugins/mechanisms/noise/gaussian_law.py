@@ -24,11 +24,7 @@ def check_local_delta(local_delta: float) -> float:
     Raises:
         ValueError: unless it is a number in [1e-30, 0.1].
     """
-    if isinstance(local_delta, bool) or not isinstance(local_delta, (int, float)):
-        raise ValueError(f"local_delta must be a number, got {local_delta!r}")
-    if not 1e-30 <= local_delta <= 0.1:
-        raise ValueError(f"local_delta must be in [1e-30, 0.1], got {local_delta!r}")
-    return float(local_delta)
+    return checks.number("local_delta", local_delta, at_least=1e-30, at_most=0.1)
 
 
 def gaussian_delta(ratio: float, *, epsilon: float) -> float:

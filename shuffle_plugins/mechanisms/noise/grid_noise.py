@@ -123,14 +123,3 @@ class GridNoise(LocalRandomizer):
             fraction.sub_(fraction.floor())
             spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)
         return spread
-
-
-def check_bits(bits: int, *, least: int, most: int) -> int:
-    """Return the bits per coordinate.
-
-    Raises:
-        ValueError: unless they are a whole number in [least, most].
-    """
-    if isinstance(bits, bool) or not isinstance(bits, int) or not least <= bits <= most:
-        raise ValueError(f"bits per coordinate must be a whole number in [{least}, {most}], got {bits!r}")
-    return bits

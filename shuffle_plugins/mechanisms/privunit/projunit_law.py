@@ -25,12 +25,7 @@ def check_projected_dim(projected_dim: int | None, *, dim: int) -> int:
     checks.dim(dim)
     if projected_dim is None:
         return min(dim, DEFAULT_PROJECTED_DIM)
-    least = min(dim, 2)
-    if isinstance(projected_dim, bool) or not isinstance(projected_dim, int):
-        raise ValueError(f"projected_dim must be a whole number, got {projected_dim!r}")
-    if not least <= projected_dim <= dim:
-        raise ValueError(f"projected_dim must be in [{least}, {dim}], got {projected_dim}")
-    return projected_dim
+    return checks.whole("projected_dim", projected_dim, at_least=min(dim, 2), at_most=dim)
 
 
 def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
@@ -39,8 +34,7 @@ def inflation(*, projected_dim: int, dim: int, slack: float) -> float:
     Raises:
         ValueError: unless the slack is a number in [0, 100].
     """
-    if isinstance(slack, bool) or not isinstance(slack, (int, float)) or not 0 <= slack <= 100:
-        raise ValueError(f"slack must be a number in [0, 100], got {slack!r}")
+    checks.number("slack", slack, at_least=0, at_most=100)
     return 1.0 if projected_dim == dim else 1 + slack / math.sqrt(2 * projected_dim)
 
 

@@ -112,10 +112,10 @@ def best_plan(
     """
     checks.local_epsilon(local_epsilon)
     checks.dim(dim)
-    if levels is not None and (type(levels) is not int or not 1 <= levels <= MAX_LEVELS):
-        raise ValueError(f"levels must be a whole number in [1, {MAX_LEVELS}], got {levels!r}")
-    if samples is not None and (type(samples) is not int or not 1 <= samples <= dim):
-        raise ValueError(f"samples must be a whole number in [1, dim={dim}], got {samples!r}")
+    if levels is not None:
+        checks.whole("levels", levels, at_most=MAX_LEVELS)
+    if samples is not None:
+        checks.whole("samples", samples, at_most=dim)
     return _best_plan(local_epsilon, dim, levels, samples, Constants(constants))
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
@@ -55,12 +56,10 @@ class CoefficientRandomizer(LocalRandomizer):
         level: float | None,
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if level is not None and (
-            isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level <= _LARGEST_LEVEL
-        ):
-            raise ValueError(f"level must be a number in (0, {_LARGEST_LEVEL:g}], got {level!r}")
+        if level is not None:
+            level = checks.number("level", level, above=0, at_most=_LARGEST_LEVEL)
         self._representation = representation(Frame(frame), dim=dim, seed=seed, level=level)
-        self._level = math.nan if level is None else float(level)
+        self._level = math.nan if level is None else level
 
     @property
     def level(self) -> float:

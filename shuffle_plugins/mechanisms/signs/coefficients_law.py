@@ -77,10 +77,8 @@ def check_expected(*, clients: int, failure: float) -> None:
     Raises:
         ValueError: unless they are a positive whole number and a probability.
     """
-    if type(clients) is not int or clients < 1:
-        raise ValueError(f"clients must be a positive whole number, got {clients!r}")
-    if isinstance(failure, bool) or not isinstance(failure, (int, float)) or not 0 < failure < 1:
-        raise ValueError(f"failure must be a probability, got {failure!r}")
+    checks.whole("clients", clients)
+    checks.number("failure", failure, above=0, below=1)
 
 
 def l2_bit_planes_blanket(*, local_epsilon: float, dim: int) -> Blanket:

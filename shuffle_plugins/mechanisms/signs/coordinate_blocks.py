@@ -33,9 +33,7 @@ class CoordinateBlocks:
     count: int
 
     def __post_init__(self) -> None:
-        checks.dim(self.dim)
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count <= self.dim:
-            raise ValueError(f"samples must be a whole number in [1, dim={self.dim}], got {self.count!r}")
+        checks.whole("samples", self.count, at_most=checks.dim(self.dim))
 
     @property
     def longest(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
 from shuffle_plugins.compressors.norms import l1_norms
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
@@ -83,9 +84,7 @@ class L1Hadamard(LocalRandomizer):
         position: int = 0,
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
-        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 1 <= p < 2:
-            raise ValueError(f"p must be a number in [1, 2), got {p!r}")
-        self._p = float(p)
+        self._p = checks.number("p", p, at_least=1, below=2)
         self._public_seed, self._position = check_public(public_seed, position=position)
         self._thresholds = SignThresholds.of(local_epsilon)
         self._size = padded_dim(dim)

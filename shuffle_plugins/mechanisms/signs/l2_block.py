@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
@@ -158,8 +159,8 @@ class L2Block(CoefficientRandomizer):
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
         size, most = self._representation.size, min(self.dim, MAX_SIGNS)
-        if max_bits is not None and type(max_bits) is not int:
-            raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")
+        if max_bits is not None:
+            checks.whole("max_bits", max_bits)
         allowed = [k for k in range(1, most + 1) if max_bits is None or self._bits(k) <= max_bits]
         if not allowed:
             raise ValueError(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
@@ -71,8 +72,7 @@ class LInfBlock(LocalRandomizer):
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
         if block is None:
             block = best_block(local_epsilon=self.local_epsilon, dim=dim, max_bits=max_bits)
-        if type(block) is not int or not 1 <= block <= min(dim, MAX_SIGNS):
-            raise ValueError(f"block must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {block!r}")
+        checks.whole("block", block, at_most=min(dim, MAX_SIGNS))
         if max_bits is not None and report_bits(dim=dim, signs=block) > max_bits:
             raise ValueError(f"blocks of {block} take more than max_bits={max_bits} bits")
         cap = cap_parameters(local_epsilon=self.local_epsilon, signs=block)

@@ -34,9 +34,7 @@ def best_block(*, local_epsilon: float, dim: int, max_bits: int | None = None) -
     """
     checks.local_epsilon(local_epsilon)
     one = report_bits(dim=checks.dim(dim), signs=1)
-    limit = max(_DEFAULT_MOST_BITS, one) if max_bits is None else max_bits
-    if type(limit) is not int:
-        raise ValueError(f"max_bits must be a whole number, got {max_bits!r}")
+    limit = max(_DEFAULT_MOST_BITS, one) if max_bits is None else checks.whole("max_bits", max_bits)
     return _best_block(local_epsilon, dim, limit)
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.public_bits import public_random_bytes
+from shuffle_plugins.core import checks
 
 _WORD = 8
-
-
-def check_position(position: int) -> int:
-    """Return the position.
-
-    Raises:
-        ValueError: unless it is a whole number in [0, 2**40].
-    """
-    if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position <= 1 << 40:
-        raise ValueError(f"position must be a whole number in [0, 2**40], got {position!r}")
-    return position
+_LAST_POSITION = 1 << 40  # more clients than any round has
 
 
 def check_public(public_seed: int | None, *, position: int) -> tuple[int | None, int]:
@@ -28,11 +21,15 @@ def check_public(public_seed: int | None, *, position: int) -> tuple[int | None,
     Raises:
         ValueError: unless the seed is a whole number or None, and the position one that it has a meaning for.
     """
-    if public_seed is not None and type(public_seed) is not int:
-        raise ValueError(f"public_seed must be a whole number, got {public_seed!r}")
-    if check_position(position) and public_seed is None:
+    if public_seed is not None:
+        checks.whole("public_seed", public_seed, at_least=-math.inf)
+    elif _checked_position(position):
         raise ValueError("position has a meaning only with public_seed")
-    return public_seed, position
+    return public_seed, _checked_position(position)
+
+
+def _checked_position(position: int) -> int:
+    return checks.whole("position", position, at_least=0, at_most=_LAST_POSITION)
 
 
 def public_indices(
@@ -58,7 +55,7 @@ def public_indices(
         ValueError: if the seed is not a whole number, or the position is out of range.
     """
     count = len(highs)
-    end = (check_position(position) + clients) * count * _WORD
+    end = (_checked_position(position) + clients) * count * _WORD
     data = public_random_bytes(f"{purpose} indices", seed=seed, count=end)
     words = np.frombuffer(data, dtype="<u8", offset=position * count * _WORD) >> np.uint64(2)
     drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)

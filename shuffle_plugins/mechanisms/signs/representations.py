@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -12,6 +13,7 @@ from torch import Tensor
 from shuffle_plugins.compressors.hadamard import hadamard_transform
 from shuffle_plugins.compressors.kashin import KashinFrame
 from shuffle_plugins.compressors.rotation import Rotation
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 
 
@@ -147,8 +149,7 @@ def representation(
     Raises:
         ValueError: if an argument is out of range.
     """
-    if type(seed) is not int:
-        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    checks.whole("seed", seed, at_least=-math.inf)
     if frame is Frame.ROTATION:
         return RotationRepresentation(rotation=Rotation(dim=dim, seed=seed))
     if level is None:

@@ -64,8 +64,7 @@ def cap_parameters(*, local_epsilon: float, signs: int) -> CapParameters:
         ValueError: if ε0 is out of range, or signs not a whole number in [1, 20].
     """
     checks.local_epsilon(local_epsilon)
-    if type(signs) is not int or not 1 <= signs <= MAX_SIGNS:
-        raise ValueError(f"a pattern has between 1 and {MAX_SIGNS} signs, got {signs!r}")
+    checks.whole("signs", signs, at_most=MAX_SIGNS)
     return _best_cap(local_epsilon, signs)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
@@ -102,8 +103,7 @@ class SQKR(CoefficientRandomizer):
         )
         if signs is None:
             signs = best_signs(local_epsilon=self.local_epsilon, dim=dim)
-        if type(signs) is not int or not 1 <= signs <= min(dim, MAX_SIGNS):
-            raise ValueError(f"signs must be a whole number in [1, {min(dim, MAX_SIGNS)}], got {signs!r}")
+        checks.whole("signs", signs, at_most=min(dim, MAX_SIGNS))
         self._public_seed, self._position = check_public(public_seed, position=position)
         self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
         self._blocks = CoordinateBlocks(dim=self._representation.size, count=signs)

@@ -227,5 +227,5 @@ def test_the_error_of_a_mean_is_the_formula(name, options):
 
 def test_cap_parameters_refuse_what_cannot_be():
     for signs in (0, 21, 1.0, True):
-        with pytest.raises(ValueError, match="between 1 and 20 signs"):
+        with pytest.raises(ValueError, match=r"in \[1, 20\]"):
             cap_parameters(local_epsilon=1.0, signs=signs)
