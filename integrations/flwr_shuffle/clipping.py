@@ -1,7 +1,6 @@
 """What a client does to its update before it is randomised: weigh it by examples, clip it to a moving norm.
 
-Both happen inside the ball that the mechanism covers, so they change no ε: the books need no entry of their
-own for them.
+The result is in the ball that the mechanism protects, so neither changes ε or has to be accounted for.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _MOST_EXAMPLES = (1 << 53) - 1  # a float holds every whole number up to this on
 class QuantileClipping:
     """A clipping norm that follows the clients' updates, as in Flower's own adaptive clipping.
 
-    ``clipping_norm`` (of a sum its ``radius``) is where it starts. Each client sends, as one more number of
+    It starts at ``clipping_norm`` (for a sum, at its ``radius``). Each client sends, as one more number of
     its report, whether its update was within the round's norm; the mean of these bits estimates the share of
     such clients, and the norm moves by exp(-learning_rate · (share - quantile)) (Andrew, Thakkar, McMahan,
     Ramaswamy: Differentially Private Learning with Adaptive Clipping, 2021).
 
     **What it costs.** No ε: the bit is one more coordinate of the vector that the mechanism randomises, and
-    the vector with the bit lies in the same ball as vectors without. It costs signal. In an ℓ2 ball the bit
+    the vector with the bit is in the same ball as vectors without. It costs signal. In an ℓ2 ball the bit
     takes 0.3 of the radius and leaves √(1 - 0.3²) = 95 % of it to the update; in an ℓ1 ball it leaves 70 %;
-    in the ℓ∞ cube, a coordinate like the others, all. The share has the noise of one coordinate of the
-    mean, and is clipped to [0, 1]: one round changes the norm by exp(±learning_rate) at most.
+    in the ℓ∞ cube it leaves all, as it is a coordinate like the others. The share has the noise of one
+    coordinate of the mean, and is clipped to [0, 1]: a round changes the norm by exp(±learning_rate) at most.
 
     Args:
         quantile: share of the clients whose updates the norm should not clip, in [0, 1].
@@ -65,9 +64,9 @@ class UpdateTerms:
     Attributes:
         clipping_norm: the round's own clipping norm, in the mechanism's norm, with a bit beside the update
             that says whether the update was within it. None clips to the mechanism's radius, without a bit.
-        max_examples: an update is multiplied by the client's number of examples over this, or by 1 if it has
-            more. None multiplies by nothing.
-        examples_key: under which the app's metrics have the number of examples.
+        max_examples: an update is multiplied by the client's number of examples divided by this, or by 1 if
+            the client has more examples. None weighs all clients alike.
+        examples_key: key of the number of examples in the app's metrics.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -92,7 +91,7 @@ class UpdateTerms:
         return int(self.clipping_norm is not None)
 
     def weight(self, content: RecordDict) -> float:
-        """The factor of an update, of what the app's training returned.
+        """The factor by which an update is multiplied, from what the app's training returned.
 
         Raises:
             ValueError: if the metrics have no number of examples where one is needed.
@@ -106,7 +105,7 @@ class UpdateTerms:
         return min(1.0, float(found[0]) / self.max_examples)
 
     def prepared(self, update: Tensor, mechanism: PrivateSum) -> Tensor:
-        """An update (dim - bits,) as the vector (dim,) that the mechanism randomises, within its ball.
+        """The vector (dim,) that the mechanism randomises, within its ball, for an update (dim - bits,).
 
         Raises:
             ValueError: if the update is not finite.
@@ -125,8 +124,12 @@ class UpdateTerms:
         return torch.cat([scaled, bit]).to(update.dtype)
 
     def read(self, mean: Tensor, mechanism: PrivateSum) -> tuple[Tensor, float | None]:
-        """The mean of the clipped updates, of the mean of what :meth:`prepared` made, and the share of
-        clients within the clipping norm; None without one."""
+        """The mean of the clipped updates, and the share of clients within the clipping norm if it adapts.
+
+        Args:
+            mean: of the vectors that :meth:`prepared` made, (dim,).
+            mechanism: that randomised them.
+        """
         if self.clipping_norm is None:
             return mean, None
         room, height = _shares(mechanism.norm)

@@ -1,4 +1,4 @@
-"""Evaluation by private reports: a few numbers of each client, randomised and shuffled like an update."""
+"""Private evaluation: each client reports a few metrics, randomised and shuffled like an update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import MechanismSpec
 
 MOST_METRICS = 64
 
 FAILED_ROUNDS = "failed-rounds"
-"""A metric that every client can report: the share of its rounds of this run in which its app failed."""
+"""Name of a metric that clients know by themselves: the share of their rounds in which the app failed."""
 
 _LONGEST_NAME = 128
 _RANDOMIZER = "linf-block"
@@ -48,19 +49,19 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateEvaluation:
-    """Ask clients for metrics of the model as ε0-LDP reports, shuffled and paid for like a round of training.
+    """Ask clients for metrics of the model as ε0-LDP reports, shuffled and charged like a round of training.
 
     Each client evaluates the model on its own data, clips every metric to its range, and sends one randomised
     report of all of them together. The server learns the mean over the clients that reported, every client
     with the same weight, with the noise of the reports (``linf-block``): the standard deviation of a mean is
     half the width of the range, times c / √reports, where c is 2.1 for one metric and 3.0 for two at ε0 = 1,
-    and 1.2 and 1.6 at ε0 = 2. What it cost is in the same books as training.
+    and 1.2 and 1.6 at ε0 = 2. Its cost adds to that of training, in the same ledger.
 
     Args:
         metrics: (low, high) of each metric, by the name it has in the clients' MetricRecord. Choose ranges
-            that most values fall into: what lies outside counts as the nearer end.
-            ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed,
-            which is told in no other way: that training fails can depend on the data.
+            that most values are in: a value outside counts as the nearer end.
+            ``"failed-rounds": (0, 1)`` is the share of a client's rounds of this run in which its app failed.
+            The server learns it in no other way, as failures can depend on the data.
         local_epsilon: ε0 of one client's report, in nats.
         every: evaluate after every so many rounds.
 
@@ -79,8 +80,7 @@ class PrivateEvaluation:
     def __post_init__(self) -> None:
         if not isinstance(self.metrics, Mapping) or not 1 <= len(self.metrics) <= MOST_METRICS:
             raise ValueError(f"metrics are 1 to {MOST_METRICS} names with their ranges, got {self.metrics!r}")
-        if type(self.every) is not int or self.every < 1:
-            raise ValueError(f"every is a whole number of rounds, at least one, got {self.every!r}")
+        checks.whole("every", self.every)
         self.mechanism.build(dim=len(self.ranges))
 
     @property
@@ -95,7 +95,7 @@ class PrivateEvaluation:
 
     @property
     def mechanism(self) -> MechanismSpec:
-        """The randomizer of a report."""
+        """The mechanism that makes a report of a client's metrics."""
         return MechanismSpec(name=_RANDOMIZER, local_epsilon=self.local_epsilon, radius=1.0)
 
 
@@ -105,7 +105,7 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
     Args:
         metrics: what is asked for.
         content: what the app's evaluation returned.
-        failed_share: what is reported as :data:`FAILED_ROUNDS`, which the app need not return.
+        failed_share: the value of :data:`FAILED_ROUNDS`, which the app does not return.
 
     Raises:
         ValueError: if a metric is missing, is in several records, or is not one number.
@@ -123,7 +123,7 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
 
 
 def record_of(metrics: Iterable[Metric], mean: Tensor) -> MetricRecord:
-    """The metrics whose vectors have this mean: unbiased, so noise can take them out of their ranges."""
+    """The mean of each metric, from the mean of the vectors; by its noise it can be outside of the range."""
     return MetricRecord(
         {
             metric.name: metric.low + (float(entry) + 1) / 2 * (metric.high - metric.low)

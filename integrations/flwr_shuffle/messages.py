@@ -17,8 +17,7 @@ from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Spec, spec_from_json
-from shuffle_plugins.shuffler import TOKEN_BYTES, RoundContext
-from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
 
 RECORD_KEY = "shuffle"
 """Key of the :class:`ConfigRecord` of an instruction, and of a reply."""
@@ -132,12 +131,12 @@ class Instruction:
         token: 16 random bytes, new for each attempt at a round.
         run: name of the training run, 1 to 128 printable characters.
         server_round: number of the round within the run, from 0.
-        mechanism: the randomizer of the update, or the sum that it is a share of.
+        mechanism: that makes a report of the update.
         participation: probability in (0, 1] with which a client sends a report rather than a dummy.
         analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so
             a mixer gives out no fewer.
-        metrics: what to report on, of an evaluation; empty in training, where the model's update is reported.
+        metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
         update: how the update is weighed and clipped before it is randomised.
 
     Raises:
@@ -201,7 +200,7 @@ class Instruction:
         """Read what :meth:`to_record` wrote.
 
         Raises:
-            ValueError: if it is not that: an entry missing, unknown, out of range or of another type, or of
+            ValueError: if an entry is missing, unknown, out of range or of another type, or the record is of
                 another version.
         """
         values: dict[str, Any] = dict(record)
@@ -228,7 +227,7 @@ class Instruction:
         )
 
     def report_dim(self, model_dim: int) -> int:
-        """Length of the vector that is reported: of the model's update with its bits, or of the metrics."""
+        """Length of the vector that is reported: the model's update and its bits, or the metrics."""
         return len(self.metrics) or model_dim + self.update.bits
 
 
@@ -247,16 +246,16 @@ def instruction_of(message: Message) -> Instruction | None:
 
 
 def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
-    """What envelopes of this round are bound to; an envelope opens only under the very same.
+    """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
     The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
     dimension, the number of the round, the key that reports are sealed to, the participation, and the
-    metrics. The fewest reports to be let through stand beside it, as a number that the mixer reads. A server
-    that told one client to take part more often than others would find its envelope refused.
+    metrics. The fewest reports to be let through are beside it, as a number that the mixer reads. If a server
+    told one client to take part more often than the others, that client's envelope would be refused.
 
     Args:
         instruction: as sent, or as received.
-        dim: length of what is reported, :meth:`Instruction.report_dim`.
+        dim: length of the vector that is reported, :meth:`Instruction.report_dim`.
 
     Raises:
         ValueError: if the dimension is out of range.
@@ -303,7 +302,7 @@ def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
 
 
 def reply(payload: bytes, *, to: Message) -> Message:
-    """A reply that holds the payload and nothing else."""
+    """A reply with a payload and nothing else."""
     return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
 
 
@@ -311,7 +310,7 @@ def payload_of(message: Message) -> bytes:
     """The payload of a reply.
 
     Raises:
-        ValueError: if the message is an error, or holds anything but one payload.
+        ValueError: if the message is an error, or has anything but one payload.
     """
     if not message.has_content() or list(message.content) != [RECORD_KEY]:
         raise ValueError("not a reply with one payload and nothing else")
@@ -325,5 +324,5 @@ def payload_of(message: Message) -> bytes:
 
 
 def refusal(reason: str, *, to: Message) -> Message:
-    """A reply that says a precondition failed, and which, by a constant text."""
+    """An error reply that says by a constant text which precondition failed."""
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=reason), reply_to=to)

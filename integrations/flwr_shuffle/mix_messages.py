@@ -10,17 +10,16 @@ from typing import Any, Self
 from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler import RoundContext
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import KEY_BYTES
-from shuffle_plugins.shuffler.mixer import MixedBatch, Mixer
-from shuffle_plugins.shuffler.statements import (
+from shuffle_plugins.shuffler import (
     CHALLENGE_BYTES,
+    KEY_BYTES,
+    BatchRefused,
+    MixedBatch,
+    Mixer,
+    Refusal,
+    RoundContext,
     Statement,
-    batch_statement,
-    refusal_statement,
-    request_digest,
-    role_statement,
+    statements,
 )
 
 MIX_KEY = "shuffle-mix"
@@ -81,7 +80,7 @@ class MixRequest:
 
     def digest(self) -> bytes:
         """Digest of the request, 32 bytes, which the mixer signs with its answer."""
-        return request_digest(
+        return statements.request_digest(
             context=self.context,
             analyzer_key=self.analyzer_key,
             minimum=self.minimum,
@@ -148,12 +147,14 @@ class MixerRole:
     def signed(cls, mixer: Mixer, *, challenge: bytes, run: str, node: int) -> Self:
         """The role of a mixer, signed in answer to a challenge, as one node of a run."""
         key, minimum = mixer.public_key.sealing, mixer.minimum
-        said = role_statement(challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum)
+        said = statements.role_statement(
+            challenge=challenge, run=run, node=node, sealing_key=key, minimum=minimum
+        )
         return cls(public_key=key, minimum=minimum, signature=mixer.sign(said))
 
     def holds(self, *, challenge: bytes, run: str, node: int, verifying_key: bytes) -> bool:
         """Whether the owner of a key has signed this role, for this challenge and as this node."""
-        said = role_statement(
+        said = statements.role_statement(
             challenge=challenge, run=run, node=node, sealing_key=self.public_key, minimum=self.minimum
         )
         return said.holds(self.signature, verifying_key=verifying_key)
@@ -212,7 +213,7 @@ def read_question(content: RecordDict) -> bytes:
 
 def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> RecordDict:
     """The content of a mix node's reply to ``query.mix``: a batch, signed."""
-    said = batch_statement(
+    said = statements.batch_statement(
         request=request.digest(), answered=batch.answered, rejected=batch.rejected, reports=batch.reports
     )
     values = _answer(request, rejected=batch.rejected, signature=mixer.sign(said))
@@ -221,7 +222,9 @@ def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> Re
 
 def refused_content(refused: BatchRefused, *, request: MixRequest, mixer: Mixer) -> RecordDict:
     """The content of a mix node's reply to ``query.mix``: that there is no batch, signed."""
-    said = refusal_statement(request=request.digest(), code=refused.code, rejected=refused.rejected)
+    said = statements.refusal_statement(
+        request=request.digest(), code=refused.code, rejected=refused.rejected
+    )
     values = _answer(request, rejected=refused.rejected, signature=mixer.sign(said))
     return _content(values | {_REFUSAL: str(refused.code)})
 
@@ -248,11 +251,13 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
     rejected = _read_positions(values["rejected"], envelopes=len(request.envelopes))
     if refuses:
         code = Refusal(values[_REFUSAL])
-        said = refusal_statement(request=request.digest(), code=code, rejected=rejected)
+        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
         _check(said, values["signature"], verifying_key=verifying_key)
         raise BatchRefused(code, rejected)
     reports, answered = _ciphertexts(values["reports"]), values["answered"]
-    said = batch_statement(request=request.digest(), answered=answered, rejected=rejected, reports=reports)
+    said = statements.batch_statement(
+        request=request.digest(), answered=answered, rejected=rejected, reports=reports
+    )
     _check(said, values["signature"], verifying_key=verifying_key)
     if answered + len(rejected) != len(request.envelopes) or not 1 <= len(reports) <= answered:
         raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")

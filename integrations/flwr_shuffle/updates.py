@@ -1,4 +1,4 @@
-"""Between a model's arrays and the one vector that is clipped, randomised and averaged."""
+"""A model's arrays as the one vector that is clipped, randomised and averaged, and back."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names, shapes and types of a model's arrays, in order: how they lie in one vector.
+    """Names, shapes and types of a model's arrays, in order: where each is in the vector.
 
-    Every floating-point entry has its place in the vector, those of 0-d arrays and of buffers such as the
-    running means of BatchNorm too. Arrays of integers and bools, such as BatchNorm's count of batches, have
-    none: they never leave a client, and the server keeps its own.
+    Every floating-point entry is in the vector, also those of 0-d arrays and of buffers such as the running
+    means of BatchNorm. Arrays of integers and bools, such as BatchNorm's count of batches, are not: they
+    never leave a client, and the server keeps its own.
 
-    Build one with :meth:`of`. Equal layouts place alike.
+    Build one with :meth:`of`.
     """
 
     places: tuple[_Place, ...]
@@ -75,20 +75,20 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """32 hexadecimal digits that differ between layouts."""
+        """32 hexadecimal digits, the same for equal layouts only."""
         listed = [[place.name, list(place.shape), place.dtype] for place in self.places]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the vector: float64 if an array has that many digits, else float32."""
+        """Type of the vector: float64 if an array is of float64 or wider, else float32."""
         widest = max(np.dtype(place.dtype).itemsize for place in self.places if place.moves)
         return torch.float64 if widest > 4 else torch.float32
 
     def flatten(self, arrays: Mapping[str, Array]) -> Tensor:
         """The floating-point entries as one vector (dim,), in the layout's order and its ``dtype``.
 
-        Arrays are found by name, may come in another order and precision, and integers are not looked at.
+        Arrays are found by name; they may have another order and precision. Integers are not read.
 
         Raises:
             ValueError: if names differ, or an array holds another shape, or no floating-point numbers.
@@ -151,7 +151,7 @@ def _dtype(name: str, declared: str) -> str:
 
 
 def _read(array: Array, place: _Place) -> NDArray[np.floating]:
-    """The numbers that an array holds, which need not be what it declares, in whatever precision."""
+    """The numbers that an array holds; their shape is checked, as it need not be what the array declares."""
     try:
         values = _loaded(array)
     except Exception as error:  # NumPy's parser raises many kinds
@@ -166,8 +166,8 @@ def _read(array: Array, place: _Place) -> NDArray[np.floating]:
 def _loaded(array: Array) -> NDArray[Any]:
     """What ``array.numpy()`` returns, read-only and without a copy.
 
-    NumPy evaluates the header of each array as a Python literal, which takes longer than the numbers of most
-    layers; the headers of a model recur with every client and round.
+    NumPy parses the header of each array as a Python literal, which takes longer than reading the numbers of
+    most layers. The headers of a model recur with every client and round, so parsed headers are kept.
     """
     data = array.data
     if array.stype != _NUMPY or data[:8] not in _LENGTHS:

@@ -12,8 +12,15 @@ from .envelopes import seal as seal
 from .errors import BatchRefused as BatchRefused
 from .errors import Refusal as Refusal
 from .errors import ShuffleError as ShuffleError
+from .keys import KEY_BYTES as KEY_BYTES
+from .keys import MixerKey as MixerKey
+from .keys import MixerPublicKey as MixerPublicKey
+from .keys import SealingKey as SealingKey
+from .keys import SigningKey as SigningKey
 from .memory import InMemoryShuffler as InMemoryShuffler
 from .mixer import MixedBatch as MixedBatch
 from .mixer import Mixer as Mixer
+from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES
+from .statements import Statement as Statement
 from .tokens import SpentTokens as SpentTokens
 from .tokens import state_beside as state_beside

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from shuffle_plugins.shuffler.errors import ShuffleError
 
 if TYPE_CHECKING:
-    from shuffle_plugins.core.reports import Reports
+    from shuffle_plugins.core import Reports
 
 _T = TypeVar("_T")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.randomness import SecureRandomness
 from shuffle_plugins.shuffler.base import Shuffler
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal

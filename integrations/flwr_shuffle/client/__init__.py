@@ -1,1 +1,1 @@
-"""The client's side: what it agrees to, what leaves it, what it remembers."""
+"""The client's side: the mod, its limits, and its ledger. It imports nothing of server or stages."""

@@ -1,4 +1,4 @@
-"""Where a client counts what it has spent: in a file of its own, or in Flower's context."""
+"""A client's record of what it has spent: in a file of its own, or in Flower's context."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shuffle_plugins.ledger import Charged, ClientLedger, ClientLimits, LedgerEr
 from shuffle_plugins.mechanisms import PrivateSum
 
 STATE_KEY = "shuffle-ledger"
-"""Key of the count in ``context.state``."""
+"""Key of the record in ``context.state``."""
 
 _TOKENS, _EPSILONS, _DELTAS, _SHUFFLED = "tokens", "local-epsilons", "local-deltas", "shuffled"
-_NOTHING_PROMISED = "-"
+_NOTHING_PROMISED = "-"  # a ConfigRecord holds no None
 _OUTCOMES_KEY, _ROUNDS, _FAILED = "shuffle-outcomes", "rounds", "failed"
 _log = logging.getLogger("flwr")
 
@@ -42,16 +42,17 @@ def charge(
     *,
     shuffled: str | None,
 ) -> None:
-    """Charge one report of a round to this client, before it trains; a file has it when this returns.
+    """Charge one report of a round to this client, before it trains; if there is a file, it is on disk then.
 
-    Without a file the count is in ``context.state``. Flower keeps that per node and run, and only when the
-    app has answered: it does not outlast a crash of the client, nor the run. It is there for simulations.
+    Without a file the record is in ``context.state``. Flower saves that per node and run, and only when the
+    app has answered: it survives neither a crash of the client nor the end of the run. It is meant for
+    simulations.
 
     Args:
         context: of the client's app.
-        settings: what the client agrees to, and where it counts.
+        settings: what the client agrees to, and where it records.
         instruction: of the round.
-        mechanism: of the report.
+        mechanism: that randomises the report.
         shuffled: the round of as many reports as were promised; None if it cannot be accounted for.
 
     Raises:
@@ -60,12 +61,12 @@ def charge(
     """
     try:
         if settings.ledger_file is None:
-            _warn_of_short_memory()
+            _warn_of_no_file()
             charged = Charged(shuffled, mechanism.local_epsilon, mechanism.local_delta)
             _charge_state(context.state, instruction.token, charged, settings.limits)
             return
         with ClientLedger(settings.ledger_file) as ledger:
-            _say_where(str(ledger.path))
+            _log_path(str(ledger.path))
             ledger.charge(
                 run=instruction.run,
                 token=instruction.token,
@@ -108,25 +109,25 @@ def _charge_state(state: RecordDict, token: bytes, charged: Charged, limits: Cli
 
 
 def count_outcome(context: Context, *, failed: bool) -> None:
-    """Note in the run's context whether the app failed in a round. It stays on the client."""
+    """Record in the run's context, which stays on the client, whether the app failed in a round."""
     record = context.state.config_records.get(_OUTCOMES_KEY, ConfigRecord({_ROUNDS: 0, _FAILED: 0}))
     rounds, failures = cast(int, record[_ROUNDS]), cast(int, record[_FAILED])
     context.state[_OUTCOMES_KEY] = ConfigRecord({_ROUNDS: rounds + 1, _FAILED: failures + failed})
 
 
 def failed_share(context: Context) -> float:
-    """In what share of this run's rounds the app failed; 0 before the first."""
+    """The share of this run's rounds in which the app failed; 0 before the first."""
     record = context.state.config_records.get(_OUTCOMES_KEY)
     return 0.0 if record is None else cast(int, record[_FAILED]) / cast(int, record[_ROUNDS])
 
 
 @cache
-def _say_where(path: str) -> None:
+def _log_path(path: str) -> None:
     _log.info("shuffle: this client counts what it spends in %s", path)
 
 
 @cache
-def _warn_of_short_memory() -> None:
+def _warn_of_no_file() -> None:
     _log.warning(
         "No shuffle-ledger-file in this client's node_config: what it has spent is forgotten after this run. "
         "Right for a simulation; a real client needs the file."

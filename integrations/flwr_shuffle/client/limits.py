@@ -1,8 +1,7 @@
 """What a client agrees to: limits from node_config and the app's ShuffleMod, keys from node_config only.
 
 The operator of a node writes its ``node_config``. The app's code, with the arguments of ``ShuffleMod(...)``,
-is delivered with the run. Messages from the server set no limits. Where both set a limit, the stricter one
-holds.
+comes with the run. If both set a limit, the stricter one holds. Messages from the server set no limits.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from flwr.app import UserConfigValue
 from flwr_shuffle.messages import ClientRefusal
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.shuffler.errors import ShuffleError
-from shuffle_plugins.shuffler.keys import parse_mixer_sealing_key
+from shuffle_plugins.shuffler import ShuffleError, keys
 
 Number = TypeVar("Number", int, float)
 
@@ -66,7 +64,11 @@ _COUNTED = frozenset(
 
 
 class ClientRefused(Exception):
-    """A client does not take part; ``code`` says why."""
+    """A client does not take part in a round.
+
+    Attributes:
+        code: why; its text is what the server gets.
+    """
 
     def __init__(self, code: ClientRefusal) -> None:
         super().__init__(str(code))
@@ -80,10 +82,10 @@ class ClientSettings:
     Attributes:
         limits: on ε0 per round, rounds, total ε0, the fewest reports of a round, and the certified ε.
         max_local_delta: largest δ0 of a report; with 0 only mechanisms with δ0 = 0 are accepted.
-        ledger_file: where the client counts; None keeps the count in Flower's context.
+        ledger_file: where the client records what it spends; None records in Flower's context.
         mixer_key: public key of the mixer, 32 bytes; None sends unsealed reports.
-        signing_key_file: the client's private signing key; present if and only if ``mixer_key`` is.
-        reply_seconds: when a reply leaves, after the request came; None lets it leave once it is ready.
+        signing_key_file: file of the client's private signing key; given if and only if ``mixer_key`` is.
+        reply_seconds: seconds from a request to its reply; None replies as soon as the reply is ready.
     """
 
     limits: ClientLimits
@@ -112,7 +114,7 @@ class ClientSettings:
             ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed)
                 or a value has the wrong type or is out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
                 if nobody limits all rounds together (``max_epsilon`` does, where a mixer's key is pinned);
-                NO_LEDGER if the node's limits have no file to count in.
+                NO_LEDGER if the node sets limits and no file to record in.
         """
         own = _own(node_config)
         try:
@@ -149,7 +151,7 @@ class ClientSettings:
             limits=both,
             max_local_delta=_least(max_local_delta, delta) or 0.0,
             ledger_file=_path(own, NodeKey.LEDGER_FILE),
-            mixer_key=None if mixer_key is None else parse_mixer_sealing_key(mixer_key),
+            mixer_key=None if mixer_key is None else keys.parse_mixer_sealing_key(mixer_key),
             signing_key_file=signing_key,
             reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
         )
@@ -167,7 +169,7 @@ def open_types(
 
     Args:
         node_config: of the node.
-        by_app: what the app's code allows. It counts where nobody has configured the node, as in a
+        by_app: types that the app's code allows. They count if nobody has configured the node, as in a
             simulation: with any ``shuffle-`` key in ``node_config`` the operator alone decides.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The client's side: a Flower mod that lets one randomised report of a round out, and nothing else."""
+"""A Flower mod that lets one randomised report of each round leave a client, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,78 +37,77 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
-from shuffle_plugins.shuffler.envelopes import seal
-from shuffle_plugins.shuffler.errors import Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import read_signing_key
+from shuffle_plugins.shuffler import Refusal, ShuffleError, keys, seal
 
 OnFailure = Literal["zero", "error"]
 Packing = Callable[[bytes | None], bytes]
-"""Makes a payload of a report, or of None for a dummy; both come out equally long."""
+"""Makes a payload of a report, or of None for a dummy; both payloads have the same length."""
 
-_LARGEST_PROMISE = 10**8
+_LARGEST_PROMISE = 10**8  # reports; see _promised
 _log = logging.getLogger("flwr")
 
 
 class ShuffleMod:
     """Replaces what training returns by one ε0-LDP report of the update, of fixed size.
 
-    Give it as the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
-    what leaves. For a train message it
+    It must be the app's first mod, ``ClientApp(mods=[ShuffleMod(), …])``: the first is the outermost and sees
+    what leaves the client. For a train message it
 
     1. reads the server's instruction and refuses, by a constant text, what the client's limits do not allow;
     2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
     3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
        ball. Metrics, integer arrays and everything else are dropped;
-    4. randomises it with fresh entropy of the operating system, and only then tosses in secret whether the
-       report or a dummy goes out, if the server asked for self-sampling;
-    5. packs either in a payload of the same length, sealed where the client has pinned a mixer's key.
+    4. randomises it with fresh entropy of the operating system. Only then, if the server asked for
+       self-sampling, it draws in secret whether the report or a dummy is sent;
+    5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
 
     An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
     place of the update, each clipped to the range that it states.
 
-    A train message without an instruction is refused, and so is every other message without one: what an app
-    answers to ``evaluate``, ``query``, and, made with ``client_fn``, to ``get_parameters`` and
-    ``get_properties``, would leave the client without protection. The operator of a node can allow each by
+    Every message without an instruction is refused: what an app answers to ``evaluate``, ``query``, and, made
+    with ``client_fn``, to ``get_parameters`` and ``get_properties``, would leave the client without
+    protection. The operator of a node can allow each of these by
     ``shuffle-allow-evaluate``, ``shuffle-allow-query``, ``shuffle-allow-get-parameters`` and
     ``shuffle-allow-get-properties``, set to ``true`` in its ``node_config``.
 
-    The client's limits come from the constructor and from its ``node_config``, where it states
+    The client's limits come from the constructor and from its ``node_config``, which may have
 
     - ``shuffle-max-local-epsilon``: largest ε0 of one round, in nats. Needed, unless the constructor has it.
       ``inf`` agrees to multi-message sums, whose shares protect nobody before they are added up;
-    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: over all rounds in its ledger. One of
-      them is needed, unless the constructor has it;
+    - ``shuffle-max-rounds`` and ``shuffle-max-total-local-epsilon``: limits over all rounds in the ledger.
+      One of them is needed, unless the constructor has it;
     - ``shuffle-max-epsilon`` and ``shuffle-delta``: largest certified ε of all its rounds at that δ, against
       a server that knows when the client took part; computed by the client itself, from the fewest reports
       that each round is promised to have. With a mixer's key pinned it is a limit over all rounds, too;
-    - ``shuffle-min-reports``: fewest reports that it agrees to be shuffled among. The promise is bound to a
-      sealed report, so a mixer gives out no fewer; in an unsealed round it is the server's word;
-    - ``shuffle-max-local-delta``: largest δ0; 0 by default, which admits pure ε0 mechanisms alone;
+    - ``shuffle-min-reports``: fewest reports that the client agrees to be shuffled among. A sealed report is
+      bound to the promised number, so a mixer gives out no fewer; in an unsealed round the client takes the
+      server's word;
+    - ``shuffle-max-local-delta``: largest δ0; 0 by default, which allows only mechanisms with δ0 = 0;
     - ``shuffle-ledger-file``: SQLite file that counts over runs and restarts; needed beside any limit above.
-      Where the constructor alone has limits, as in a simulation, the count is kept in the run's context
-      without it, and a new run starts from zero;
+      If only the constructor has limits, as in a simulation, the count is kept in the run's context without
+      it, and a new run starts from zero;
     - ``shuffle-reply-seconds``: every reply to a round leaves so long after the request, whether training was
-      short, long, or failed; what is not done by then is taken to have failed. Without it the time of a reply
-      tells how much data the client has. Refusals leave at once, as they depend on no data;
+      short, long, or failed; training that is not done by then counts as failed. Without it the time of a
+      reply tells how much data the client has. Refusals leave at once, as they depend on no data;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused.
 
-    Where both set a limit the stricter one holds. Every round that is answered is charged, dummies too: to
-    refuse only when a report was due would tell the server who had reported before.
+    If both set a limit, the stricter one holds. Every round that is answered is charged, also if a dummy was
+    sent: to refuse only when a report was due would tell the server who had reported before.
 
     Args:
-        limits: limits of the app's own, for all clients.
-        max_local_delta: the app's own largest δ0; needed here or in ``node_config`` for Gaussian noise.
+        limits: limits set by the app, for all clients.
+        max_local_delta: largest δ0 set by the app; needed here or in ``node_config`` for Gaussian noise.
         on_failure: what to answer when training fails, or returns something else than the model's arrays, or
-            NaN. ``"zero"`` reports an update of zeros: that a client failed depends on its data, and a
-            missing report would be a bit without protection. ``"error"`` answers with a constant error
-            instead, which says that this client failed.
+            NaN. ``"zero"`` reports an update of zeros: whether a client fails depends on its data, so a
+            missing report would tell one bit of it. ``"error"`` answers with a constant error instead, which
+            says that this client failed.
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
-            ``"get_parameters"`` and ``"get_properties"``. For simulations: on a node whose ``node_config``
-            has any ``shuffle-`` key it counts for nothing.
+            ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a node whose
+            ``node_config`` has any ``shuffle-`` key.
 
     Raises:
-        ValueError: if an argument is neither.
+        ValueError: if an argument has another type or is out of range.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class ShuffleMod:
         return refusal(str(code), to=message)
 
     def _agreed(self, message: Message, context: Context) -> _Task:
-        """What to do, once it is checked and paid for. Nothing here depends on the client's data."""
+        """What to do in a round, once it is checked and charged. Nothing here depends on client data."""
         instruction = _instruction(message)
         if instruction.sealed and instruction.mechanism.must_be_summed:
             raise ClientRefused(ClientRefusal.SEALED_SUM)
@@ -202,7 +201,7 @@ class ShuffleMod:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         pack = _packing(settings, instruction, dim=dim, size=size)
         try:
-            pack(None)  # whether anything can be sealed is known before it is paid for
+            pack(None)  # refuse a key that cannot be sealed to before the round is charged
         except ShuffleError as error:
             raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
         shuffled = _promised(instruction.mechanism, dim, instruction.minimum)
@@ -213,7 +212,7 @@ class ShuffleMod:
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> bytes:
-        """A payload of what the app's answer says; of zeros if it says nothing."""
+        """A payload of the vector in the app's answer; of zeros if the app failed."""
         try:
             answer = call_next(message, context)
             if answer.has_error():
@@ -222,7 +221,7 @@ class ShuffleMod:
             count_outcome(context, failed=False)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit, a cancelled task: no reply would be a bit, too
+        except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
             count_outcome(context, failed=True)
             if self._on_failure == "error":
                 _log.exception("Training failed; the server is told no more than that.")
@@ -234,8 +233,8 @@ class ShuffleMod:
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
     ) -> bytes:
-        """The payload at the moment it is due, neither sooner nor later; one of zeros if it is not ready."""
-        in_stead = task.payload(task.source.nothing)
+        """The payload at the moment when it is due; one of zeros if it is not ready then."""
+        instead = task.payload(task.source.nothing)
         made: list[bytes] = []
         failures: list[BaseException] = []
 
@@ -252,10 +251,10 @@ class ShuffleMod:
         _sleep(until=due)
         if late or (failures and isinstance(failures[0], ClientRefused)):
             if late:
-                _log.warning("Training was not done when the reply was due; it is taken to have failed.")
+                _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self._on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
-            return in_stead
+            return instead
         if failures:
             raise failures[0]
         return made[0]
@@ -263,8 +262,8 @@ class ShuffleMod:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; ``nothing`` is
-    reported if it cannot."""
+    """Where a report's vector comes from: ``read`` takes it from the app's answer, or raises; if the app
+    fails, ``nothing`` is reported, a vector of zeros."""
 
     nothing: Tensor
     read: Callable[[Message], Tensor]
@@ -272,7 +271,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A round that the client has agreed to, and paid for."""
+    """A round that the client has agreed to and was charged for."""
 
     source: _Source
     mechanism: PrivateSum
@@ -282,14 +281,18 @@ class _Task:
     reply_seconds: float | None
 
     def payload(self, vector: Tensor) -> bytes:
-        """One report of a vector (dim,), or by a secret coin a dummy; ValueError if it is not finite."""
+        """A payload with a report of a vector (dim,), or with a dummy, drawn in secret.
+
+        Raises:
+            ValueError: if the vector is not finite.
+        """
         vector = self.terms.prepared(vector, self.mechanism)
         report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
         return self.pack(report if _coin(self.participation) else None)
 
 
 def _update(message: Message, instruction: Instruction) -> _Source:
-    """The change of the model's arrays by training, weighed as the instruction says.
+    """What training changed in the model's arrays, weighed as the instruction says.
 
     Raises:
         ValueError: if the message's model cannot be trained.
@@ -306,12 +309,12 @@ def _update(message: Message, instruction: Instruction) -> _Source:
 
 
 def _metrics(message: Message, context: Context, instruction: Instruction) -> _Source:
-    """What the app's evaluation measured, and, where asked for, how often the client's app failed."""
+    """The metrics that the app's evaluation measured, and, if asked for, how often the app failed."""
     _model(message)
-    told = failed_share(context)
+    failed = failed_share(context)
 
     def read(answer: Message) -> Tensor:
-        return vector_of(instruction.metrics, answer.content, failed_share=told)
+        return vector_of(instruction.metrics, answer.content, failed_share=failed)
 
     return _Source(torch.zeros(len(instruction.metrics)), read)
 
@@ -327,10 +330,10 @@ def _sleep(*, until: float) -> None:
 
 @lru_cache(maxsize=64)
 def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
-    """The round of as few reports as are promised, all taking part; None if no account can be given of it.
+    """The round of as few reports as are promised, all clients taking part, as text for the ledger.
 
-    Promises of more than a hundred million count as that many, which costs no less (Lemma 5 of
-    ``docs/proofs/accounting.md``): no server can make a client compute for minutes.
+    None if it cannot be accounted for. More than a hundred million reports count as that many, which costs no
+    less (Lemma 5 of ``docs/proofs/accounting.md``), so that no server can make a client compute for minutes.
     """
     reports = min(minimum, _LARGEST_PROMISE) if spec.cohort is None else spec.cohort
     if minimum < reports:
@@ -363,7 +366,7 @@ def _instruction(message: Message) -> Instruction:
 
 
 def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
-    """The answer to a query for the mix node, from it or from any other node; None to other queries."""
+    """The answer to a query on the mix node, or to a query for the mix node on another; None otherwise."""
     if is_mix_node(context.node_config):
         return call_next(message, context)
     if message.metadata.message_type in (ROLE_QUERY, MIX_QUERY):
@@ -372,7 +375,7 @@ def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) 
 
 
 def _model(message: Message) -> tuple[str, dict[str, Array]]:
-    """The model's arrays and their key. The mapping is a copy: apps may empty a record as they read it."""
+    """The key of the model's record, and a copy of its arrays: apps may empty a record as they read it."""
     records = message.content.array_records
     if len(records) != 1:
         raise ClientRefused(ClientRefusal.BAD_MODEL)
@@ -397,7 +400,7 @@ def _packing(settings: ClientSettings, instruction: Instruction, *, dim: int, si
     if not instruction.sealed:
         raise ClientRefused(ClientRefusal.UNSEALED)
     try:
-        signing_key = read_signing_key(settings.signing_key_file)
+        signing_key = keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
         raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
     return partial(

@@ -1,1 +1,1 @@
-"""The server's side: who is asked, what is spent, and what is released."""
+"""The server's side: the strategy, its rounds, what they cost, and what is saved."""

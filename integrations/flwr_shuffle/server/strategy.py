@@ -1,4 +1,4 @@
-"""Any Flower strategy, on shuffled private updates, with a budget that holds."""
+"""A strategy that trains with any other of Flower's, on private updates, within a budget."""
 
 from __future__ import annotations
 
@@ -47,70 +47,70 @@ _log = logging.getLogger("flwr")
 
 
 class ShuffleStrategy(Strategy):
-    """Trains with another strategy on updates that clients randomised and somebody shuffled.
+    """Trains with another strategy, the inner one, on updates that were randomised and shuffled.
 
     Wrap a strategy, put a ``ShuffleMod`` first among the client app's mods, and call :meth:`start` as usual.
     In each round the clients' updates are clipped to the mechanism's ball and randomised before they leave
     the client; the inner strategy gets one reply, the current model moved by the unbiased mean of the
-    shuffled reports, with weight 1. What a round costs is in the books before the inner strategy sees it.
+    shuffled reports, with weight 1. What a round costs is recorded before the inner strategy sees it.
 
-    Every ε is certified, for replace-one neighbours, and says against whom: an ``observer`` of the models,
-    for whom sampling amplifies; the ``server``, which knows who took part, for its most frequent client. Both
-    take the shuffle for granted, so read the stage's ``trust``. If nobody is trusted, a client's ε is the sum
-    of its ε0 (``local``).
+    Every ε is certified, for replace-one neighbours, and says against which :class:`Adversary` it holds: who
+    observes the models, for whom sampling amplifies; or the server, which knows who took part, and then it is
+    the ε of the client that took part most often. Both assume that the shuffle works; the stage's ``trust``
+    says who must be trusted for that. If nobody is trusted, a client's ε is the sum of its ε0.
 
-    A round with too few reports is thrown away: the model stays as it is. With a ledger, a run that was
-    killed goes on from its last completed round, with all that it spent. Momentum and moments of Flower's
-    own strategies go on as well, and those of any with ``state_dict`` and ``load_state_dict``; another
-    strategy that keeps something between rounds loses it.
+    A round with too few reports is not released: the model stays as it is. With a ledger, a run that was
+    killed goes on from its last completed round, with all that it spent. The momentum and the moments of
+    Flower's own strategies are restored, and the state of any strategy with ``state_dict`` and
+    ``load_state_dict``; another strategy starts without what it kept between rounds.
 
     Args:
         strategy: FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi or your own. It must send one message
-            to every node it is shown, ``fraction_train=1.0``, and be content with one reply. Flower's robust
+            to every node it is shown (``fraction_train=1.0``), and work with one reply. Flower's robust
             strategies, QFedAvg, the tree strategies and Flower's own differential privacy are refused.
-        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``, or all of it as a spec; or a
-            multi-message sum, :class:`~shuffle_plugins.protocols.VectorSum` or
-            :class:`~shuffle_plugins.protocols.BallSum`, for noise that everybody's messages make together.
-            Its ``clients`` are then the fewest reports, and every round is charged as if no more came.
-        local_epsilon: ε0 of one report in nats, with a name.
-        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm, with a name.
+        randomizer: name of a mechanism, see ``shuffle-plugins mechanisms``; or a :class:`MechanismSpec`; or a
+            :class:`~shuffle_plugins.mechanisms.PrivateSum` whose reports must be summed, such as
+            :class:`~shuffle_plugins.protocols.VectorSum`, in which the noise of all clients together protects
+            each. The ``cohort`` of such a sum is the fewest reports of a round, and every round is charged as
+            if no more came.
+        local_epsilon: ε0 of one report in nats; only with a mechanism's name.
+        clipping_norm: radius of the ball that updates are clipped to, in the mechanism's norm; only with a
+            mechanism's name.
         sampling: who takes part: :class:`FixedSize`, :class:`Poisson` or :class:`SelfSampling`.
-        population: fewest connected clients to start a round; each round draws from all that are connected,
-            and is accounted for with their number.
+        population: fewest clients that must be connected for a round to start. Each round draws from all that
+            are connected, and is accounted for with their number.
         adaptive_clipping: lets the clipping norm follow a quantile of the clients' updates; it starts at
             ``clipping_norm``. A sum's ``dim`` must then be one more than the model's.
-        max_examples: weighs each update by the client's number of examples: by its number over this public
-            one, and by 1 from there on. The weights stay on the clients; an update is weighed before it is
-            clipped. None weighs all alike.
-        shuffler: a stage, or a shuffler in this process; by default one that refuses less than 2 reports, for
-            a sum a :class:`SummingStage`.
-        minimum_reports: fewest reports to release a round, at least 2 and the shuffler's own minimum; by
-            default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The budget is
-            checked before anything is sent, as if the round had so few (where clients sample themselves: as
-            if a fifth dropped out), and again, before release, if it came out dearer.
-        honest_fraction: share of the clients that follow the protocol and do not work with whom ε is against;
-            1 by default. The others may send what they like: every ε is that of the honest ones among
-            themselves. Where clients sample themselves, dummies beyond what ``rate`` explains count for
-            nothing whatever is set here. A sum has its own ``honest_fraction``.
-        accountant: a fresh one by default. With a ledger it must be fresh.
-        ledger: a budget ledger, or a path to keep one at; None keeps no books beyond this process.
-            A path is made absolute in the server's working folder, which in a deployment is the SuperLink's,
-            and is printed.
+        max_examples: weighs each update by the client's number of examples divided by this public number, and
+            by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
+            clipped. None weighs all clients alike.
+        shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
+            is a :class:`SummingStage`.
+        minimum_reports: fewest reports with which a round is released, at least 2 and the shuffler's own
+            minimum; by default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The
+            budget is checked before anything is sent, as if the round had so few (if clients sample
+            themselves: as if a fifth dropped out), and again before release if it cost more.
+        honest_fraction: share of the clients that follow the protocol and do not work together with the
+            adversary; 1 by default. The others may send anything: every ε is that of an honest client hidden
+            among honest ones. If clients sample themselves, dummies beyond what ``rate`` explains are never
+            counted. A sum has its own ``honest_fraction``.
+        accountant: adds up the rounds; a fresh one by default. With a ledger it must be fresh.
+        ledger: a budget ledger, or the path of one; None records in this process alone. A path is relative to
+            the server's working folder, which in a deployment is the SuperLink's; it is logged.
         model: name of the model whose budget it is, if ``ledger`` is a path.
         app: name of the app that the ledger's budget belongs to; by default the run's own,
-            ``publisher/name``.
-            A run of another app, or of a model with other arrays, does not go on with it.
+            ``publisher/name``. A run of another app, or of a model with other arrays, cannot use it.
         delta: δ of every ε, in (0, 1); at most 1 / population is usual.
         max_epsilon: ε that must not be exceeded; None sets no budget.
-        budget_against: whose ε that is.
+        budget_against: the adversary against whom ``max_epsilon`` must hold.
         evaluation: what clients are asked about a model. None, the default, asks nothing, whatever the inner
             strategy would. A :class:`PrivateEvaluation` asks clients, drawn anew by ``sampling``, for metrics
-            as randomised reports, shuffled by the same stage and entered in the same books; an evaluation
+            as randomised reports, shuffled by the same stage and charged to the same budget; an evaluation
             that the budget does not allow is left out. ``"raw"`` sends what the inner strategy sends: the
             replies are NOT private, and come from clients whose operators allow them
             (``shuffle-allow-evaluate=true``).
         connect_timeout: seconds to wait for ``population`` clients at the start of a round.
-        poll_interval: seconds between two looks for them.
+        poll_interval: seconds between two checks for them.
 
     Raises:
         ValueError: if arguments are out of range or contradict each other.
@@ -191,12 +191,12 @@ class ShuffleStrategy(Strategy):
 
     @property
     def arrays(self) -> ArrayRecord | None:
-        """The model after the last released round, also when the budget ended the run; None before it."""
+        """The model after the last released round, also if the budget ended the run; None before one."""
         return self._arrays
 
     @property
     def settings(self) -> Settings:
-        """What the run was told to do."""
+        """The checked settings of the run."""
         return self._settings
 
     @property
@@ -211,14 +211,14 @@ class ShuffleStrategy(Strategy):
 
     @property
     def accountant(self) -> FederatedAccountant:
-        """The rounds so far."""
+        """The accountant of the rounds so far."""
         return self._record.accountant
 
     def spending(self, delta: float | None = None) -> FederatedSpending:
-        """What all rounds cost, against observer, server and with nobody trusted, with lower bounds.
+        """What all rounds cost, against each adversary, with lower bounds.
 
         Args:
-            delta: the strategy's by default.
+            delta: δ; the strategy's own by default.
 
         Raises:
             ValueError: if ``delta`` is out of range.
@@ -226,11 +226,11 @@ class ShuffleStrategy(Strategy):
         return self.accountant.spending(self._settings.delta if delta is None else delta)
 
     def get_epsilon(self, delta: float) -> float:
-        """The certified ε against the one the budget is held against."""
+        """The certified ε against the adversary of the budget."""
         return self.accountant.charged_epsilon(delta, adversary=self._settings.adversary)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """The certified ε against the one the budget is held against, in Flower's own form."""
+        """The certified ε against the adversary of the budget, in Flower's own form."""
         delta = self._settings.delta if delta is None else delta
         return PrivacySpent(
             epsilon=self.get_epsilon(delta),
@@ -240,17 +240,17 @@ class ShuffleStrategy(Strategy):
         )
 
     def state_dict(self) -> Any:
-        """The accountant's state, for a checkpoint of one's own; a ledger needs no such care."""
+        """The accountant's state, for a checkpoint of your own; with a ledger it is not needed."""
         return self.accountant.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
         """Go on with the rounds of :meth:`state_dict`.
 
         Raises:
-            ValueError: if it is not the state of an accountant, or a ledger keeps the books.
+            ValueError: if it is not the state of an accountant, or the run has a ledger.
         """
         if self._record.durable:
-            raise ValueError("the ledger keeps the books of this run; there is nothing to restore")
+            raise ValueError("the ledger records the rounds of this run; there is nothing to restore")
         self.accountant.load_state_dict(state)
         self.accountant.rename()
 
@@ -266,18 +266,18 @@ class ShuffleStrategy(Strategy):
     ) -> Result:
         """Train as :meth:`flwr.serverapp.strategy.Strategy.start` does, each round shuffled.
 
-        If the inner strategy has a ``start`` of its own, that is what runs, with its own files, logs and
-        checkpoints; it gets each round's mean from here, and its result is given back if it is no ``Result``.
+        If the inner strategy has a ``start`` of its own, that one runs, with its own files, logs and
+        checkpoints; its rounds are configured and aggregated here, and what it returns is returned.
 
-        With a ledger that has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
-        rounds before it as well, and ``initial_arrays`` says only what the model looks like.
+        If the ledger has a checkpoint of this model, the run goes on after it: ``num_rounds`` counts the
+        rounds before it as well, and ``initial_arrays`` gives only names, shapes and types.
 
         Raises:
             PrivacyBudgetExhausted: before a round that could exceed the budget. The model so far is in
                 :attr:`arrays`, and in the ledger.
             TimeoutError: if fewer than ``population`` clients connect in time.
             WrongRecipients: if the inner strategy samples on its own.
-            ClientsRefused: if client after client answers by an error; says for what reasons. The model so
+            ClientsRefused: if client after client answers by an error; the text has the reasons. The model so
                 far is in :attr:`arrays`.
             LedgerError: if the ledger's budget is of another app, or of a model with other arrays.
             ValueError: if the checkpoint is of another model.

@@ -32,10 +32,7 @@ from flwr_shuffle.mix_messages import (
     refused_content,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
-from shuffle_plugins.shuffler.mixer import Mixer
-from shuffle_plugins.shuffler.tokens import state_beside
+from shuffle_plugins.shuffler import BatchRefused, Mixer, Refusal, ShuffleError, keys, state_beside
 
 KEY_FILE = "shuffle-mixer-key-file"
 ENROLLED_FILE = "shuffle-enrolled-file"
@@ -92,8 +89,8 @@ def mixer_of(context: Context) -> Mixer:
     try:
         key_file = _text(config, KEY_FILE)
         return Mixer(
-            key=read_mixer_key(key_file),
-            enrolled=read_enrolled(_text(config, ENROLLED_FILE)),
+            key=keys.read_mixer_key(key_file),
+            enrolled=keys.read_enrolled(_text(config, ENROLLED_FILE)),
             minimum=checks.whole(f"{MIN_BATCH} in node_config", config.get(MIN_BATCH), at_least=2),
             state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),
         )

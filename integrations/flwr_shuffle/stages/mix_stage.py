@@ -24,18 +24,17 @@ from flwr_shuffle.mix_messages import (
 )
 from flwr_shuffle.stages.base import Anonymous, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.shuffler.envelopes import envelope_size, open_reports
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import (
+from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.shuffler import (
+    CHALLENGE_BYTES,
+    BatchRefused,
+    MixedBatch,
+    Refusal,
     SealingKey,
-    generate_sealing_key,
-    parse_mixer_public_key,
-    public_key_bytes,
+    envelope_size,
+    keys,
+    open_reports,
 )
-from shuffle_plugins.shuffler.mixer import MixedBatch
-from shuffle_plugins.shuffler.statements import CHALLENGE_BYTES
 
 _log = logging.getLogger("flwr")
 
@@ -93,8 +92,8 @@ class MixNodeStage(ShuffleStage):
         if exclude_after is not None:
             checks.whole("exclude_after", exclude_after)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
-        self._pinned = parse_mixer_public_key(mixer_public_key)
-        self._private_key = analyzer_private_key or generate_sealing_key()
+        self._pinned = keys.parse_mixer_public_key(mixer_public_key)
+        self._private_key = analyzer_private_key or keys.generate_sealing_key()
         self._discovery_timeout = discovery_timeout
         self._answer_timeout = answer_timeout
         self._mix_timeout = mix_timeout
@@ -122,7 +121,7 @@ class MixNodeStage(ShuffleStage):
     @property
     def analyzer_key(self) -> bytes:
         """Public key to which clients seal their reports, 32 bytes."""
-        return public_key_bytes(self._private_key)
+        return keys.public_key_bytes(self._private_key)
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
