@@ -38,12 +38,12 @@ Against any measure that does not depend on the record. A law only steers an att
 finds less, it never finds too much.
 """
 
-_LARGEST_WEIGHT = 1e12
-_DECIMALS = 9
-_MOST_SYMBOLS = 1 << 16
-_LEAST_REPEATS = 8
-_MOST_ATOMS = 64
-_HASH_FACTOR = 6364136223846793005
+_LARGEST_WEIGHT = 1e12  # of one report, so that sums stay finite and exact to 1e-4
+_DECIMALS = 9  # a score keeps: sums in another order differ beyond
+_MOST_SYMBOLS = 1 << 16  # different reports whose frequencies can be learned from some ten thousand
+_LEAST_REPEATS = 8  # of a value that is taken for one of its own
+_MOST_ATOMS = 64  # such values
+_HASH_FACTOR = 6364136223846793005  # Knuth's multiplier for 64-bit linear congruential generators
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Sampling, ShuffleRound
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary, Sampling, ShuffleRound
 from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Target
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, extreme_neighbours
-from shuffle_plugins.auditing.simulation import Dataset, LabelledReports, RoundSimulator
+from shuffle_plugins.auditing.simulation import Dataset, RoundSimulator
 from shuffle_plugins.core import checks
 from shuffle_plugins.core.confidence import epsilon_lower_bound
 from shuffle_plugins.randomness import Randomness, secure
@@ -86,6 +87,81 @@ class AuditResult:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPlan:
+    """How many trials an audit spends on what, and with what confidence it speaks.
+
+    Attributes:
+        num_steps: rounds in each trial, at least 1.
+        num_trials: trials per dataset that are judged, at least 100.
+        delta: δ in [0, 1) of the bound.
+        confidence: joint confidence of the bound, in (0, 1).
+
+    Raises:
+        ValueError: if a field is out of range.
+    """
+
+    num_steps: int
+    num_trials: int
+    delta: float
+    confidence: float
+
+    def __post_init__(self) -> None:
+        checks.number("delta", self.delta, at_least=0, below=1)
+        checks.confidence(self.confidence)
+        checks.whole("num_steps", self.num_steps)
+        checks.whole("num_trials", self.num_trials, at_least=LEAST_TRIALS)
+
+    @property
+    def tried(self) -> int:
+        """Trials per dataset on which events are chosen."""
+        return max(self.num_trials // SELECTION_SHARE, LEAST_TRIALS)
+
+    def choose(self, scores: dict[Dataset, NDArray[np.float64]]) -> Event:
+        """The event that looks best in these trials, which are then not judged."""
+        return Event.best(scores, delta=self.delta, confidence=self.confidence)
+
+    def judge(
+        self,
+        event: Event,
+        scores: dict[Dataset, NDArray[np.float64]],
+        *,
+        attack: str,
+        neighbours: str,
+        adversary: Adversary,
+    ) -> AuditResult:
+        """The bound that an event proves on trials which had no part in choosing it.
+
+        Args:
+            event: the event.
+            scores: of ``num_trials`` fresh trials on each dataset.
+            attack: name of the attack.
+            neighbours: name of the pair of datasets.
+            adversary: who the attacker is.
+        """
+        happened = {dataset: int(event.happens(found).sum()) for dataset, found in scores.items()}
+        hits, false_alarms = happened[event.suspect], happened[event.innocent]
+        bound = epsilon_lower_bound(
+            hits, false_alarms, trials=self.num_trials, delta=self.delta, confidence=self.confidence
+        )
+        return AuditResult(
+            epsilon=float(bound),
+            delta=float(self.delta),
+            confidence=float(self.confidence),
+            num_trials=self.num_trials,
+            num_steps=self.num_steps,
+            attack=attack,
+            neighbours=neighbours,
+            threshold=event.threshold,
+            side=event.side,
+            suspect=event.suspect,
+            hits=hits,
+            false_alarms=false_alarms,
+            neighbouring_relation=NEIGHBOURING_RELATION,
+            adversary=adversary.value,
+        )
+
+
 def audit_round(
     mechanism: AuditedMechanism,
     shuffle_round: ShuffleRound,
@@ -126,10 +202,7 @@ def audit_round(
         ValueError: if an argument is out of range, the round's ε0 is not the mechanism's, no attack applies,
             or the mechanism refuses the neighbours' records.
     """
-    checks.number("delta", delta, at_least=0, below=1)
-    checks.confidence(confidence)
-    _check_count("num_steps", num_steps, least=1)
-    _check_count("num_trials", num_trials, least=LEAST_TRIALS)
+    plan = TrialPlan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
     if mechanism.local_epsilon != shuffle_round.local_epsilon:
         raise ValueError(
             f"the round is accounted at ε0={shuffle_round.local_epsilon}, but {mechanism.name} declares "
@@ -139,7 +212,6 @@ def audit_round(
     if not pairs:
         raise ValueError("no neighbours to try: pass at least one pair, or None for the extreme ones")
     randomness = secure(randomness)
-    plan = _Plan(num_steps=num_steps, num_trials=num_trials, delta=delta, confidence=confidence)
     contenders: list[tuple[_Contender, Neighbours, RoundSimulator]] = []
     for pair in pairs:
         simulator = RoundSimulator(
@@ -149,7 +221,9 @@ def audit_round(
             rounds_per_call=rounds_per_call,
             randomness=randomness,
         )
-        target = Target(mechanism=mechanism, neighbours=pair, draw=plan.learning(simulator))
+        target = Target(
+            mechanism=mechanism, neighbours=pair, draw=partial(simulator.labelled, num_rounds=plan.tried)
+        )
         contenders.extend((found, pair, simulator) for found in _contend(attacks, target, simulator, plan))
     if not contenders:
         raise ValueError(
@@ -157,28 +231,13 @@ def audit_round(
             "LikelihoodRatio(law=...) with its law"
         )
     chosen, pair, simulator = max(contenders, key=lambda contender: contender[0].event.promise)
-    event = chosen.event
-    happened = {
-        dataset: int(event.happens(scores[0]).sum())
-        for dataset, scores in _trials(simulator, [chosen.score], num_trials, num_steps).items()
-    }
-    hits, false_alarms = happened[event.suspect], happened[event.innocent]
-    bound = epsilon_lower_bound(hits, false_alarms, trials=num_trials, delta=delta, confidence=confidence)
-    return AuditResult(
-        epsilon=float(bound),
-        delta=float(delta),
-        confidence=float(confidence),
-        num_trials=num_trials,
-        num_steps=num_steps,
+    fresh = _trials(simulator, [chosen.score], num_trials, num_steps)
+    return plan.judge(
+        chosen.event,
+        {dataset: scores[0] for dataset, scores in fresh.items()},
         attack=chosen.attack,
         neighbours=pair.name,
-        threshold=event.threshold,
-        side=event.side,
-        suspect=event.suspect,
-        hits=hits,
-        false_alarms=false_alarms,
-        neighbouring_relation=NEIGHBOURING_RELATION,
-        adversary=shuffle_round.adversary.value,
+        adversary=shuffle_round.adversary,
     )
 
 
@@ -213,26 +272,8 @@ def audit_local(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """How many trials are spent on what."""
-
-    num_steps: int
-    num_trials: int
-    delta: float
-    confidence: float
-
-    @property
-    def tried(self) -> int:
-        """Trials per dataset on which events are chosen."""
-        return max(self.num_trials // SELECTION_SHARE, LEAST_TRIALS)
-
-    def learning(self, simulator: RoundSimulator) -> Callable[[], LabelledReports]:
-        return lambda: simulator.labelled(num_rounds=self.tried)
-
-
 def _contend(
-    attacks: Sequence[Attack], target: Target, simulator: RoundSimulator, plan: _Plan
+    attacks: Sequence[Attack], target: Target, simulator: RoundSimulator, plan: TrialPlan
 ) -> list[_Contender]:
     """The best event of each attack that applies."""
     prepared = [(attack.name, attack.prepare(target)) for attack in attacks]
@@ -241,15 +282,7 @@ def _contend(
         return []
     trials = _trials(simulator, [score for _, score in usable], plan.tried, plan.num_steps)
     return [
-        _Contender(
-            name,
-            score,
-            Event.best(
-                {dataset: scores[place] for dataset, scores in trials.items()},
-                delta=plan.delta,
-                confidence=plan.confidence,
-            ),
-        )
+        _Contender(name, score, plan.choose({dataset: found[place] for dataset, found in trials.items()}))
         for place, (name, score) in enumerate(usable)
     ]
 
@@ -282,11 +315,7 @@ def _trials(
 
 
 def _checked(scores: Tensor, count: int) -> Tensor:
+    """An attack's scores, once they are one finite number per round."""
     if scores.shape != (count,) or not bool(scores.isfinite().all()):
         raise ValueError(f"an attack must return one finite number for each of {count} rounds")
     return scores.double()
-
-
-def _check_count(name: str, value: int, *, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")

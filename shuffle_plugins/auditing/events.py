@@ -14,13 +14,17 @@ from shuffle_plugins.core.confidence import epsilon_lower_bound
 Side = Literal["at least", "below"]
 
 SELECTION_SHARE = 4
+"""One trial is spent on choosing the event for so many that are judged."""
+
 LEAST_TRIALS = 100
+"""Fewer trials prove hardly anything: 100 clean hits show an ε of 2.9 at 99 % confidence."""
+
 _MOST_THRESHOLDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A trial's score is ``side`` the threshold, and what the trials on which it was chosen say for it.
+    """That a trial's score is ``side`` a threshold; with what the trials on which it was chosen promise.
 
     Attributes:
         threshold: where the line is.

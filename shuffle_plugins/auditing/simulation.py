@@ -13,12 +13,22 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_VALUES = 1 << 20
-_MOST_ROUNDS = 1 << 20
-_ORDER_BITS = 43
+_CHUNK_VALUES = 1 << 20  # numbers of all clients that are randomised at once
+_MOST_ROUNDS = 1 << 20  # in one chunk, however small they are
+_ORDER_BITS = 43  # random bits of a report's place; the 20 bits above them hold its round
+
+_NOT_ONE_ROUND = {
+    Sampling.SINGLE_PASS: "a single pass is measured before those who know the batches: audit its smallest "
+    "batch as a round with full participation",
+    Sampling.CHECK_IN: "a check-in pass is not one round: audit a round with full participation, which is "
+    "what a whole pass is certified as before an observer",
+    Sampling.EPOCH: "an epoch is not one round: audit a round with full participation, which is what an "
+    "epoch is certified as: of the population before an observer, of one batch before a server",
+}
 
 
 class Dataset(StrEnum):
@@ -86,23 +96,10 @@ class RoundSimulator:
         rounds_per_call: int | None,
         randomness: Randomness,
     ) -> None:
-        if shuffle_round.sampling is Sampling.SINGLE_PASS:
-            raise ValueError(
-                "a single pass is measured before those who know the batches: audit its smallest batch as a "
-                "round with full participation"
-            )
-        if shuffle_round.sampling is Sampling.CHECK_IN:
-            raise ValueError(
-                "a check-in pass is not one round: audit a round with full participation, which is what a "
-                "whole pass is certified as before an observer"
-            )
-        if shuffle_round.sampling is Sampling.EPOCH:
-            raise ValueError(
-                "an epoch is not one round: audit a round with full participation, which is what an epoch is "
-                "certified as: of the population before an observer, of one batch before a server"
-            )
-        if rounds_per_call is not None and (type(rounds_per_call) is not int or rounds_per_call < 1):
-            raise ValueError(f"rounds_per_call must be None or an int of at least 1, got {rounds_per_call!r}")
+        if shuffle_round.sampling in _NOT_ONE_ROUND:
+            raise ValueError(_NOT_ONE_ROUND[shuffle_round.sampling])
+        if rounds_per_call is not None:
+            checks.whole("rounds_per_call", rounds_per_call)
         self._mechanism = mechanism
         self._round = shuffle_round
         self._records = {

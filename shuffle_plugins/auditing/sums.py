@@ -7,18 +7,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shuffle_plugins.accounting import NEIGHBOURING_RELATION, Adversary
-from shuffle_plugins.auditing.audit import AuditResult
-from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event
+from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.auditing.audit import AuditResult, TrialPlan
 from shuffle_plugins.auditing.simulation import Dataset
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.confidence import epsilon_lower_bound
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.lattices import FixedPoint, Interval
 from shuffle_plugins.protocols.shares.split_sum import SplitSum
 from shuffle_plugins.randomness import Randomness, secure
 
-_ENTRIES_AT_ONCE = 1 << 20
+_ENTRIES_AT_ONCE = 1 << 20  # numbers of all clients that are encoded at once: 8 MiB
 
 
 def audit_sum(
@@ -49,10 +46,7 @@ def audit_sum(
     Raises:
         ValueError: if an argument is out of range, or records are missing for data of another kind.
     """
-    checks.number("delta", delta, at_least=0, below=1)
-    checks.confidence(confidence)
-    if type(num_trials) is not int or num_trials < LEAST_TRIALS:
-        raise ValueError(f"num_trials must be a whole number, at least {LEAST_TRIALS}, got {num_trials!r}")
+    plan = TrialPlan(num_steps=1, num_trials=num_trials, delta=delta, confidence=confidence)
     original, replacement = records or _extreme_records(protocol)
     if not original.shape == replacement.shape == (protocol.lattice.size,):
         raise ValueError(f"records must have shape ({protocol.lattice.size},)")
@@ -64,30 +58,18 @@ def audit_sum(
             for dataset, first in ((Dataset.ORIGINAL, original), (Dataset.REPLACEMENT, replacement))
         }
 
-    tried = max(num_trials // SELECTION_SHARE, LEAST_TRIALS)
-    event = Event.best(scores(tried), delta=delta, confidence=confidence)
-    happened = {dataset: int(event.happens(found).sum()) for dataset, found in scores(num_trials).items()}
-    hits, false_alarms = happened[event.suspect], happened[event.innocent]
-    bound = epsilon_lower_bound(hits, false_alarms, trials=num_trials, delta=delta, confidence=confidence)
-    return AuditResult(
-        epsilon=float(bound),
-        delta=float(delta),
-        confidence=float(confidence),
-        num_trials=num_trials,
-        num_steps=1,
+    event = plan.choose(scores(plan.tried))
+    return plan.judge(
+        event,
+        scores(num_trials),
         attack="sum along the difference",
         neighbours="two records, everybody else at the replacement",
-        threshold=event.threshold,
-        side=event.side,
-        suspect=event.suspect,
-        hits=hits,
-        false_alarms=false_alarms,
-        neighbouring_relation=NEIGHBOURING_RELATION,
-        adversary=Adversary.MODEL_OBSERVER.value,
+        adversary=Adversary.MODEL_OBSERVER,
     )
 
 
 def _extreme_records(protocol: CoinSum | SplitSum) -> tuple[Tensor, Tensor]:
+    """Two records as far apart as the protocol takes them."""
     lattice = protocol.lattice
     original = torch.zeros(lattice.size, dtype=torch.float64)
     if isinstance(lattice, Interval):
