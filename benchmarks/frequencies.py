@@ -35,11 +35,9 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_digits
 
-from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.calibrate import calibrate_local_epsilon
-from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum
+from shuffle_plugins.accounting import Sampling, calibrate_local_epsilon
+from shuffle_plugins.protocols import FrequencyEstimation, HistogramSum, onto_simplex
 from shuffle_plugins.protocols.published import frequencies as published
-from shuffle_plugins.protocols.simplex import onto_simplex
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -25,19 +25,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.hadamard import butterflies_, hadamard_transform
+from shuffle_plugins.compressors import butterflies_, hadamard_transform
 from shuffle_plugins.compressors.kernels import (
+    SignRule,
     decode_signs,
     encode_signs,
+    encode_signs_torch,
     gather_signs,
     pack_signs,
     unpack_signs,
 )
-from shuffle_plugins.compressors.kernels.draws import SignRule
-from shuffle_plugins.compressors.kernels.signs import encode_signs_torch
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.core import Rows
+from shuffle_plugins.randomness import SecureRandomness, SeededRandomness, runs_kernels
 
 CLIENTS, DIM = 10_000, 13_706
 SIZES = [1 << k for k in (5, 8, 10, 11, 12, 13, 14, 15, 16, 20)]

@@ -20,15 +20,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shuffle_plugins.compressors.hadamard import (
+from shuffle_plugins.compressors import (
+    Rotation,
     butterflies_,
     hadamard_coefficients,
     hadamard_transform,
     padded_dim,
 )
-from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.core.packing import pack_bits
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows, pack_bits
 
 SIZES = tuple(1 << bits for bits in range(10, 16))
 BATCHES = (1, 10, 100, 1000)

@@ -31,7 +31,7 @@ from mnist_vector_sum import gaussian_multiplier
 
 from shuffle_plugins.accounting import calibrate_local_epsilon
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.variance import report_error
+from shuffle_plugins.planning import report_error
 
 CLASSES, POPULATION, DELTA = 10, 60_000, 1e-5
 DIM = FEATURES * CLASSES

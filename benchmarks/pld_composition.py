@@ -19,8 +19,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from shuffle_plugins import accounting
-from shuffle_plugins.accounting import ShuffleRound, pair_losses
-from shuffle_plugins.accounting.composition.pld import LossComposition
+from shuffle_plugins.accounting import LossComposition, ShuffleRound, pair_losses
 
 RESULTS = Path(__file__).parent / "results" / "pld_composition.json"
 SETTINGS = [

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound, compose_points
 from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS, bbg19, clones
+from shuffle_plugins.mechanisms import blanket as registered_blanket
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_hadamard_response,
     ideal_k_ary_response,
@@ -38,7 +39,6 @@ from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_subset_selection,
 )
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, laplace_blanket
-from shuffle_plugins.mechanisms.registry import blanket as registered_blanket
 
 RESULTS = Path(__file__).parent / "results" / "published_grid.json"
 _DIGITS = 9

@@ -37,9 +37,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
-from shuffle_plugins.accounting import gaussian_losses
-from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting import FINE, LossComposition, gaussian_losses
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

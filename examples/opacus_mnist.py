@@ -40,7 +40,7 @@ from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import published_bound
-from shuffle_plugins.core.rounding import rounded
+from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.randomness import SeededRandomness
 

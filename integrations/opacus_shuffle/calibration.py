@@ -11,12 +11,16 @@ from opacus_shuffle.clipping import AdaptiveGradientClipping
 from opacus_shuffle.errors import ShufflePrivacyError, warn_caller
 from opacus_shuffle.randomizers import SumBuilder
 from opacus_shuffle.summation import SumSetting
-from shuffle_plugins.accounting import Blanket, Round, Sampling, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.calibrate import (
+from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
+    Blanket,
+    Round,
+    Sampling,
+    ShuffleRound,
+    calibrate_local_epsilon,
+    largest_within,
 )
-from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError, checked
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows, adapted_norm
+from shuffle_plugins.core import Rows, adapted_norm, checks
 from shuffle_plugins.mechanisms import Norm
 
 

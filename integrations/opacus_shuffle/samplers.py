@@ -26,13 +26,13 @@ _LAW = ("population", "cohort", "rank", "world_size")
 
 
 _KEY_WORDS = 5
-WORD_BITS = 62
+SEED_WORD_BITS = 62
 
 
 def seed_from(randomness: Randomness) -> int:
     """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
-    words = randomness.integers(1 << WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
-    return sum(int(word) << (WORD_BITS * i) for i, word in enumerate(words))
+    words = randomness.integers(1 << SEED_WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
+    return sum(int(word) << (SEED_WORD_BITS * i) for i, word in enumerate(words))
 
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:

@@ -12,11 +12,9 @@ from torch import Tensor
 from opacus_shuffle.clipping import AdaptiveGradientClipping, positive, within
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, SumBuilder, sum_names
-from shuffle_plugins.accounting import Round, Sampling, ShuffleRound
-from shuffle_plugins.accounting.losses.distribution import COARSE
+from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
 from shuffle_plugins.core import Rows
-from shuffle_plugins.mechanisms import Norm, PrivateSum
-from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
+from shuffle_plugins.mechanisms import BinaryRandomizedResponse, Norm, PrivateSum
 from shuffle_plugins.randomness import Randomness
 
 

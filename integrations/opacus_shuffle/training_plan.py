@@ -13,7 +13,7 @@ from opacus_shuffle.errors import warn_caller
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.samplers import rounds_in
 from shuffle_plugins.accounting import Round, Sampling
-from shuffle_plugins.core.rounding import rounded
+from shuffle_plugins.core import rounded
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _logger = logging.getLogger(__name__)

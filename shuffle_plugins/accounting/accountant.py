@@ -32,8 +32,7 @@ from shuffle_plugins.accounting.rounds.base import (
     upper_losses_from_below,
 )
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rounding import rounded
+from shuffle_plugins.core import checks, rounded
 
 _STATE_VERSION = 2
 _MOST_FINE_ROUNDS = 32

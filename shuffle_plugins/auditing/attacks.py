@@ -26,7 +26,7 @@ from torch import Tensor
 
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, estimand
 from shuffle_plugins.auditing.simulation import LabelledReports, ReleasedRounds
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
 
 Score = Callable[[ReleasedRounds], Tensor]
 """One finite number per round, (rounds,): the larger, the more the round looks like D. Rounds add up."""

@@ -17,8 +17,7 @@ from shuffle_plugins.auditing.attacks import DEFAULT_ATTACKS, Attack, Score, Tar
 from shuffle_plugins.auditing.events import LEAST_TRIALS, SELECTION_SHARE, Event, Side
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours, extreme_neighbours
 from shuffle_plugins.auditing.simulation import Dataset, RoundSimulator
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.confidence import epsilon_lower_bound
+from shuffle_plugins.core import checks, epsilon_lower_bound
 from shuffle_plugins.randomness import Randomness, secure
 
 

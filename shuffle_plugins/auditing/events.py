@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shuffle_plugins.auditing.simulation import Dataset
-from shuffle_plugins.core.confidence import epsilon_lower_bound
+from shuffle_plugins.core import epsilon_lower_bound
 
 Side = Literal["at least", "below"]
 

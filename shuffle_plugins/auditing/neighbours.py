@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
 
 AuditedMechanism = LocalRandomizer | FrequencyOracle
 """What can be audited: a randomizer of vectors or of categories."""

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
 from shuffle_plugins.auditing.neighbours import AuditedMechanism, Neighbours
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 20  # numbers of all clients that are randomised at once

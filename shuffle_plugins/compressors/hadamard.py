@@ -20,9 +20,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.randomness import runs_kernels
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 
 
 def l1_norms(rows: Rows) -> Tensor:

@@ -13,7 +13,7 @@ from shuffle_plugins.compressors.hadamard import (
     padded_transform,
 )
 from shuffle_plugins.compressors.public_bits import public_signs
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,3 +11,4 @@ from .reports import Reports as Reports
 from .reports import compact_dtype as compact_dtype
 from .rounding import rounded as rounded
 from .rows import Rows as Rows
+from .rows import adapted_norm as adapted_norm

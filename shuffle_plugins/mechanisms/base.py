@@ -8,11 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
+from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
 from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum
 from shuffle_plugins.randomness import Randomness, secure

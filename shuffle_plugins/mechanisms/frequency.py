@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.randomness import Randomness, secure
 

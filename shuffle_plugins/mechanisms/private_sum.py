@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Round, Sampling
-from shuffle_plugins.core.reports import ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.randomness import Randomness, secure
 
 PrivacyParameter = Literal["local_epsilon", "noise_multiplier"]

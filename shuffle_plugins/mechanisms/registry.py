@@ -15,7 +15,7 @@ from shuffle_plugins.core import checks
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from shuffle_plugins.accounting.pairs.blanket import Blanket
+    from shuffle_plugins.accounting import Blanket
     from shuffle_plugins.mechanisms.base import Mechanism
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 

@@ -14,7 +14,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 
 if TYPE_CHECKING:
-    from shuffle_plugins.core.reports import ReportLayout
+    from shuffle_plugins.core import ReportLayout
     from shuffle_plugins.mechanisms.base import LocalRandomizer
     from shuffle_plugins.mechanisms.private_sum import PrivateSum
 
@@ -84,7 +84,7 @@ class Spec(ABC):
         Raises:
             ValueError: if the dimension is out of range.
         """
-        from shuffle_plugins.core.reports import WIRE_VERSION
+        from shuffle_plugins.core import WIRE_VERSION
 
         text = f"shuffle_plugins {self._title}\n{WIRE_VERSION}\n{checks.dim(dim)}\n{self.to_json()}"
         return hashlib.sha256(text.encode()).digest()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from shuffle_plugins.accounting.accountant import EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.accounting import EpsilonInterval, ShuffleAccountant
 from shuffle_plugins.optim.budget import Spending
 from shuffle_plugins.optim.oracles import GradientOracle
 from shuffle_plugins.optim.participation import Participation

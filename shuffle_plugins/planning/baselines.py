@@ -6,7 +6,7 @@ import math
 
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting import zero_between
 
 _TINY = 1e-300  # in place of a δ that underflows, so that it has a logarithm
 

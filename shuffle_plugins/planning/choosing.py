@@ -13,7 +13,7 @@ from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:
-    from shuffle_plugins.mechanisms.base import Mechanism
+    from shuffle_plugins.mechanisms import Mechanism
 
 CATEGORIES = "categories"
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.compressors.public_bits import public_random_bytes
+from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import gaussian_grid
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import COARSE_BITS, FINE_BITS, laplace_grid
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.core import Rows
+from shuffle_plugins.randomness import Keystream
 
 _TILE, _BLOCKS, _WORDS = 512, 16, 128
 _COIN = 1 << 16

@@ -19,7 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from shuffle_plugins.compressors.cpu_kernels import in_parts
+from shuffle_plugins.compressors import in_parts
 
 __all__ = ["in_parts", "round_rows"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.case import (
     Broken,
     Case,

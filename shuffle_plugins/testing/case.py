@@ -10,10 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shuffle_plugins.auditing.neighbours import AuditedMechanism, estimand
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.auditing import AuditedMechanism, estimand
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Norm
 from shuffle_plugins.randomness import SeededRandomness
 
 Measured = dict[str, float]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.accuracy import worst_z
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, lengths
 from shuffle_plugins.testing.privacy import LARGEST_Z

@@ -9,9 +9,8 @@ from scipy import stats
 from torch import Tensor
 
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.auditing.audit import audit_local
-from shuffle_plugins.auditing.neighbours import Neighbours
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.auditing import Neighbours, audit_local
+from shuffle_plugins.core import Reports
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, distinct
 
 LARGEST_Z = 6.0

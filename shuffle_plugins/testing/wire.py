@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.case import Broken, Case, Measured
 
 _CLIENTS = 37

@@ -13,7 +13,7 @@ from shuffle_plugins.accounting.comparison import Comparison, compare
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, published_bound
 from shuffle_plugins.cli.plotting import line_styles, plot_comparisons
 from shuffle_plugins.cli.tables import bounds_table, rounds_tables
-from shuffle_plugins.core.rounding import rounded
+from shuffle_plugins.core import rounded
 
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 

@@ -14,6 +14,7 @@ from thinning import first_fast
 from shuffle_plugins import __version__, cli
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
+    MAX_NUM_STEPS,
     Adversary,
     Method,
     Sampling,
@@ -21,7 +22,6 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     comparison,
 )
-from shuffle_plugins.accounting.calibrate import MAX_NUM_STEPS
 from shuffle_plugins.accounting.published import PublishedBound
 
 QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]

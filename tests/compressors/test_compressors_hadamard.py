@@ -21,7 +21,7 @@ from shuffle_plugins.compressors.hadamard import (
     padded_transform,
 )
 from shuffle_plugins.compressors.public_bits import public_signs
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 1 << 13, 1 << 14, 1 << 16, 1 << 18)

@@ -5,7 +5,7 @@ import torch
 
 from shuffle_plugins.compressors import kashin
 from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 
 
 def generator(seed=0):

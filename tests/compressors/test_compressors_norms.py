@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shuffle_plugins.compressors import norms
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 
 
 @pytest.fixture(params=["compiled", "torch"])

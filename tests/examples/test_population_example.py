@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr_shuffle import InMemoryStage, MechanismSpec
 from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plain_payload
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.core import Reports
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS, DIM = 30, 13_706

@@ -42,9 +42,8 @@ from flwr_shuffle.stages import mix_node
 import shuffle_plugins.shuffler.mixer
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
-from shuffle_plugins.shuffler.tokens import SpentTokens
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import EnvelopeOpener, SpentTokens
 
 DIM = 12
 DELTA = 1e-3

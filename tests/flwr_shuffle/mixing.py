@@ -17,8 +17,8 @@ from flwr_shuffle.stages.base import Anonymous
 from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
     enrol_client,

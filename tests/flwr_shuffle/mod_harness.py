@@ -20,9 +20,9 @@ from flwr_shuffle.messages import (
 )
 from numpy.typing import NDArray
 
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
 from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.mechanisms import MechanismSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 GENEROUS = ClientLimits(max_local_epsilon=500.0, max_rounds=10_000)

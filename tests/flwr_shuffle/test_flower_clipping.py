@@ -15,8 +15,8 @@ from flwr_shuffle.messages import Instruction, context_of
 from strategy_harness import record, shuffled
 
 from shuffle_plugins.accounting import Adversary
-from shuffle_plugins.ledger.client import ClientLimits
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.ledger import ClientLimits
+from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
 
 DIM = 8

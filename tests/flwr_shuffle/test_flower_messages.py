@@ -20,7 +20,7 @@ from flwr_shuffle.messages import (
 )
 from mod_harness import adding, app
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.mechanisms import MechanismSpec
 
 SPEC = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.5, options=(("signs", 2),))
 ASKED = Instruction(

@@ -23,7 +23,7 @@ from processes import Deployment, wait_for
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
+from shuffle_plugins.shuffler import BatchRefused, Refusal, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
     generate_mixer_key,
@@ -32,7 +32,6 @@ from shuffle_plugins.shuffler.keys import (
     read_mixer_key,
     write_private_key,
 )
-from shuffle_plugins.shuffler.tokens import SpentTokens, state_beside
 
 pytestmark = pytest.mark.process
 

@@ -32,7 +32,7 @@ from mod_harness import instruction, question
 from strategy_harness import CLIENTS, MODEL, record, shuffled, train
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.protocols import VectorSum
 

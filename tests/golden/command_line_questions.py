@@ -16,8 +16,7 @@ from answers import Questions
 
 from shuffle_plugins import cli
 from shuffle_plugins.accounting import Adversary, Sampling
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
-from shuffle_plugins.ledger.client import written
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, written
 
 QUESTIONS = Questions()
 

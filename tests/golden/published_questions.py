@@ -10,6 +10,8 @@ from accountant_questions import DELTA, coins, everybody, laplace, shuffled, tag
 from answers import Questions, answer
 
 from shuffle_plugins.accounting import (
+    ALL_PUBLISHED,
+    FEW_PUBLISHED,
     Adversary,
     Sampling,
     ShuffleRound,
@@ -17,8 +19,8 @@ from shuffle_plugins.accounting import (
     calibrate_cohort,
     calibrate_local_epsilon,
     calibrate_num_steps,
+    compare,
 )
-from shuffle_plugins.accounting.comparison import ALL_PUBLISHED, FEW_PUBLISHED, compare
 from shuffle_plugins.accounting.composition import points
 from shuffle_plugins.accounting.published import (
     PUBLISHED_BOUNDS,

@@ -21,11 +21,16 @@ from flwr_shuffle.server.checkpoints import ModelState
 from reports_answers import FILES, Questions
 
 from shuffle_plugins.accounting import FederatedRound
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, ReportRefused
-from shuffle_plugins.ledger.client import written
-from shuffle_plugins.ledger.summary import read_budget, read_client_budget
-from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.mechanisms.spec import SumSpec
+from shuffle_plugins.ledger import (
+    BudgetLedger,
+    ClientLedger,
+    ClientLimits,
+    ReportRefused,
+    read_budget,
+    read_client_budget,
+    written,
+)
+from shuffle_plugins.mechanisms import MechanismSpec, SumSpec
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.shuffler import BatchRefused, SpentTokens, keys
 

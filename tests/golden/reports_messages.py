@@ -29,11 +29,11 @@ from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.updates import Layout
 from reports_answers import FILES, Questions, digest, vector
 
-from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.mechanisms.spec import SumSpec
+from shuffle_plugins.mechanisms import MechanismSpec, SumSpec
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.shuffler import (
     BatchRefused,
+    EnvelopeOpener,
     MixedBatch,
     Refusal,
     RoundContext,
@@ -41,7 +41,6 @@ from shuffle_plugins.shuffler import (
     open_reports,
     seal,
 )
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
 from shuffle_plugins.shuffler.keys import MixerKey, public_key_bytes
 from shuffle_plugins.shuffler.statements import Statement
 

@@ -11,7 +11,7 @@ from reports_answers import Questions, digest, tensor, vector, whole
 from reports_mechanisms import ORACLES, categories, of_reports, rows
 
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms.spec import SumSpec, spec_from_json
+from shuffle_plugins.mechanisms import SumSpec, spec_from_json
 from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,

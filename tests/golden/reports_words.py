@@ -10,19 +10,20 @@ import torch
 from reports_answers import Questions, digest, vector, whole
 from reports_mechanisms import rows
 
-from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, hadamard_transform
-from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
-from shuffle_plugins.compressors.quantization import (
-    dithered_round,
-    dithered_value,
-    public_dither,
+from shuffle_plugins.compressors import (
+    KashinFrame,
+    Rotation,
+    hadamard_coefficients,
+    hadamard_scatter,
+    hadamard_transform,
+    public_random_bytes,
+    public_signs,
     stochastic_round,
 )
-from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.core.packing import pack_bits, pack_each, pack_records, unpack_bits
-from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.compressors.quantization import dithered_round, dithered_value, public_dither
+from shuffle_plugins.core import pack_bits
+from shuffle_plugins.core.packing import pack_each, pack_records, unpack_bits
+from shuffle_plugins.randomness import Keystream, SeededRandomness
 
 KEY = bytes(range(32))
 COUNT = 2000

@@ -15,8 +15,7 @@ from shuffle_plugins.mechanisms import available, blanket, get
 from shuffle_plugins.mechanisms.privunit import privunit_reports
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure
-from shuffle_plugins.randomness import Randomness, SeededRandomness
-from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness import Keystream, Randomness, SeededRandomness
 
 
 def test_a_short_message_cannot_ask_for_unlimited_memory():

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shuffle_plugins.core import Reports
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.user_level import (
     Split,

@@ -5,9 +5,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 

@@ -23,8 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.signs.binary_rr import BinaryRandomizedResponse
+from shuffle_plugins.mechanisms import BinaryRandomizedResponse, registry
 from shuffle_plugins.randomness import SeededRandomness
 
 pytestmark = pytest.mark.process

@@ -39,8 +39,7 @@ from torch.utils.data import (
 )
 
 from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms import Norm, registry
 from shuffle_plugins.randomness import SecureRandomness, SeededRandomness
 
 DELTA = 1e-5

@@ -27,8 +27,7 @@ from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket, ShuffleAccountant, ShuffleRound
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import LInfCoordinate, registry
 from shuffle_plugins.randomness import SeededRandomness

@@ -28,9 +28,7 @@ from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader
 
-from shuffle_plugins.accounting import ShuffleAccountant, gaussian_losses
-from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting import FINE, LossComposition, ShuffleAccountant, gaussian_losses
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 

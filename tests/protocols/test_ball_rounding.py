@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 from shuffle_plugins.protocols import VectorSum, rounding
 from shuffle_plugins.protocols.lattices import FixedPoint
 from shuffle_plugins.protocols.rounding import BallRounding
-from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.randomness import Keystream, SeededRandomness
 
 DRAW = Keystream(bytes(range(1, 33)))
 INSIDE = 1 - 1e-12

@@ -7,11 +7,16 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.mechanisms import BinaryRandomizedResponse, LInfCoordinate, Mechanism, PrivUnit, get
-from shuffle_plugins.mechanisms.base import LocalRandomizer
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import Field, Reports, Rows
+from shuffle_plugins.mechanisms import (
+    BinaryRandomizedResponse,
+    LInfCoordinate,
+    LocalRandomizer,
+    Mechanism,
+    PrivUnit,
+    get,
+)
 from shuffle_plugins.mechanisms.categories.oracles_law import ideal_k_ary_response
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import SecureRandomness

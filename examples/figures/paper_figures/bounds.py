@@ -11,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_figures.data import Curve, Role
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, compose_points
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
+from shuffle_plugins.accounting import (
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    compose_points,
+    epsilon_from_rdp,
+)
 from shuffle_plugins.accounting.published import (
     clones,
     compose_renyi,

@@ -11,9 +11,14 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from paper_figures.data import Curve, Role
-from shuffle_plugins.accounting import Sampling, ShuffleRound, binary_pair, pair_losses
-from shuffle_plugins.accounting.composition.renyi import renyi_divergence
-from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting import (
+    FINE,
+    Sampling,
+    ShuffleRound,
+    binary_pair,
+    pair_losses,
+    renyi_divergence,
+)
 from shuffle_plugins.accounting.published import shuffle_rdp
 
 Vector = NDArray[np.float64]

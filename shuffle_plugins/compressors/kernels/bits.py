@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.randomness import runs_kernels
 
 WORD_BITS = 32
 

@@ -22,8 +22,8 @@ from shuffle_plugins.compressors.kernels.triton_hadamard import (
     load_tile,
     rows_per_program,
 )
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness.chacha import Keystream
+from shuffle_plugins.core import Rows
+from shuffle_plugins.randomness import Keystream
 from shuffle_plugins.randomness.triton_chacha import KEY_ARGUMENTS, chacha_blocks, interleave, on_device
 
 _ROUND = tl.constexpr(2.0**52)

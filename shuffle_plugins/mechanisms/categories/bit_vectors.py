@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field
 
 _BLOCK = 255
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms.categories.limited_hadamard import LimitedHadamard, binary_entropy
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below

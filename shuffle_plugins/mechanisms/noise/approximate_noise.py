@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.noise.additive_law import gaussian_blanket
 from shuffle_plugins.mechanisms.noise.gaussian_law import check_local_delta

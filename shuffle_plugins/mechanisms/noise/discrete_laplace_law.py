@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket
 

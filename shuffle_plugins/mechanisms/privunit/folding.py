@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.compressors.public_bits import public_signs
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
+from shuffle_plugins.core import Rows
 
 _MIXED = 1024
 _CHUNK_VALUES = 1 << 18

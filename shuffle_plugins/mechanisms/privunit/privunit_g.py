@@ -10,9 +10,8 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,

@@ -23,8 +23,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shuffle_plugins.accounting.numerics.search import zero_between
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket, zero_between
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.sphere import cap_measure, cap_moment, caps_overlap
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket

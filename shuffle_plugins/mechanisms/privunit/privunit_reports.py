@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate
 from shuffle_plugins.randomness import Randomness
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws
 from shuffle_plugins.randomness import Randomness
 

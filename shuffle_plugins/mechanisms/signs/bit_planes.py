@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, FieldLayout, Reports, compact_dtype
+from shuffle_plugins.core import Field, FieldLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,

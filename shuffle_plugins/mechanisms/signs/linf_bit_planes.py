@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan, sampled_blanket

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 

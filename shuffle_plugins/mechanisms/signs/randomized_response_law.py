@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import WHOLE
 

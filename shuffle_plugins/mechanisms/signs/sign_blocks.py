@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, FieldLayout, Reports, compact_dtype
+from shuffle_plugins.core import Field, FieldLayout, Reports, compact_dtype
 from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,

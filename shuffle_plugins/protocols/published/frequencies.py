@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shuffle_plugins.accounting.numerics.search import largest_within
+from shuffle_plugins.accounting import largest_within
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio

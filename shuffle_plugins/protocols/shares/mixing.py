@@ -37,7 +37,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting import Floats
 
 FEWEST_SHARES = 3
 _LISTED = 1024  # J

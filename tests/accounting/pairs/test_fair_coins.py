@@ -7,13 +7,8 @@ import pytest
 import torch
 
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF, masses
-from shuffle_plugins.protocols.coins.sampling import (
-    DISTANCE,
-    RATIO,
-    _upper_masses,
-    alias_table,
-    heads,
-)
+from shuffle_plugins.protocols import heads
+from shuffle_plugins.protocols.coins.sampling import DISTANCE, RATIO, _upper_masses, alias_table
 from shuffle_plugins.randomness import Randomness
 
 mpmath = pytest.importorskip("mpmath")

@@ -32,10 +32,8 @@ from shuffle_plugins.compressors.kernels.triton_bits import (
 )
 from shuffle_plugins.compressors.kernels.triton_hadamard import hadamard_triton, transform_rows_triton
 from shuffle_plugins.compressors.kernels.triton_signs import encode_signs_triton, gather_signs_triton
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.randomness.chacha import Keystream
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.core import Rows
+from shuffle_plugins.randomness import Keystream, SeededRandomness, runs_kernels
 from shuffle_plugins.randomness.triton_chacha import keystream_words
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")

@@ -28,10 +28,8 @@ from mod_harness import (
 from scipy import stats
 from thinning import first_fast
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms.base import LocalRandomizer
-from shuffle_plugins.mechanisms.signs.linf_block import LInfBlock
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import LInfBlock, LocalRandomizer, MechanismSpec
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.array(0.5, np.float32), "n": np.array([1, 2])}
 SPEC = MechanismSpec(name="linf-block", local_epsilon=2.0)

@@ -17,8 +17,8 @@ from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, refusal_in
 from mod_harness import GENEROUS, adding, app, instruction, question, record
 
 from shuffle_plugins.ledger import ClientLimits
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import Refusal
 
 SPEC = MechanismSpec(name="linf-block", local_epsilon=4.0)
 SECRET = np.linspace(-1, 1, 793).astype(np.float32)

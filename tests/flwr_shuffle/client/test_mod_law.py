@@ -15,8 +15,8 @@ from scipy import stats
 from thinning import first_fast
 from torch import nn
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.randomness import SecureRandomness
 
 Train = Callable[[Message, Context], Message]

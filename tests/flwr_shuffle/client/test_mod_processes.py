@@ -17,7 +17,7 @@ from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import payload_of
 from mod_harness import GENEROUS, adding, app, ask, grid_of, instruction, question
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.mechanisms import MechanismSpec
 
 pytestmark = pytest.mark.process
 

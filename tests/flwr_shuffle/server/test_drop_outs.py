@@ -40,7 +40,7 @@ from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 CLIENTS = 100
 ROUNDS = 20

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 from flwr_shuffle.server.checkpoints import ModelState, restore_strategy, strategy_state
 from strategy_harness import MODEL, grid_of, numpy_of, record, shuffled
 
-from shuffle_plugins.ledger.budget import BudgetLedger
+from shuffle_plugins.ledger import BudgetLedger
 
 
 def test_models_come_back_bit_by_bit():

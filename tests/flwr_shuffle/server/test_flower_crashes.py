@@ -12,7 +12,7 @@ from strategy_harness import MODEL, grid_of, honest_payload, record, shuffled
 from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
-from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
+from shuffle_plugins.ledger import BudgetLedger, RoundState
 
 DELTA = 1e-6
 ROUNDS = 3

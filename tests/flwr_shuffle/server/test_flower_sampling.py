@@ -9,7 +9,7 @@ from flwr_shuffle.server.sampling import FixedSize, Invitation, Poisson, SelfSam
 from scipy.stats import binom, chisquare
 
 from shuffle_plugins.accounting import FederatedAccountant, FederatedRound
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.mechanisms import MechanismSpec
 
 NODES = list(range(100, 106))
 MECHANISM = MechanismSpec(name="linf-block", local_epsilon=1.0).build(dim=8)

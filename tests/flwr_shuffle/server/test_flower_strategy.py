@@ -43,12 +43,9 @@ from strategy_harness import (
 )
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
-from shuffle_plugins.ledger import LedgerError
-from shuffle_plugins.ledger.budget import BudgetLedger, RoundState
-from shuffle_plugins.ledger.client import ClientLimits
-from shuffle_plugins.ledger.summary import read_budget
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.ledger import BudgetLedger, ClientLimits, LedgerError, RoundState, read_budget
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 FLOATS = {name: value for name, value in MODEL.items() if name != "batches"}
 MEAN = np.mean([update(client) for client in range(CLIENTS)], axis=0)
@@ -449,7 +446,7 @@ def test_batches_that_nobody_shuffled_cost_nothing(tmp_path):
 def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
     from flwr_shuffle.stages.base import Anonymous
 
-    from shuffle_plugins.shuffler.errors import Refusal
+    from shuffle_plugins.shuffler import Refusal
 
     class Lost(InMemoryStage):
         def collect(self, replies, **known):

@@ -9,8 +9,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, InProcessGrid, SelfSampling, ShuffleStrategy
 from flwr_shuffle.messages import instruction_of, plain_payload, reply
 
-from shuffle_plugins.ledger.budget import BudgetLedger
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.ledger import BudgetLedger
+from shuffle_plugins.mechanisms import MechanismSpec
 
 POPULATION = 10_000
 DIM = 64

@@ -16,10 +16,9 @@ from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from scipy.stats import chisquare
 from strategy_harness import DIM, MODEL, grid_of, honest_payload, plain_app, record
 
-from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler.errors import Refusal
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.core import Field, Reports
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import InMemoryShuffler, Refusal
 
 SPEC = MechanismSpec(name="linf-block", local_epsilon=2.0)
 

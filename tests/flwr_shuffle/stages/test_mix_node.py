@@ -29,9 +29,16 @@ from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
 from mixing import SIZE, SPEC, MixedRun, encoded
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler import BatchRefused, MixedBatch, Mixer, Refusal, RoundContext, SpentTokens
-from shuffle_plugins.shuffler.envelopes import envelope_size
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import (
+    BatchRefused,
+    MixedBatch,
+    Mixer,
+    Refusal,
+    RoundContext,
+    SpentTokens,
+    envelope_size,
+)
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
     enrol_client,

@@ -9,8 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from shuffle_plugins.core import Reports
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, RecoverableResponse
 from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy
 from shuffle_plugins.mechanisms.categories.recoverable import key_reuse_entropy

@@ -8,9 +8,8 @@ import torch
 from scipy import integrate, special, stats
 from thinning import first_fast
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.noise.additive_law import discrete_laplace_blanket, gaussian_blanket
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import rounded_distance

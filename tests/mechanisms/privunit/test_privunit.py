@@ -8,8 +8,7 @@ import torch
 from scipy import special, stats
 from thinning import first_fast
 
-from shuffle_plugins.core import Rows
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws, dense_reports
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum

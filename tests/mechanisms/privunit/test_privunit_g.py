@@ -7,8 +7,7 @@ import torch
 from scipy import special, stats
 from thinning import first_fast
 
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,

@@ -7,8 +7,7 @@ import torch
 from thinning import first_fast
 
 from shuffle_plugins.accounting.pairs.blanket import Form
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit.folding import Folding
 from shuffle_plugins.mechanisms.privunit.projunit_law import along_square

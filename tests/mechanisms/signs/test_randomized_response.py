@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.randomized_response import random_signs
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds

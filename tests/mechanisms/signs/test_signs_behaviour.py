@@ -7,8 +7,7 @@ import sys
 import pytest
 import torch
 
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries

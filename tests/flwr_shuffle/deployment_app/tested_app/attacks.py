@@ -18,9 +18,8 @@ from flwr_shuffle.mix_messages import (
     refusal_in,
 )
 
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler import RoundContext, envelope_size, open_reports, seal
-from shuffle_plugins.shuffler.errors import BatchRefused
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import BatchRefused, RoundContext, envelope_size, open_reports, seal
 from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,

@@ -12,8 +12,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
 from flwr_shuffle.mix_messages import MIX_KEY, MixerRole, refusal_content
 
-from shuffle_plugins.shuffler.envelopes import envelope_size
-from shuffle_plugins.shuffler.errors import Refusal
+from shuffle_plugins.shuffler import Refusal, envelope_size
 from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
 from tested_app.pauses import add_line
 
