@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,25 +12,29 @@ from torch import Tensor
 from shuffle_plugins.core import checks
 
 
-class ConvexSet(Protocol):
+class ConvexSet(ABC):
     """A closed convex set of parameters."""
 
     @property
+    @abstractmethod
     def diameter(self) -> float:
         """D, the largest distance of two of its points."""
 
+    @abstractmethod
     def project(self, point: Tensor) -> Tensor:
         """The nearest point of the set, (dim,); of several points, (…, dim), each on its own."""
 
+    @abstractmethod
     def reach(self, point: Tensor) -> float:
         """The largest distance from a point of the set to another."""
 
     def start(self, dim: int) -> Tensor:
-        """Where an optimiser starts by default, float64 (dim,)."""
+        """Where an optimiser starts by default, float64 (dim,): the origin, unless a set says otherwise."""
+        return torch.zeros(dim, dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ball:
+class Ball(ConvexSet):
     """The ℓ2 ball around the origin.
 
     Attributes:
@@ -57,16 +61,12 @@ class Ball:
         return projected
 
     def reach(self, point: Tensor) -> float:
-        """Radius and the distance from the origin."""
+        """The radius plus the point's distance from the origin."""
         return self.radius + min(self.radius, float(torch.linalg.vector_norm(point)))
-
-    def start(self, dim: int) -> Tensor:
-        """The origin."""
-        return torch.zeros(dim, dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
+class Box(ConvexSet):
     """Every coordinate in [-bound, bound]; its diameter grows with the dimension.
 
     Attributes:
@@ -86,17 +86,13 @@ class Box:
 
     @property
     def diameter(self) -> float:
-        """From corner to corner."""
+        """The distance between opposite corners."""
         return 2 * self.bound * math.sqrt(self.dim)
 
     def project(self, point: Tensor) -> Tensor:
-        """Each coordinate on its own."""
+        """Every coordinate clipped to [-bound, bound]."""
         return point.clamp(-self.bound, self.bound)
 
     def reach(self, point: Tensor) -> float:
-        """To the corner farthest away."""
+        """The distance to the corner farthest away."""
         return float(torch.linalg.vector_norm(self.project(point).abs() + self.bound))
-
-    def start(self, dim: int) -> Tensor:
-        """The origin."""
-        return torch.zeros(dim, dtype=torch.float64)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -17,34 +17,35 @@ class State:
 
     Attributes:
         point: θ_t.
-        aggregate: what the result is computed from: θ^ag, or the sum of the points so far.
+        aggregate: what the result is computed from: θ^ag, the sum of the points so far, or the last point.
     """
 
     point: Tensor
     aggregate: Tensor
 
 
-class Rule(Protocol):
-    """How an optimiser moves. Steps count from 1."""
+class Rule(ABC):
+    """How an optimiser moves. Steps count from 1. ``str`` of a rule is the rule with its numbers."""
 
     def begin(self, point: Tensor) -> State:
         """The state before the first step."""
+        return State(point, point)
 
     def query(self, state: State, step: int) -> Tensor:
-        """The point at which gradients are taken."""
+        """The point at which gradients are taken: by default the present one."""
+        return state.point
 
+    @abstractmethod
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """The state after a step."""
 
     def answer(self, state: State, steps: int) -> Tensor:
-        """The result after ``steps`` steps."""
-
-    def __str__(self) -> str:
-        """The rule with its numbers, for a plan."""
+        """The result after ``steps`` steps: by default the aggregate."""
+        return state.aggregate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Averaged:
+class Averaged(Rule):
     """θ_t = π(θ_{t−1} − η·g); the answer is the mean of θ_0 … θ_{T−1} (Algorithms 3 and 5).
 
     The paper prints θ + η·g; a minus is meant.
@@ -53,15 +54,11 @@ class Averaged:
     step_size: float
 
     def begin(self, point: Tensor) -> State:
-        """The start, with nothing averaged yet."""
+        """The start, with nothing summed yet."""
         return State(point, point.new_zeros(point.shape))
 
-    def query(self, state: State, step: int) -> Tensor:
-        """The present point."""
-        return state.point
-
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
-        """A projected step down."""
+        """A projected step down; the point before it is added to the sum."""
         return State(domain.project(state.point - self.step_size * gradient), state.aggregate + state.point)
 
     def answer(self, state: State, steps: int) -> Tensor:
@@ -73,34 +70,22 @@ class Averaged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decaying:
+class Decaying(Rule):
     """θ_t = π(θ_{t−1} − scale/√t·g); the answer is the last point (CLDP-SGD, Algorithm 4.3.1)."""
 
     scale: float
-
-    def begin(self, point: Tensor) -> State:
-        """The start."""
-        return State(point, point)
-
-    def query(self, state: State, step: int) -> Tensor:
-        """The present point."""
-        return state.point
 
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
         """A projected step down."""
         point = domain.project(state.point - self.scale / math.sqrt(step) * gradient)
         return State(point, point)
 
-    def answer(self, state: State, steps: int) -> Tensor:
-        """The last point."""
-        return state.point
-
     def __str__(self) -> str:
         return f"η_t = {self.scale:.4g}/√t, last iterate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Accelerated:
+class Accelerated(Rule):
     """AC-SA (Algorithm 4; Lan 2012): α_t = 2/(t + 1) and L_t = c/t, steps counted from 1.
 
     The paper's α_t = 2/(t + 2) and L_t = c/(t + 1) with t counted from 0, as α must be 1 at first.
@@ -111,22 +96,14 @@ class Accelerated:
 
     curvature: float
 
-    def begin(self, point: Tensor) -> State:
-        """The start, which is the aggregate θ^ag as well."""
-        return State(point, point)
-
     def query(self, state: State, step: int) -> Tensor:
         """θ^md, between the aggregate and the point."""
         return state.aggregate + (state.point - state.aggregate) * (2 / (step + 1))
 
     def update(self, state: State, gradient: Tensor, step: int, domain: ConvexSet) -> State:
-        """A projected step of length t/c, and a share of it for the aggregate."""
+        """A projected step of length t/c; the aggregate moves towards the new point."""
         point = domain.project(state.point - (step / self.curvature) * gradient)
         return State(point, state.aggregate + (point - state.aggregate) * (2 / (step + 1)))
-
-    def answer(self, state: State, steps: int) -> Tensor:
-        """The aggregate θ^ag."""
-        return state.aggregate
 
     def __str__(self) -> str:
         return f"L_t = {self.curvature:.4g}/t, aggregate"
