@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,21 +54,29 @@ class Delivery:
         return self.part == self.parts - 1
 
 
-class DeliveredTensors:
-    """Finds out whether a tensor belongs to the latest delivered batch or to an earlier one; holds weak
-    references.
+class StaleInputs:
+    """A forward pre-hook that notices training on the tensors of an earlier batch.
 
-    Tensors are compared by their storage, so slices and views are recognised; copies, such as those on
-    another device, are not.
+    Tensors are compared by their storage, to which weak references are held. So slices and views are
+    recognised; copies, such as those on another device, are not. Copies of this hook, as in a copied or
+    unpickled model, check nothing.
+
+    Attributes:
+        seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, blind: bool = False) -> None:
+        self.seen = False
+        self._blind = blind
         self._current: set[StorageWeakRef] = set()
         self._earlier: set[StorageWeakRef] = set()
         self._prune_at = _FEW
 
     def deliver(self, batch: object) -> None:
         """Take note of a batch that is handed out: a tensor, or a mapping, list or tuple of batches."""
+        self.seen = False
+        if self._blind:
+            return
         self._earlier |= self._current
         self._current = set(_storages(batch))
         if len(self._earlier) > self._prune_at:
@@ -78,42 +87,15 @@ class DeliveredTensors:
         """Whether a tensor among ``inputs`` belongs to an earlier batch and not to the last one."""
         return any(ref in self._earlier and ref not in self._current for ref in _storages(inputs))
 
-
-class StaleInputs:
-    """A forward pre-hook that notices training on the tensors of an earlier batch.
-
-    Copies of this hook, as in a copied or unpickled model, check nothing.
-
-    Attributes:
-        seen: whether the model was trained on a tensor of an earlier batch since the latest delivery.
-    """
-
-    def __init__(self) -> None:
-        self.seen = False
-        self._delivered: DeliveredTensors | None = DeliveredTensors()
-
-    def deliver(self, batch: object) -> None:
-        """Take note of a batch that is handed out."""
-        self.seen = False
-        if self._delivered is not None:
-            self._delivered.deliver(batch)
-
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Check the inputs of a forward pass in training mode with gradients enabled; other passes may use
         any batch."""
-        if self._delivered is None or self.seen or not (module.training and torch.is_grad_enabled()):
-            return
-        self.seen = self._delivered.any_stale((args, kwargs))
+        if not self.seen and module.training and torch.is_grad_enabled():
+            self.seen = self.any_stale((args, kwargs))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _blind, ()
-
-
-def _blind() -> StaleInputs:
-    hook = StaleInputs()
-    hook._delivered = None
-    return hook
+        return functools.partial(StaleInputs, blind=True), ()
 
 
 def _storages(batch: object) -> Iterator[StorageWeakRef]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.optimizer import ShuffleMixin
-from opacus_shuffle.samplers import SEED_WORD_BITS, seed_from
+from opacus_shuffle.samplers import seed_from
 from shuffle_plugins.randomness import Randomness, SeededRandomness
 
 
@@ -36,7 +36,7 @@ def require_distinct_streams(randomness: Randomness) -> None:
     Raises:
         ShufflePrivacyError: if two processes draw the same number; on all processes.
     """
-    drawn = randomness.integers(1 << SEED_WORD_BITS, (1,), device="cpu").item()
+    drawn = randomness.integers(1 << 62, (1,), device="cpu").item()
     everyone: list[int | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(everyone, drawn)
     if len(set(everyone)) != len(everyone):

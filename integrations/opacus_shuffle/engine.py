@@ -432,31 +432,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         would exceed the budget raises ``PrivacyBudgetExceeded``.
 
         Args:
-            module: see :meth:`make_private`.
-            optimizer: see :meth:`make_private`.
-            data_loader: see :meth:`make_private`.
             target_epsilon: ε of everything recorded at the end of training (replace-one).
             target_delta: its δ, in (0, 1).
-            max_grad_norm: see :meth:`make_private`.
             epochs: passes over the returned loader, n // k steps each. Give this or ``num_steps``.
             num_steps: number of optimizer steps.
-            randomizer: see :meth:`make_private`.
-            sampling: see :meth:`make_private`.
-            poisson_sampling: see :meth:`make_private`.
-            clipping: see :meth:`make_private`.
-            target_unclipped_quantile: see :meth:`make_private`.
-            clipbound_learning_rate: see :meth:`make_private`.
-            min_clipbound: see :meth:`make_private`.
-            max_clipbound: see :meth:`make_private`.
-            unclipped_num_std: see :meth:`make_private`.
-            criterion: see :meth:`make_private`.
-            batch_first: see :meth:`make_private`.
-            loss_reduction: see :meth:`make_private`.
-            grad_sample_mode: see :meth:`make_private`.
-            wrap_model: see :meth:`make_private`.
-            randomness: see :meth:`make_private`.
-            noise_generator: see :meth:`make_private`.
-            rand_on_empty: see :meth:`make_private`.
+
+        All other arguments are those of :meth:`make_private`.
 
         Returns:
             (module, optimizer, data_loader).
@@ -482,7 +463,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             settings.clipping,
             max_grad_norm,
             parameters=len(settings.trained),
-            norm=lambda: builder.norm(dim=dim),
+            norm=lambda: builder.norm(dim=dim, cohort=cohort),
         )
         privacy = Run(
             builder=builder,
@@ -590,10 +571,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
 
 def _chosen_sampling(sampling: str | None, *, poisson_sampling: bool | None) -> Sampling:
-    """The law of the batches, said in our words, in Opacus's, or in both alike.
+    """How batches are drawn, from ``sampling``, from Opacus's ``poisson_sampling``, or from both.
 
     Raises:
-        ShufflePrivacyError: if the two contradict each other, or are nothing that we know.
+        ShufflePrivacyError: if the two contradict each other, or one has no such value.
     """
     if poisson_sampling is not None and not isinstance(poisson_sampling, bool):
         raise ShufflePrivacyError(f"poisson_sampling must be True or False, got {poisson_sampling!r}")

@@ -138,7 +138,7 @@ class ShuffleMixin:
             clipping_of(clipping),
             max_grad_norm,
             parameters=len(self._trained),
-            norm=lambda: SumBuilder.of(randomizer).norm(dim=self.num_parameters),
+            norm=lambda: SumBuilder.of(randomizer).norm(dim=self.num_parameters, cohort=cohort),
         )
         self._limits = ball.limits
         self._build(

@@ -83,14 +83,14 @@ class SumBuilder:
         """Whether privacy is set by a noise multiplier, and otherwise by ``local_epsilon``."""
         return self.privacy_parameter == "noise_multiplier"
 
-    def norm(self, *, dim: int) -> Norm:
+    def norm(self, *, dim: int, cohort: int) -> Norm:
         """The norm of the ball in which vectors are taken.
 
         Raises:
             ShufflePrivacyError: if what is built is no private sum.
         """
         of = getattr(_innermost(self.factory), "norm", None)
-        return of if isinstance(of, Norm) else self.build(1.0, dim=dim, cohort=2, radius=1.0).norm
+        return of if isinstance(of, Norm) else self.build(1.0, dim=dim, cohort=cohort, radius=1.0).norm
 
     def build(self, privacy: float, *, dim: int, cohort: int, radius: float) -> PrivateSum:
         """Build the sum, and check that it is the one asked for.

@@ -22,17 +22,14 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
-_LAW = ("population", "cohort", "rank", "world_size")
-
-
-_KEY_WORDS = 5
-SEED_WORD_BITS = 62
+_LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting was told of
+_KEY_WORDS, _WORD_BITS = 5, 62  # integers are drawn below 2**62; five of them are 310 bits
 
 
 def seed_from(randomness: Randomness) -> int:
     """310 random bits: the seed of a ``SeededRandomness`` that is as good as the source they came from."""
-    words = randomness.integers(1 << SEED_WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
-    return sum(int(word) << (SEED_WORD_BITS * i) for i, word in enumerate(words))
+    words = randomness.integers(1 << _WORD_BITS, (_KEY_WORDS,), device="cpu").tolist()
+    return sum(int(word) << (_WORD_BITS * i) for i, word in enumerate(words))
 
 
 def rounds_in(num_steps: int, *, population: int, cohort: float, sampling: Sampling) -> int:

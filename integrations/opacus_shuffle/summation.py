@@ -194,12 +194,12 @@ class SumSetting:
             cost = self._round(mechanism, population=population, cohort=cohort, sampling=sampling)
             return RoundSum(mechanism=mechanism, round=cost)
         if self.builder.takes_noise_multiplier:
-            if self.builder.norm(dim=dim) is not Norm.L2:
-                raise ShufflePrivacyError("clipping='adaptive' needs a sum of vectors in an l2 ball")
             height = self.adaptive.height(radius, noise_multiplier=privacy, cohort=cohort)
             longer = self.builder.build(
                 privacy, dim=dim + 1, cohort=cohort, radius=math.hypot(radius, height)
             )
+            if longer.norm is not Norm.L2:
+                raise ShufflePrivacyError("clipping='adaptive' needs a sum of vectors in an l2 ball")
             cost = self._round(longer, population=population, cohort=cohort, sampling=sampling)
             return LongerSum(mechanism=longer, round=cost, radius=radius, height=height)
         bit_epsilon = self.adaptive.bit_epsilon(privacy, cohort=cohort)

@@ -20,7 +20,7 @@ from opacus_shuffle import (
     PrivacyEngine,
     ShufflePrivacyError,
 )
-from opacus_shuffle.deliveries import DeliveredTensors, StaleInputs
+from opacus_shuffle.deliveries import StaleInputs
 from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -433,7 +433,7 @@ def test_tensors_that_are_in_every_batch_are_no_sign_of_an_earlier_one() -> None
 
 
 def test_storages_are_known_only_while_they_live() -> None:
-    delivered = DeliveredTensors()
+    delivered = StaleInputs()
     first, second = torch.randn(3, 2), torch.randn(3, 2)
     delivered.deliver([first])
     delivered.deliver({"x": (second,)})
