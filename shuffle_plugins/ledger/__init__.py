@@ -1,4 +1,4 @@
-"""Books on disk that survive a kill at any moment: what a model has cost, and what a client has spent."""
+"""Ledgers in files that survive a kill at any moment: what a model has cost, and what a client has spent."""
 
 import lazy_loader
 

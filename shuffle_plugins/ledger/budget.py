@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Self
+from typing import Any
 
 from shuffle_plugins.accounting import (
     NEIGHBOURING_RELATION,
@@ -21,7 +20,7 @@ from shuffle_plugins.accounting import (
     distinct_participants,
     frozen,
 )
-from shuffle_plugins.ledger.database import Database, Format, StrPath
+from shuffle_plugins.ledger.database import Database, Format, LedgerFile, StrPath
 from shuffle_plugins.ledger.errors import LedgerError
 
 _IDENTITIES = """CREATE TABLE identities (
@@ -73,13 +72,13 @@ _FORMAT = Format(
 )
 
 
-_ERA = "#"  # between the name of a run and an era of it, where participation is counted
+_ERA = "#"  # stands between the names of a run and of an era of it, where participation is counted
 
 
 class RoundState(StrEnum):
     """How far a round came.
 
-    ``OPEN``: begun; charged as the dearest it can become. ``RECEIVED``: charged at what was received, and
+    ``OPEN``: begun; charged the most it can still cost. ``RECEIVED``: charged at what was received, and
     free to be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
     """
 
@@ -94,7 +93,7 @@ class LedgerRound:
     """One round as it stands in the ledger.
 
     Attributes:
-        token: the round's own.
+        token: bytes that name the round, unlike any other's.
         run: name of its run.
         server_round: its number in the run.
         state: how far it came.
@@ -117,14 +116,20 @@ class LedgerRound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """What was saved with the last completed round."""
+    """What was saved with the last completed round.
+
+    Attributes:
+        server_round: number of that round in its run.
+        token: of that round.
+        data: what was saved, as it was given.
+    """
 
     server_round: int
     token: bytes
     data: bytes
 
 
-class BudgetLedger:
+class BudgetLedger(LedgerFile):
     """The rounds of one model in a file, each entered before anything of it can leak.
 
     A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
@@ -149,19 +154,14 @@ class BudgetLedger:
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be a name, got {model!r}")
         self._model = model
-        self._database = open_budget(path, create=True)
+        super().__init__(open_budget(path, create=True))
         with self._database.reading() as connection:
             self._last = _last_round(connection, model)
 
     @property
     def model(self) -> str:
-        """Whose budget it is."""
+        """Name of the model whose budget it is."""
         return self._model
-
-    @property
-    def path(self) -> Path:
-        """Absolute path of the ledger's file."""
-        return self._database.path
 
     def claim(self, *, app: str, layout: str) -> None:
         """Bind the model's budget to the app that trains it and to what the model looks like.
@@ -201,10 +201,10 @@ class BudgetLedger:
         """Enter a round before anything is sent.
 
         Args:
-            token: the round's own; never used before.
+            token: bytes that name the round; never used before.
             run: name of the run.
             server_round: number of the round in it.
-            worst: the dearest that the round can become, at the fewest reports that are accepted.
+            worst: the round at its costliest: with the fewest reports that are accepted.
 
         Raises:
             LedgerError: if the token was used, another process has entered rounds of this model since this
@@ -236,7 +236,7 @@ class BudgetLedger:
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
-            token: the round's.
+            token: of the round.
             actual: the round at the number of reports received.
             participants: names of the clients that answered; None if they are not known, and then everybody
                 is taken to have answered.
@@ -260,7 +260,7 @@ class BudgetLedger:
         """Enter that nothing of an open round is released.
 
         Args:
-            token: the round's.
+            token: of the round.
             actual: the round as the server saw it, which costs the same before the server as if it had been
                 released; None if the server learnt nothing from any report.
             participants: as for :meth:`receive`.
@@ -275,7 +275,7 @@ class BudgetLedger:
         """Enter that a received round was released, and save the model with it: both or neither.
 
         Args:
-            token: the round's.
+            token: of the round.
             checkpoint: what to go on from; replaces the model's last one. None keeps that.
 
         Raises:
@@ -364,16 +364,6 @@ class BudgetLedger:
                 "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self._model,)
             ).fetchone()
         return None if found is None else Checkpoint(server_round=found[0], token=found[1], data=found[2])
-
-    def close(self) -> None:
-        """Close the file; harmless to repeat."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _app(name: str) -> str:

@@ -9,17 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
+from shuffle_plugins.ledger.database import Database, Format, LedgerFile, StrPath, application_of
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that it should be equal to
 
 _FORMAT = Format(
     what="client's ledger",
@@ -104,16 +103,14 @@ class ClientLimits:
 
     def __post_init__(self) -> None:
         for name in ("max_local_epsilon", "max_total_local_epsilon", "max_epsilon"):
-            limit = getattr(self, name)
-            number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-            if limit is not None and not (number and limit > 0):
-                raise ValueError(f"{name} must be a positive number, got {limit!r}")
-        if self.max_rounds is not None and (type(self.max_rounds) is not int or self.max_rounds < 0):
-            raise ValueError(f"max_rounds must be an int of at least 0, got {self.max_rounds!r}")
-        if self.min_reports is not None and (type(self.min_reports) is not int or self.min_reports < 2):
-            raise ValueError(f"min_reports must be an int of at least 2, got {self.min_reports!r}")
-        if self.delta is not None and not (type(self.delta) in (int, float) and 0 < self.delta < 1):
-            raise ValueError(f"delta must be in (0, 1), got {self.delta!r}")
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        if self.max_rounds is not None:
+            checks.whole("max_rounds", self.max_rounds, at_least=0)
+        if self.min_reports is not None:
+            checks.whole("min_reports", self.min_reports, at_least=2)
+        if self.delta is not None:
+            checks.delta(self.delta)
         if (self.max_epsilon is None) != (self.delta is None):
             raise ValueError("max_epsilon and delta go together: an ε holds at a δ")
 
@@ -126,13 +123,8 @@ class ClientLimits:
         total = self.max_total_local_epsilon
         return self.max_rounds is not None or (total is not None and total < math.inf)
 
-    def check(
-        self,
-        *,
-        charged: Charged,
-        history: Mapping[Charged, int],
-    ) -> None:
-        """Return if one more report is within the limits. Sums may exceed theirs by rounding.
+    def check(self, *, charged: Charged, history: Mapping[Charged, int]) -> None:
+        """Refuse a report that would exceed the limits. Sums may exceed theirs by rounding.
 
         Args:
             charged: the report.
@@ -234,7 +226,7 @@ def written(shuffled: Round) -> str:
     return json.dumps(shuffled.state(), allow_nan=False)
 
 
-class ClientLedger:
+class ClientLedger(LedgerFile):
     """A client's reports in a file: charged before they are made, so that a crash over-counts.
 
     Several processes may use one file at a time; together they stay within the limits.
@@ -248,12 +240,7 @@ class ClientLedger:
     """
 
     def __init__(self, path: StrPath) -> None:
-        self._database = Database(path, format=_FORMAT, create=True)
-
-    @property
-    def path(self) -> Path:
-        """Absolute path of the ledger's file."""
-        return self._database.path
+        super().__init__(Database(path, format=_FORMAT, create=True))
 
     def charge(
         self,
@@ -285,9 +272,8 @@ class ClientLedger:
             ValueError: if a value is out of range.
             LedgerError: if the file cannot be written.
         """
-        epsilon = _checked(local_epsilon)
-        if not 0 <= local_delta < 1:
-            raise ValueError(f"local_delta must be in [0, 1), got {local_delta!r}")
+        epsilon = _positive("local_epsilon", local_epsilon)
+        checks.number("local_delta", local_delta, at_least=0, below=1)
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
         with self._database.writing() as connection:
@@ -310,16 +296,6 @@ class ClientLedger:
         """
         with self._database.reading() as connection:
             return ClientSpending.of(_history(connection))
-
-    def close(self) -> None:
-        """Close the file; harmless to repeat."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def is_client_ledger(path: StrPath) -> bool:
@@ -356,9 +332,6 @@ def _history(connection: Connection) -> dict[Charged, int]:
     return {Charged(shuffled, epsilon, local_delta): count for shuffled, epsilon, local_delta, count in rows}
 
 
-def _checked(local_epsilon: float) -> float:
-    """ε0 of one report: of many messages together it may be large, or infinite."""
-    number = isinstance(local_epsilon, (int, float)) and not isinstance(local_epsilon, bool)
-    if not (number and local_epsilon > 0):
-        raise ValueError(f"local_epsilon must be a positive number, got {local_epsilon!r}")
-    return float(local_epsilon)
+def _positive(name: str, value: float) -> float:
+    """A positive number, which may be infinite: ε0 of a client's share of a multi-message sum is."""
+    return math.inf if value == math.inf else checks.number(name, value, above=0)

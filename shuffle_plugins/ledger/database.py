@@ -14,7 +14,7 @@ from shuffle_plugins.ledger.errors import LedgerError
 
 StrPath = str | os.PathLike[str]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 30.0  # that one process waits for another's transaction; those take milliseconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Format:
 
 
 class Database:
-    """One connection to such a file.
+    """One connection to a ledger's file.
 
     Args:
         path: the file.
@@ -145,6 +145,32 @@ class Database:
     def close(self) -> None:
         """Close the file; harmless to repeat."""
         self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LedgerFile:
+    """A ledger in a file: it has a path, is closed, and is a context manager.
+
+    Args:
+        database: the open file.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def path(self) -> Path:
+        """Absolute path of the ledger's file."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Close the file; harmless to repeat."""
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ class Spent:
     Attributes:
         rounds: how many there are in each state.
         reports: reports received.
-        spending: their cost; rounds left open are charged as the dearest they can have become.
+        spending: their cost; rounds left open are charged the most they can have cost.
     """
 
     rounds: dict[RoundState, int]

@@ -16,9 +16,9 @@ from shuffle_plugins.accounting.accountant import (
 from shuffle_plugins.accounting.federated.cohorts import (
     Cohort,
     cheapest,
-    dear_one,
-    dearer_than,
-    dearest,
+    costliest,
+    costly_size,
+    covering_size,
     fewer_sizes,
 )
 from shuffle_plugins.accounting.federated.participation import (
@@ -117,9 +117,9 @@ class FederatedAccountant:
 
     Before the server a client pays for the rounds it took part in. The number reported bounds every client's
     at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
-    dearest, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client was in is
-    no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody can add the
-    further reports. So round by round the client's view is a post-processing of one that the dominating
+    costliest ones, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client
+    was in is no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody
+    can add the further reports. So round by round the client's view is a post-processing of one that the dominating
     history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such order and are
     charged to everybody.
 
@@ -260,7 +260,7 @@ class FederatedAccountant:
             attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
         below = above
         if attained != charged or len(charged) > _MOST_SIZES:
-            fewer = fewer_sizes(attained, limit=_FEW_SIZES, dearer=False)
+            fewer = fewer_sizes(attained, limit=_FEW_SIZES, costlier=False)
             below = self._accountant(fewer).epsilon(delta)
         lower = min(below.lower, above.upper)
         return replace(
@@ -307,7 +307,7 @@ class FederatedAccountant:
         """Whether one more such round would take the certified ε at ``delta`` over ``max_epsilon``.
 
         Before the server, and locally, it is taken to be a round of the client who took part most. Ask with
-        the dearest that the round can become: the fewest reports that are accepted.
+        the most that the round can cost: the fewest reports that are accepted.
 
         Raises:
             TypeError: if the round is not a :class:`FederatedRound`.
@@ -324,18 +324,18 @@ class FederatedAccountant:
         known = answers.allowed
         if known is not None and known.epsilon <= max_epsilon and known.after(cohort) is not None:
             return False
-        # Ask for many rounds to come, as dear as any asked for lately: the answer then holds for a while.
-        dear = answers.asked = dearer_than(cohort, answers.asked or cohort)
+        # Ask for many rounds to come, of a size that covers all asked about lately: the answer holds longer.
+        covering = answers.asked = covering_size(cohort, answers.asked or cohort)
         ahead = min(max(_LEAST_AHEAD, self.num_rounds // 4), 4 * answers.ahead)
-        while ahead > 1 and self._composed(adversary, delta, ahead={dear: ahead}) > max_epsilon:
+        while ahead > 1 and self._composed(adversary, delta, ahead={covering: ahead}) > max_epsilon:
             ahead //= 4
         if ahead <= 1:
-            dear, ahead = cohort, 1
+            covering, ahead = cohort, 1
             answers.asked = cohort
             if self._composed(adversary, delta, ahead={cohort: 1}) > max_epsilon:
                 return True
         answers.ahead = ahead
-        answers.allowed = _Certificate(dear, ahead, max_epsilon)
+        answers.allowed = _Certificate(covering, ahead, max_epsilon)
         return False
 
     # -- composing --------------------------------------------------------------------------------------
@@ -347,8 +347,8 @@ class FederatedAccountant:
         spare = math.ceil(cohorts.total() / _ROUNDS_PER_SPARE) if long else 0
         if not spare or not any(cohort.kind == self._last_kind for cohort in cohorts):
             return _Certificate(Cohort(-1, 1, 1), 0, self._composed(adversary, delta))
-        dear = dear_one(cohorts, self._last_kind)
-        return _Certificate(dear, spare, self._composed(adversary, delta, ahead={dear: spare}))
+        covering = costly_size(cohorts, self._last_kind)
+        return _Certificate(covering, spare, self._composed(adversary, delta, ahead={covering: spare}))
 
     def _composed(
         self, adversary: Adversary, delta: float, *, ahead: Mapping[Cohort, int] | None = None
@@ -368,7 +368,7 @@ class FederatedAccountant:
         taken = {kind.index: kind.rounds for kind in self._participation.kinds}
         for cohort, rounds in ahead.items():
             taken[cohort.kind] += rounds
-        return dearest(self._cohorts[adversary] + Counter(ahead), taken)
+        return costliest(self._cohorts[adversary] + Counter(ahead), taken)
 
     def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
         accountant = ShuffleAccountant(method=self._method)

@@ -1,4 +1,4 @@
-"""Cohorts of one mechanism compared: which round is at least as dear as which, and many sizes told by few.
+"""Cohorts of one mechanism compared: which round costs at least as much as another, and many sizes by few.
 
 Everything rests on a lemma (``docs/proofs/accounting.md``, "Federated rounds"): a round of k' of n' clients
 costs no more than one of k of n if k' ≥ k and k'/n' ≤ k/n, or if k' ≤ k and n' ≥ n.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-_FINEST = 1.001
-_UNUSUAL = 0.03
+_FINEST = 1.001  # ratio of the grid that sizes are rounded to first; coarser ones follow until they fit
+_UNUSUAL = 0.03  # share of a history's rounds that may be costlier than the size expected for rounds to come
 
 
 class Cohort(NamedTuple):
@@ -47,19 +47,19 @@ class Cohort(NamedTuple):
         return other.reports >= self.reports and other.reports * self.hiding <= self.reports * other.hiding
 
 
-def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, dearer: bool = True) -> Counter[Cohort]:
+def fewer_sizes(cohorts: Mapping[Cohort, int], *, limit: int, costlier: bool = True) -> Counter[Cohort]:
     """The same numbers of rounds, in at most ``limit`` sizes, or half a dozen of each kind.
 
     Args:
         cohorts: how many rounds there are of each size.
         limit: sizes to come down to.
-        dearer: replace sizes by such as cost at least as much; otherwise by such as cost no more.
+        costlier: replace sizes by sizes that cost at least as much; otherwise by sizes that cost no more.
     """
     limit = max(limit, 6 * len({cohort.kind for cohort in cohorts}))
     if len(cohorts) <= limit:
         return Counter(cohorts)
-    found = [_merged(cohorts, _Grid.around(cohorts, at_rate, dearer), limit) for at_rate in (True, False)]
-    return min(found, key=_weight) if dearer else max(found, key=_weight)
+    found = [_merged(cohorts, _Grid.around(cohorts, at_rate, costlier), limit) for at_rate in (True, False)]
+    return min(found, key=_weight) if costlier else max(found, key=_weight)
 
 
 def _weight(cohorts: Mapping[Cohort, int]) -> float:
@@ -86,37 +86,37 @@ class _Grid:
         spread: the fewest clients for each report.
         hiding: the fewest clients.
         at_rate: round reports and the rate; otherwise reports and clients.
-        dearer: round to what costs more.
+        costlier: round to what costs more.
     """
 
     reports: int
     spread: float
     hiding: int
     at_rate: bool
-    dearer: bool
+    costlier: bool
 
     @classmethod
-    def around(cls, cohorts: Iterable[Cohort], at_rate: bool, dearer: bool) -> Self:
+    def around(cls, cohorts: Iterable[Cohort], at_rate: bool, costlier: bool) -> Self:
         return cls(
             reports=min(cohort.reports for cohort in cohorts),
             spread=min((cohort.spread for cohort in cohorts if not cohort.open), default=1.0),
             hiding=min((cohort.hiding for cohort in cohorts if not cohort.open), default=1),
             at_rate=at_rate,
-            dearer=dearer,
+            costlier=costlier,
         )
 
     def rounded(self, cohort: Cohort, ratio: float) -> Cohort:
         kind, hiding, reports = cohort
         few, many = _down(reports, self.reports, ratio), _up(reports, self.reports, ratio)
         if cohort.open:
-            fair = few if self.dearer else many
+            fair = few if self.costlier else many
             return Cohort(kind, fair, fair)
         if not self.at_rate:
-            if self.dearer:
+            if self.costlier:
                 less = _down(hiding, self.hiding, ratio)
                 return Cohort(kind, less, many) if many <= less else Cohort(kind, few, few)
             return Cohort(kind, _up(hiding, self.hiding, ratio), few)
-        if self.dearer:
+        if self.costlier:
             spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.floor)
             return Cohort(kind, max(few, min(math.floor(few * spread), few * hiding // reports)), few)
         spread = self.spread * ratio ** _steps(cohort.spread / self.spread, ratio, math.ceil)
@@ -135,7 +135,7 @@ def _steps(value: float, ratio: float, whole: Callable[[float], int]) -> int:
     return whole(math.log(value) / math.log(ratio))
 
 
-def dearest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
+def costliest(cohorts: Mapping[Cohort, int], most: Mapping[int, int]) -> Counter[Cohort]:
     """A history that costs at least as much as any with at most ``most[kind]`` of the rounds of each kind.
 
     Of open cohorts the smallest are taken. Of sampled ones either all, or the largest as if each were drawn
@@ -184,7 +184,7 @@ def _first(order: Iterable[Cohort], cohorts: Mapping[Cohort, int], wanted: int) 
     return taken
 
 
-def dearer_than(one: Cohort, other: Cohort) -> Cohort:
+def covering_size(one: Cohort, other: Cohort) -> Cohort:
     """A size that covers both; of rounds that do not compare, the first."""
     if one.kind != other.kind or one.covers(other):
         return one
@@ -197,7 +197,7 @@ def dearer_than(one: Cohort, other: Cohort) -> Cohort:
     )
 
 
-def dear_one(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
+def costly_size(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
     """A size that costs at least as much as all but a few per cent of the rounds of a kind."""
     own = [(cohort, rounds) for cohort, rounds in cohorts.items() if cohort.kind == kind]
     few = int(_quantile([(cohort.reports, rounds) for cohort, rounds in own]))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shuffle_plugins.accounting.federated.cohorts import (
     Cohort,
     cheapest,
-    dear_one,
-    dearer_than,
-    dearest,
+    costliest,
+    costly_size,
+    covering_size,
     fewer_sizes,
 )
 
@@ -27,14 +27,16 @@ histories = st.dictionaries(cohorts, st.integers(1, 9), min_size=1, max_size=60)
 
 
 @settings(max_examples=200)
-@given(history=histories, limit=st.integers(1, 40), dearer=st.booleans())
-def test_fewer_sizes_stand_for_what_they_cover(history: dict[Cohort, int], limit: int, dearer: bool) -> None:
-    fewer = fewer_sizes(history, limit=limit, dearer=dearer)
+@given(history=histories, limit=st.integers(1, 40), costlier=st.booleans())
+def test_fewer_sizes_stand_for_what_they_cover(
+    history: dict[Cohort, int], limit: int, costlier: bool
+) -> None:
+    fewer = fewer_sizes(history, limit=limit, costlier=costlier)
     kinds = {cohort.kind for cohort in history}
     assert len(fewer) <= max(limit, 6 * len(kinds))
     assert Counter(fewer).total() == Counter(history).total()
     for cohort in history:
-        assert any(f.covers(cohort) if dearer else cohort.covers(f) for f in fewer)
+        assert any(f.covers(cohort) if costlier else cohort.covers(f) for f in fewer)
     if len(history) <= limit:
         assert fewer == Counter(history)
 
@@ -44,7 +46,7 @@ def test_covering_is_an_order_and_joins_cover_both(one: Cohort, other: Cohort) -
     assert one.covers(one)
     if one.covers(other) and other.covers(one):
         assert one == other
-    join = dearer_than(one, other)
+    join = covering_size(one, other)
     if one.kind == other.kind:
         assert join.covers(one)
         assert join.covers(other)
@@ -54,16 +56,16 @@ def test_covering_is_an_order_and_joins_cover_both(one: Cohort, other: Cohort) -
 
 def test_of_open_cohorts_the_smallest_are_charged_and_of_sampled_the_largest() -> None:
     history = {Cohort(0, 5, 5): 2, Cohort(0, 9, 9): 4, Cohort(0, 7, 7): 1, Cohort(1, 100, 10): 3}
-    assert dearest(history, {0: 4, 1: 1}) == {
+    assert costliest(history, {0: 4, 1: 1}) == {
         Cohort(0, 5, 5): 2,
         Cohort(0, 7, 7): 1,
         Cohort(0, 9, 9): 1,
         Cohort(1, 100, 10): 1,
     }
-    assert dearest(history, {1: 3}) == {Cohort(1, 100, 10): 3}
+    assert costliest(history, {1: 3}) == {Cohort(1, 100, 10): 3}
     sampled = {Cohort(0, 100, 10): 2, Cohort(0, 99, 12): 2, Cohort(0, 101, 9): 3}
-    assert dearest(sampled, {0: 3}) == {Cohort(0, 99, 12): 2, Cohort(0, 99, 10): 1}
-    assert dearest(sampled, {0: 7}) == sampled
+    assert costliest(sampled, {0: 3}) == {Cohort(0, 99, 12): 2, Cohort(0, 99, 10): 1}
+    assert costliest(sampled, {0: 7}) == sampled
     assert cheapest(history, {0: 5, 1: 2}) == {
         Cohort(0, 9, 9): 4,
         Cohort(0, 7, 7): 1,
@@ -74,7 +76,7 @@ def test_of_open_cohorts_the_smallest_are_charged_and_of_sampled_the_largest() -
 @given(history=histories)
 def test_a_dear_size_covers_most_rounds_of_its_kind(history: dict[Cohort, int]) -> None:
     kind = next(iter(history)).kind
-    dear = dear_one(history, kind)
+    covering = costly_size(history, kind)
     own = {cohort: rounds for cohort, rounds in history.items() if cohort.kind == kind}
-    covered = sum(rounds for cohort, rounds in own.items() if dear.covers(cohort))
+    covered = sum(rounds for cohort, rounds in own.items() if covering.covers(cohort))
     assert covered >= 0.9 * sum(own.values()) - 1e-9

@@ -263,10 +263,10 @@ def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> Non
             own[name].step(one.server)
     delta = 0.01
     found = accountant.spending(delta)
-    dearest = max(each.epsilon(delta).upper for each in own.values())
-    assert found.server.upper >= dearest * (1 - 1e-3)
-    assert accountant.charged_epsilon(delta, adversary=Adversary.SERVER) >= dearest * (1 - 1e-3)
-    assert found.server.lower <= dearest * (1 + 1e-9)
+    costliest = max(each.epsilon(delta).upper for each in own.values())
+    assert found.server.upper >= costliest * (1 - 1e-3)
+    assert accountant.charged_epsilon(delta, adversary=Adversary.SERVER) >= costliest * (1 - 1e-3)
+    assert found.server.lower <= costliest * (1 + 1e-9)
     assert found.server.adversary == "server"
     taken = Counter(name for _, there in rounds for name in there)
     assert found.worst_client_rounds == max(taken.values())
