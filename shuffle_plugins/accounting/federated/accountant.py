@@ -119,9 +119,9 @@ class FederatedAccountant:
     at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
     costliest ones, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client
     was in is no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody
-    can add the further reports. So round by round the client's view is a post-processing of one that the dominating
-    history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such order and are
-    charged to everybody.
+    can add the further reports. So round by round the client's view is a post-processing of one that the
+    dominating history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such
+    order and are charged to everybody.
 
     Args:
         method: how upper bounds compose, as for :class:`ShuffleAccountant`.
