@@ -110,7 +110,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
         Row(
             name=f"one report, shuffled ({shuffled.oracle})",
             trusted=f"a shuffler (without: ε = {shuffled.local_epsilon:.2f})",
-            spent=one.spent(delta),
+            spent=one.charged_epsilon(delta),
             messages=1,
             bits=shuffled.bits_per_report,
             predicted=math.sqrt(shuffled.squared_error),
@@ -120,7 +120,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
         Row(
             name="everybody's coins",
             trusted="a shuffler",
-            spent=many.spent(delta),
+            spent=many.charged_epsilon(delta),
             messages=coins.messages_per_client,
             bits=coins.bits_per_report,
             predicted=math.sqrt(coins.squared_error),

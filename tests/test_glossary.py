@@ -28,7 +28,6 @@ STILL_USED = {
     "OutOfReach",
     "Scheme",
     "decode",
-    "numerical_interval",
     "shuffle_round",
     "sum_round",
     "upper_epsilon",

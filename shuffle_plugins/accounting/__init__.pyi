@@ -1,7 +1,4 @@
 from . import published as published
-from .accountant import DeltaInterval as DeltaInterval
-from .accountant import EpsilonInterval as EpsilonInterval
-from .accountant import NamedBound as NamedBound
 from .accountant import ShuffleAccountant as ShuffleAccountant
 from .calibrate import LARGEST_SEARCHED_LOCAL_EPSILON as LARGEST_SEARCHED_LOCAL_EPSILON
 from .calibrate import LEAST_SEARCHED_LOCAL_EPSILON as LEAST_SEARCHED_LOCAL_EPSILON
@@ -26,6 +23,9 @@ from .federated.participation import distinct_participants as distinct_participa
 from .federated.rounds import FederatedRound as FederatedRound
 from .federated.rounds import RoundKind as RoundKind
 from .federated.rounds import frozen as frozen
+from .intervals import DeltaInterval as DeltaInterval
+from .intervals import EpsilonInterval as EpsilonInterval
+from .intervals import NamedBound as NamedBound
 from .losses.coins import gaussian_losses as gaussian_losses
 from .losses.distribution import COARSE as COARSE
 from .losses.distribution import FINE as FINE
@@ -40,6 +40,7 @@ from .numerics.search import largest_within as largest_within
 from .numerics.search import zero_between as zero_between
 from .pairs.blanket import Blanket as Blanket
 from .pairs.clones import binary_pair as binary_pair
+from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.base import Round as Round
 from .rounds.coins import SumRound as SumRound
 from .rounds.laplace import LaplaceRound as LaplaceRound

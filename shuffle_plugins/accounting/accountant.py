@@ -6,110 +6,32 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, get_args
-
-import numpy as np
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.composition.renyi import RenyiComposition
+from shuffle_plugins.accounting.instances import Instances
+from shuffle_plugins.accounting.intervals import DeltaInterval, EpsilonInterval, NamedBound
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
     SINGLE,
-    BoundKind,
     PrivacyLossDistribution,
     Resolution,
 )
-from shuffle_plugins.accounting.rounds.base import (
-    Round,
-    lower_families,
-    lower_losses,
-    resolves_alone,
-    reversed_lower_losses,
-    upper_losses,
-    upper_losses_from_below,
-)
+from shuffle_plugins.accounting.replacement import ROUNDOFF, Replacement
+from shuffle_plugins.accounting.rounds.base import Round, resolves_alone, upper_losses
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method
-from shuffle_plugins.core import checks, rounded
+from shuffle_plugins.core import checks
 
 _STATE_VERSION = 2
-_MOST_FINE_ROUNDS = 32
-_MOST_STEPS = 10**12
-_MOST_LOSS_STEPS = 10**6
-_CROSSING = 1e-6
-_ROUNDOFF = 1e-9  # relative, of a δ: small ε0 leave it few digits
+_MOST_FINE_ROUNDS = 32  # distinct rounds that are composed finely; with more, a question takes seconds
+_MOST_STEPS = 10**12  # as of core.checks.num_steps
+_MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
+_CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
 _NO_AMPLIFICATION = "local epsilon, no amplification"
-_MOST_REPLACEMENTS = 200
-_SMALL_CHARGE = 1e-2  # share of δ below which the distance of a sum from its cover is charged to δ alone
-_TAIL_SHARE = 1e-3  # share of δ that may be spent on tails where that distance is charged to ε
-_LARGEST_EXPONENT = 700.0
 _SOURCE = "shuffle_plugins, docs/proofs/accounting.md"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonInterval:
-    """What ε is known to be at ``delta``.
-
-    Attributes:
-        lower: ε that a real mechanism and adversary attain, rounded down. With the generic blanket it bounds
-            the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
-        upper: certified ε, rounded up. This is the guarantee.
-        delta: δ both are for.
-        neighbouring_relation: always ``"replace-one"``.
-        adversary: against whom the rounds were measured.
-        upper_bound: name of the bound behind ``upper``.
-        lower_bound: name of the bound behind ``lower``.
-    """
-
-    lower: float
-    upper: float
-    delta: float
-    neighbouring_relation: str
-    adversary: str
-    upper_bound: str
-    lower_bound: str
-
-    def __str__(self) -> str:
-        """One line: the interval, δ, relation, adversary and the bounds' names."""
-        return _spoken("ε", self, f"δ = {self.delta:g}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaInterval:
-    """What δ is known to be at ``epsilon``; fields as in :class:`EpsilonInterval`."""
-
-    lower: float
-    upper: float
-    epsilon: float
-    neighbouring_relation: str
-    adversary: str
-    upper_bound: str
-    lower_bound: str
-
-    def __str__(self) -> str:
-        """One line: the interval, ε, relation, adversary and the bounds' names."""
-        return _spoken("δ", self, f"ε = {self.epsilon:g}")
-
-
-def _spoken(quantity: str, found: EpsilonInterval | DeltaInterval, at: str) -> str:
-    upper, lower = rounded(found.upper, up=True), rounded(found.lower, up=False)
-    known = f"{quantity} ∈ [{lower}, {upper}]" if found.lower_bound != "none" else f"{quantity} ≤ {upper}"
-    return (
-        f"{known} at {at} ({found.neighbouring_relation} neighbours, adversary: {found.adversary}; "
-        f"upper: {found.upper_bound}, lower: {found.lower_bound})"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBound:
-    """One bound on ε: its name, whether it bounds from above or below, its value and where it comes from."""
-
-    name: str
-    kind: BoundKind
-    epsilon: float
-    source: str
 
 
 class ShuffleAccountant:
@@ -143,7 +65,7 @@ class ShuffleAccountant:
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
         self._upper_history = GrowingHistory(_coarse_law)
-        self._lower_histories = (GrowingHistory(_coarse_instance), GrowingHistory(_reversed_instance))
+        self._instances = Instances()
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -235,11 +157,11 @@ class ShuffleAccountant:
         upper = lower = 0.0
         upper_name, lower_name = self._upper_name(self._method), "none"
         if self._rounds:
-            upper = self._charged_delta(epsilon)
+            upper = self._replacement.delta(self._composed_delta, epsilon)
             upper = min(upper, 1.0, self._local_delta() if epsilon >= self._pure_epsilon() else 1.0)
             for name, value in self._attained(lambda composition: composition.delta(epsilon)):
                 if value >= lower:
-                    lower, lower_name = value * (1 - _ROUNDOFF), name
+                    lower, lower_name = value * (1 - ROUNDOFF), name
         return DeltaInterval(
             lower=min(lower, upper),
             upper=upper,
@@ -288,7 +210,7 @@ class ShuffleAccountant:
             probe._earlier = dict(earlier)
             probe._upper_history = self._upper_history
             probe.step(shuffle_round, num_steps=num_steps)
-            return probe.spent(delta) <= target_epsilon
+            return probe.charged_epsilon(delta) <= target_epsilon
 
         if not fits(steps):
             return True
@@ -319,43 +241,17 @@ class ShuffleAccountant:
         amplified = _most(shuffle_round.replacement_distance, beside=distance, within=delta / 2)
         return min(amplified, last), last
 
-    def spent(self, delta: float) -> float:
-        """The certified ε, infinite if there is none at ``delta``: what budgets are compared with.
+    def charged_epsilon(self, delta: float) -> float:
+        """The upper end of :meth:`epsilon` alone, which budgets and calibrations compare: the quick half.
+
+        Returns:
+            ε in nats, infinite if there is none at ``delta``.
 
         Raises:
             ValueError: if ``delta`` is not in (0, 1).
         """
         checks.delta(delta)
         return self._certified(delta)[0]
-
-    def upper_epsilon(self, delta: float) -> float:
-        """The certified ε alone: what :meth:`epsilon` reports as ``upper``, without its lower bound.
-
-        Raises:
-            ValueError: as :meth:`epsilon`.
-        """
-        checks.delta(delta)
-        return self._upper_epsilon(delta)[0]
-
-    def numerical_interval(self, delta: float) -> tuple[float, float]:
-        """Between which values the exact ε of the dominating pair lies: the error of the numerics alone.
-
-        Pairs other than counts (envelopes over datasets, slots of many weights) are bounded from above only;
-        with them in the history the lower end is what a real instance attains.
-
-        Raises:
-            ValueError: as :meth:`epsilon`.
-        """
-        checks.delta(delta)
-        if not self._rounds:
-            return 0.0, 0.0
-        upper = self._upper_epsilon(delta)[0]
-        distinct = self._counts
-        resolution = self._resolution(distinct)
-        laws = [law for r in distinct if (law := upper_losses_from_below(r, resolution)) is not None]
-        if self._replacement_distance() > 0 or len(laws) < len(distinct):
-            return min(self._lower_epsilon(delta)[0], upper), upper
-        return min(LossComposition(laws, list(distinct.values())).epsilon(delta), upper), upper
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
         """Every bound this package has of its own on ε at δ.
@@ -373,7 +269,10 @@ class ShuffleAccountant:
                 NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
                 for name, epsilon in (
                     (self._upper_name("pld"), self._by_losses(delta)),
-                    (self._upper_name("rdp"), self._charged_epsilon(RenyiComposition(laws, steps), delta)),
+                    (
+                        self._upper_name("rdp"),
+                        self._replacement.epsilon(RenyiComposition(laws, steps), delta),
+                    ),
                 )
             ]
         cap = self._cap(delta)
@@ -390,7 +289,7 @@ class ShuffleAccountant:
         found = [bound for bound in found if bound.epsilon < math.inf]
         tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}
-        attained = self._attained(lambda composition: composition.epsilon(_above(delta)), every_family=True)
+        attained = self._attained(lambda composed: composed.epsilon(_above(delta)), every_family=True)
         for name, value in attained:
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
@@ -462,92 +361,13 @@ class ShuffleAccountant:
         tails = (r.own_delta for r in self._rounds)
         return min(math.fsum(d * steps for d, steps in zip(tails, self._steps, strict=True)), 1.0)
 
+    @property
+    def _replacement(self) -> Replacement:
+        return Replacement(self.history)
+
     def _cap(self, delta: float) -> float:
         """ε by basic composition of the local guarantees; infinite if their δ is too large for it."""
         return self._pure_epsilon() if self._local_delta() <= delta else math.inf
-
-    def _replacement_distance(self) -> float:
-        """Total variation between the history and one of pure ε0 randomizers."""
-        return math.fsum(r.replacement_distance * steps for r, steps in self.history)
-
-    def _replacement_charge(self, epsilon: float) -> float:
-        """What replacing (ε0, δ0) randomizers by pure ones adds to δ at ε."""
-        distance = self._replacement_distance()
-        return (1.0 + math.exp(min(epsilon, 700.0))) * distance if distance else 0.0
-
-    def _charged_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """The least ε at ``delta`` with all that replacing rounds by others costs, rounded up."""
-        delta *= 1 - _ROUNDOFF
-        if not self._replacement_distance():
-            return composition.epsilon(delta)
-        charged = self._charged_to_delta(composition, delta)
-        if self._replacement_charge(charged) <= _SMALL_CHARGE * delta:
-            return charged
-        return min(charged, self._charged_to_epsilon(composition, delta))
-
-    def _charged_to_delta(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """The least ε with composed δ plus the distance's charge at that very ε within ``delta``."""
-        epsilon = 0.0
-        for _ in range(_MOST_REPLACEMENTS):
-            target = delta - self._replacement_charge(epsilon)
-            if target <= 0:
-                return math.inf
-            needed = composition.epsilon(target)
-            if needed <= epsilon or needed == math.inf:
-                return max(needed, epsilon)
-            epsilon = needed * (1 + 1e-6)
-        return math.inf
-
-    def _charged_to_epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
-        """ε of what the sums are replaced by, and twice the η within whose e^η they are of each other.
-
-        What the η does not cover is a tail, so small that e^ε times it is a thousandth of ``delta``
-        (docs/proofs/sums.md, "Large ε").
-        """
-        epsilon = composition.epsilon(delta / 2)
-        for _ in range(_MOST_REPLACEMENTS):
-            tail = _TAIL_SHARE * delta
-            ratio, distance = self._closeness(epsilon, tail=tail)
-            if not max(ratio, epsilon) < _LARGEST_EXPONENT:
-                return math.inf
-            target = delta * math.exp(-ratio) - tail - (1 + math.exp(epsilon)) * distance
-            if target <= 0:
-                return math.inf
-            needed = composition.epsilon(target)
-            if needed <= epsilon:
-                return (needed + 2 * ratio) * (1 + _ROUNDOFF)
-            epsilon = needed * (1 + 1e-6)
-        return math.inf
-
-    def _closeness(self, epsilon: float, *, tail: float) -> tuple[float, float]:
-        """Of all rounds together: the sums' η, and the distance of the rounds that have only a distance.
-
-        Args:
-            epsilon: at which a tail is charged 1 + e^ε times.
-            tail: what all tails together may be charged.
-        """
-        close = [(r, steps) for r, steps in self.history if r.CHARGED_BY_RATIO]
-        others = [(r, steps) for r, steps in self.history if not r.CHARGED_BY_RATIO]
-        if not close:
-            return math.inf, 0.0
-        log_tail = math.log(tail) - float(np.logaddexp(0.0, epsilon))
-        log_tail -= math.log(sum(steps for _, steps in close))
-        ratio = math.fsum(r.replacement_ratio(log_tail) * steps for r, steps in close)
-        return ratio, math.fsum(r.replacement_distance * steps for r, steps in others)
-
-    def _charged_delta(self, epsilon: float) -> float:
-        """δ at ε with all that replacing rounds by others costs, rounded up."""
-        composed = self._composed_delta(epsilon) * (1 + _ROUNDOFF)
-        charge = self._replacement_charge(epsilon)
-        if charge <= _SMALL_CHARGE * composed:
-            return composed + charge
-        tail = max(_TAIL_SHARE * composed, 1e-250)
-        ratio, distance = self._closeness(epsilon, tail=tail)
-        if not 2 * ratio <= epsilon < _LARGEST_EXPONENT:
-            return composed + charge
-        replaced = self._composed_delta(epsilon - 2 * ratio) * (1 + _ROUNDOFF)
-        replaced = math.exp(ratio) * (replaced + tail + (1 + math.exp(epsilon)) * distance)
-        return min(composed + charge, replaced * (1 + _ROUNDOFF))
 
     def _in_parts(self, delta: float) -> float:
         """ε by basic composition of parts of the history, for histories whose ε is too large in one piece."""
@@ -565,18 +385,13 @@ class ShuffleAccountant:
             parts *= 2
         return math.inf
 
-    def _resolution(self, distinct: Mapping[Round, int]) -> Resolution:
-        if sum(distinct.values()) == 1 and all(map(resolves_alone, distinct)):
-            return SINGLE
-        return FINE if len(distinct) <= _MOST_FINE_ROUNDS else COARSE
-
     def _upper_laws(self) -> tuple[list[PrivacyLossDistribution], list[int]]:
         distinct = self._counts
-        resolution = self._resolution(distinct)
+        resolution = resolution_of(distinct)
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
     def _upper_composition(self) -> LossComposition:
-        if self._resolution(self._counts) is COARSE:
+        if resolution_of(self._counts) is COARSE:
             return self._upper_history.composition(self._rounds, self._steps)
         return LossComposition(*self._upper_laws())
 
@@ -596,13 +411,13 @@ class ShuffleAccountant:
         if tightest[0] == math.inf and own > 0:
             raise ValueError(
                 f"no ε at δ={delta:g}: the reports' own δ0 and cut tails add up to {own:.3g} for one client, "
-                f"and to {self._replacement_charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
+                f"and to {self._replacement.charge(0.0):.3g} with pure randomizers instead of (ε0, δ0) ones; "
                 "use a smaller δ0 (more noise), fewer rounds, or a larger δ"
             )
         if tightest[0] == math.inf:
             raise ValueError(
                 f"no ε at δ={delta:g} can be certified: these sums have next to no noise, or are too far "
-                f"({self._replacement_distance():.3g}, charged 1 + e^ε times) from what covers them; use "
+                f"({self._replacement.distance:.3g}, charged 1 + e^ε times) from what covers them; use "
                 "more coins or shares, more noise, fewer rounds, or a larger δ"
             )
         return tightest
@@ -634,21 +449,34 @@ class ShuffleAccountant:
         if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
             orders = RenyiComposition(laws, steps)
-            found.append((self._charged_epsilon(orders, delta), self._upper_name("rdp")))
+            found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
 
     def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
         """Bounds that a single round has of its own."""
         distinct = self._counts
-        if sum(distinct.values()) == 1 and not self._replacement_distance():
+        if sum(distinct.values()) == 1 and not self._replacement.distance:
             yield from next(iter(distinct)).single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
         """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
         try:
-            return self._charged_epsilon(self._upper_composition(), delta)
+            return self._replacement.epsilon(self._upper_composition(), delta)
         except ArithmeticError:
             return math.inf
+
+    def _attained(
+        self, ask: Callable[[LossComposition], float], *, every_family: bool = False
+    ) -> Iterator[tuple[str, float]]:
+        """What real instances of the history answer, each by its name."""
+        counts = self._counts
+        return self._instances.attained(
+            (self._rounds, self._steps),
+            ask,
+            counts=counts,
+            resolution=resolution_of(counts),
+            every_family=every_family,
+        )
 
     def _lower_epsilon(self, delta: float) -> tuple[float, str]:
         best, best_name = 0.0, "none"
@@ -656,49 +484,6 @@ class ShuffleAccountant:
             if value > best:
                 best, best_name = value, name
         return best, best_name
-
-    def _attained(
-        self, ask: Callable[[LossComposition], float], *, every_family: bool = False
-    ) -> Iterator[tuple[str, float]]:
-        """What each composed instance answers, by its name; nothing where no grid is fine and wide enough."""
-        for name, compose in self._lower_compositions(every_family=every_family):
-            with suppress(ArithmeticError):
-                yield name, ask(compose())
-
-    def _lower_compositions(
-        self, *, every_family: bool
-    ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
-        """Instances to compose: for each round the most telling family, in both directions.
-
-        A record's meaning may differ from round to round, so families mix freely; the direction may not.
-        """
-        distinct = self._counts
-        resolution = self._resolution(distinct)
-        families = {r: lower_families(r) for r in distinct}
-        if not families or not all(families.values()):
-            return
-        steps = list(distinct.values())
-        picks = [{r: names[0] for r, names in families.items()}]
-        if every_family:
-            shared = set.intersection(*(set(names) for names in families.values()))
-            picks += [
-                dict.fromkeys(distinct, name) for name in sorted(shared) if {name} != set(picks[0].values())
-            ]
-        for pick in picks:
-            name = ", ".join(sorted(set(pick.values())))
-            if resolution is COARSE and pick is picks[0]:
-                forwards, backwards = self._lower_histories
-                yield name, partial(forwards.composition, self._rounds, self._steps)
-                if not forwards.symmetric:
-                    yield name, partial(backwards.composition, self._rounds, self._steps)
-                continue
-            try:
-                laws = [lower_losses(r, family, resolution) for r, family in pick.items()]
-            except ArithmeticError:  # no outcome that floats can hold
-                continue
-            yield name, partial(LossComposition, laws, steps)
-            if not all(law.symmetric for law in laws):
-                yield name, partial(LossComposition, [law.reversed() for law in laws], steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -746,17 +531,16 @@ def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:
     return counts
 
 
+def resolution_of(counts: Mapping[Round, int]) -> Resolution:
+    """How finely a history is resolved, given the steps of each distinct round."""
+    if sum(counts.values()) == 1 and all(map(resolves_alone, counts)):
+        return SINGLE
+    return FINE if len(counts) <= _MOST_FINE_ROUNDS else COARSE
+
+
 def _coarse_law(recorded: Round) -> PrivacyLossDistribution:
     return upper_losses(recorded, COARSE)
 
 
-def _coarse_instance(recorded: Round) -> PrivacyLossDistribution:
-    return lower_losses(recorded, lower_families(recorded)[0], COARSE)
-
-
-def _reversed_instance(recorded: Round) -> PrivacyLossDistribution:
-    return reversed_lower_losses(recorded, lower_families(recorded)[0], COARSE)
-
-
 def _above(delta: float) -> float:
-    return min(delta * (1 + _ROUNDOFF), (1 + delta) / 2)
+    return min(delta * (1 + ROUNDOFF), (1 + delta) / 2)

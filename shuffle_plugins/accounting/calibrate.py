@@ -27,7 +27,7 @@ _RELATIVE_PRECISION = 1e-4
 def _spent(shuffle_round: ShuffleRound, num_steps: int, *, delta: float, method: Method) -> float:
     accountant = ShuffleAccountant(method=method)
     accountant.step(shuffle_round, num_steps=num_steps)
-    return accountant.spent(delta)
+    return accountant.charged_epsilon(delta)
 
 
 def _fits(

@@ -45,7 +45,7 @@ class Spending:
         if accountant.would_exceed(new_round, target_epsilon=epsilon, delta=delta):
             raise BudgetExceeded(
                 f"the next round would take clients over ε={epsilon:g} at δ={delta:g}; they have spent "
-                f"{accountant.spent(delta):.4g}. Nothing of it was released"
+                f"{accountant.charged_epsilon(delta):.4g}. Nothing of it was released"
             )
         accountant.step(new_round)
 

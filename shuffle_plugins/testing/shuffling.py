@@ -216,7 +216,7 @@ def _withstands_the_audit(case: Case) -> Measured:
             ],
             randomness=case.source(40 + clients),
         )
-        certified = accountant.spent(_AUDITED_DELTA)
+        certified = accountant.charged_epsilon(_AUDITED_DELTA)
         if result.violates(certified):
             raise Broken(
                 f"an attack proves more than the accountant says, so the blanket is too small: {result}",

@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from shuffle_plugins.accounting import (
     calibrate_cohort,
     calibrate_local_epsilon,
     calibrate_num_steps,
+    pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.pld import LossComposition, Spectrum
 from shuffle_plugins.accounting.losses.distribution import FINE
@@ -76,7 +78,7 @@ def test_interval_says_what_it_is() -> None:
 def test_bounds_are_ordered(shuffle_round: ShuffleRound, steps: int, delta: float) -> None:
     accountant = accountant_of((shuffle_round, steps))
     interval = accountant.epsilon(delta)
-    below, above = accountant.numerical_interval(delta)
+    below, above = pair_epsilon_interval(accountant, delta)
     assert 0 <= interval.lower <= interval.upper <= shuffle_round.local_epsilon * steps
     assert below <= above
     assert interval.lower <= above
@@ -135,7 +137,7 @@ def test_mechanism_blanket_tightens_the_answer() -> None:
 def test_many_distinct_rounds() -> None:
     entries = [(dataclasses.replace(ROUND, local_epsilon=0.5 + i / 100), 3) for i in range(60)]
     interval = accountant_of(*entries).epsilon(1e-6)
-    below, above = accountant_of(*entries).numerical_interval(1e-6)
+    below, above = pair_epsilon_interval(accountant_of(*entries), 1e-6)
     assert above - below < 0.02 * above
     loudest = accountant_of((dataclasses.replace(ROUND, local_epsilon=1.1), 180)).epsilon(1e-6).upper
     assert 0 < interval.lower < interval.upper < loudest
@@ -157,14 +159,14 @@ def test_repeated_questions_are_cached_and_steps_forget_the_answer() -> None:
 
 def test_would_exceed_agrees_with_epsilon() -> None:
     accountant = accountant_of((OTHER, 5))
-    target = accountant_of((OTHER, 5), (ROUND, 40)).upper_epsilon(1e-6)
+    target = accountant_of((OTHER, 5), (ROUND, 40)).charged_epsilon(1e-6)
     taken = 0
     while not accountant.would_exceed(ROUND, target_epsilon=target, delta=1e-6):
         accountant.step(ROUND)
         taken += 1
         assert taken < 60
     assert taken == 40
-    assert accountant.upper_epsilon(1e-6) <= target
+    assert accountant.charged_epsilon(1e-6) <= target
     assert accountant.would_exceed(OTHER, num_steps=10**6, target_epsilon=target, delta=1e-6)
     assert accountant.num_steps == 45
 
@@ -231,8 +233,8 @@ def test_bad_delta(delta: object) -> None:
     accountant = accountant_of((ROUND, 1))
     for ask in (
         accountant.epsilon,
-        accountant.upper_epsilon,
-        accountant.numerical_interval,
+        accountant.charged_epsilon,
+        partial(pair_epsilon_interval, accountant),
         accountant.bounds,
     ):
         with pytest.raises(ValueError, match="delta"):
@@ -329,8 +331,8 @@ def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) 
 
 def test_calibrated_steps_are_the_largest() -> None:
     found = calibrate_num_steps(**TARGET, shuffle_round=ROUND)
-    assert accountant_of((ROUND, found)).upper_epsilon(1e-6) <= 1.0
-    assert accountant_of((ROUND, found + 1)).upper_epsilon(1e-6) > 1.0
+    assert accountant_of((ROUND, found)).charged_epsilon(1e-6) <= 1.0
+    assert accountant_of((ROUND, found + 1)).charged_epsilon(1e-6) > 1.0
 
 
 def test_calibrated_cohort_is_the_best() -> None:
@@ -338,7 +340,7 @@ def test_calibrated_cohort_is_the_best() -> None:
 
     def upper(cohort: int) -> float:
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort)
-        return accountant_of((shuffle_round, 300)).upper_epsilon(1e-6)
+        return accountant_of((shuffle_round, 300)).charged_epsilon(1e-6)
 
     found = calibrate_cohort(**TARGET, **common)
     assert upper(found) <= 1.0 < upper(found + 1)
@@ -348,7 +350,7 @@ def test_calibrated_cohort_is_the_best() -> None:
 def test_hidden_only_by_its_cohort_a_client_wants_a_large_one(scheme: dict[str, str]) -> None:
     def upper(cohort: int) -> float:
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort, **scheme)
-        return accountant_of((shuffle_round, 3)).upper_epsilon(1e-6)
+        return accountant_of((shuffle_round, 3)).charged_epsilon(1e-6)
 
     found = calibrate_cohort(
         target_epsilon=0.5, delta=1e-6, population=5_000, local_epsilon=1.0, num_steps=3, **scheme

@@ -7,7 +7,7 @@ import itertools
 import mpmath
 import pytest
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, pair_epsilon_interval
 
 DIGITS = 50
 
@@ -74,6 +74,6 @@ def test_delta_is_bracketed_and_the_bracket_is_narrow(
     upper = accountant.delta(epsilon).upper
     assert float(exact) <= upper
     assert upper <= float(exact) * (1 + 1e-3) + 1e-27
-    low, high = accountant.numerical_interval(float(exact))
+    low, high = pair_epsilon_interval(accountant, float(exact))
     assert low <= epsilon <= high
     assert high - low <= 5e-3 * epsilon

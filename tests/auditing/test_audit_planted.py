@@ -96,7 +96,7 @@ def crowd(mechanism, *, delta, cohort, population=None):
     )
     accountant = ShuffleAccountant()
     accountant.step(shuffle_round)
-    return shuffle_round, accountant.upper_epsilon(delta)
+    return shuffle_round, accountant.charged_epsilon(delta)
 
 
 @pytest.mark.parametrize(

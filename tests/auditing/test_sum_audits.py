@@ -14,7 +14,7 @@ DELTA = 0.05
 def certified(protocol, delta=DELTA):
     accountant = ShuffleAccountant()
     accountant.step(protocol.round())
-    return accountant.upper_epsilon(delta)
+    return accountant.charged_epsilon(delta)
 
 
 @pytest.mark.slow

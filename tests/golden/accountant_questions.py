@@ -23,6 +23,7 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
+    pair_epsilon_interval,
 )
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
@@ -162,9 +163,9 @@ def ask_all(history: Callable[[], History], *, delta: float = DELTA) -> dict[str
     found = accountant.epsilon(delta)
     return {
         "epsilon": interval(found),
-        "spent": accountant.spent(delta),
-        "upper": accountant.upper_epsilon(delta),
-        "numerical": accountant.numerical_interval(delta),
+        "spent": accountant.charged_epsilon(delta),
+        "upper": found.upper,
+        "numerical": pair_epsilon_interval(accountant, delta),
         "bounds": [[b.name, b.kind, b.epsilon] for b in accountant.bounds(delta)],
         "delta at half": interval(accountant.delta(found.upper / 2)),
         "delta at 0": interval(accountant.delta(0.0)),
@@ -425,7 +426,7 @@ def upper_ends(rounds: Iterable[Round], *, before: int = 0) -> list[float]:
     for index, each in enumerate(rounds):
         accountant.step(each)
         if index >= before:
-            found.append(accountant.spent(DELTA))
+            found.append(accountant.charged_epsilon(DELTA))
     return found
 
 
@@ -436,7 +437,7 @@ def allowed(target: float, *, make: Callable[[], Round], most: int = 3_000) -> d
         make(), target_epsilon=target, delta=DELTA
     ):
         accountant.step(make())
-    return {"steps": accountant.num_steps, "spent": accountant.spent(DELTA)}
+    return {"steps": accountant.num_steps, "spent": accountant.charged_epsilon(DELTA)}
 
 
 QUESTIONS.add("growing: equal rounds", lambda: growing(shuffled() for _ in range(12)))

@@ -576,12 +576,12 @@ def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
 @pytest.mark.slow
 def test_a_combination_takes_few_certified_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    bound = ShuffleAccountant.upper_epsilon
+    bound = ShuffleAccountant.charged_epsilon
 
     def counted(self: ShuffleAccountant, delta: float) -> float:
         asked.append(delta)
         return bound(self, delta)
 
-    monkeypatch.setattr(ShuffleAccountant, "upper_epsilon", counted)
+    monkeypatch.setattr(ShuffleAccountant, "charged_epsilon", counted)
     found = planned(population=10**6, delta=1e-8)
     assert len(asked) < 2.5 * len(found.rows)

@@ -219,7 +219,7 @@ def _composed(planes: BitPlanes, own: Callable[[float], Blanket | None]) -> floa
             ),
             num_steps=planes.plan.samples,
         )
-    return accountant.upper_epsilon(_DELTA)
+    return accountant.charged_epsilon(_DELTA)
 
 
 def _laplace_error(local_epsilon: float) -> float:

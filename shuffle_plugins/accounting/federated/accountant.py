@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self, get_args
 
-from shuffle_plugins.accounting.accountant import (
-    EpsilonInterval,
-    ShuffleAccountant,
-)
+from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.federated.cohorts import (
     Cohort,
     cheapest,
@@ -27,6 +24,7 @@ from shuffle_plugins.accounting.federated.participation import (
     distinct_participants,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, frozen
+from shuffle_plugins.accounting.intervals import EpsilonInterval
 from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
@@ -358,7 +356,7 @@ class FederatedAccountant:
         if key not in self._found:
             while len(self._found) >= _MOST_FOUND:
                 del self._found[next(iter(self._found))]
-            self._found[key] = self._accountant(charged).spent(delta)
+            self._found[key] = self._accountant(charged).charged_epsilon(delta)
         return self._found[key]
 
     def _charged(self, adversary: Adversary, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:

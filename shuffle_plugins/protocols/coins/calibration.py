@@ -74,7 +74,7 @@ def calibrate(
     def spent(found: S) -> float:
         accountant = ShuffleAccountant()
         accountant.step(found.round(population=population), num_steps=num_steps)
-        return accountant.spent(delta)
+        return accountant.charged_epsilon(delta)
 
     people = hiding(population or cohort, cohort=cohort, honest_fraction=honest_fraction)
     rate = cohort / people

@@ -147,7 +147,7 @@ class SplitSum:
                 ),
                 num_steps=num_steps,
             )
-            return accountant.spent(delta) <= epsilon
+            return accountant.charged_epsilon(delta) <= epsilon
 
         distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps)
         noise_epsilon = _largest(fits, start=min(epsilon / num_steps, 1.0))

@@ -58,7 +58,7 @@ def calibrate(
     def excess(found: S) -> float:
         accountant = ShuffleAccountant()
         accountant.step(found.round(population=population), num_steps=num_steps)
-        return min(math.log(max(accountant.spent(delta), 1e-300) / epsilon), _MOST_EXCESS)
+        return min(math.log(max(accountant.charged_epsilon(delta), 1e-300) / epsilon), _MOST_EXCESS)
 
     loud: tuple[float, float] | None = None  # log noise, and what it spends too much
     quiet: tuple[float, float] | None = None

@@ -78,20 +78,20 @@ def test_calibration_takes_few_calls_and_every_answer_fits(
 ) -> None:
     question = {"population": 5_000, "cohort": 500} | change
     spent: list[float] = []
-    bound = ShuffleAccountant.upper_epsilon
+    bound = ShuffleAccountant.charged_epsilon
 
     def counted(self: ShuffleAccountant, delta: float) -> float:
         spent.append(bound(self, delta))
         return spent[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShuffleAccountant, "upper_epsilon", counted)
+        patch.setattr(ShuffleAccountant, "charged_epsilon", counted)
         found = calibrate_local_epsilon(target_epsilon=target, delta=1e-6, num_steps=rounds, **question)
     assert len(spent) <= calls
     for level, fits in ((found, True), (found * 1.0002, False)):
         accountant = ShuffleAccountant()
         accountant.step(ShuffleRound(local_epsilon=level, **question), num_steps=rounds)
-        assert (accountant.upper_epsilon(1e-6) <= target) == fits
+        assert (accountant.charged_epsilon(1e-6) <= target) == fits
 
 
 @pytest.mark.parametrize("rtol", [1e-14, 1e-9, 1e-2])

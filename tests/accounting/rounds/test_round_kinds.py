@@ -13,7 +13,14 @@ import pytest
 from brute_force import hockey_stick, neighbours, shuffled_law
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.accounting import (
+    Adversary,
+    Blanket,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    pair_epsilon_interval,
+)
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.losses import shuffle as losses
 
@@ -194,7 +201,7 @@ def test_clones_pair_has_the_values_of_an_independent_evaluator(
         mechanism="sequential",
         blanket=Blanket.clones(local_epsilon),
     )
-    low, high = accountant_of((adaptive, 1)).numerical_interval(delta)
+    low, high = pair_epsilon_interval(accountant_of((adaptive, 1)), delta)
     assert low <= expected * (1 + 1e-5)
     assert high >= expected * (1 - 1e-5)
     assert high <= low * 1.002
@@ -284,8 +291,8 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
         received = announced.received(count)
         fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count)
         assert received == fixed
-    few, many = (accountant_of((announced.received(k), 20)).upper_epsilon(1e-6) for k in (400, 600))
-    assert few < accountant_of((announced, 20)).upper_epsilon(1e-6) < many
+    few, many = (accountant_of((announced.received(k), 20)).charged_epsilon(1e-6) for k in (400, 600))
+    assert few < accountant_of((announced, 20)).charged_epsilon(1e-6) < many
     for bad in (0, -1, 10_001, 1.5, True):
         with pytest.raises(ValueError, match="reports"):
             announced.received(bad)

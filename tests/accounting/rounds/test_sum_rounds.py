@@ -227,7 +227,7 @@ def test_a_sum_of_next_to_no_noise_has_no_epsilon(method: str) -> None:
     loud = SumRound(sensitivity=2_000.0, attained=1_000, trials=64, dim=1, population=2, cohort=2)
     assert accountant.would_exceed(loud, target_epsilon=100.0, delta=1e-6)
     accountant.step(loud)
-    assert accountant.spent(1e-6) == math.inf
+    assert accountant.charged_epsilon(1e-6) == math.inf
     assert accountant.delta(1.0).upper == 1.0
     assert not [bound for bound in accountant.bounds(1e-6) if bound.kind == "upper"]
     with pytest.raises(ValueError, match="noise"):
@@ -285,7 +285,7 @@ def test_a_large_epsilon_is_certified_above_the_exact_one(steps):
     accountant.step(sum_round, num_steps=steps)
     for delta in (1e-5, 1e-12):
         found = accountant.epsilon(delta)
-        assert (1 + math.exp(found.upper)) * accountant._replacement_distance() > delta
+        assert (1 + math.exp(found.upper)) * steps * sum_round.replacement_distance > delta
         counts = np.arange(trials + 1)
         p, q = binom.logpmf(counts, trials, 0.5), binom.logpmf(counts - shift, trials, 0.5)
         if steps == 1:

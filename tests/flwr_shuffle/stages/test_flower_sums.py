@@ -191,8 +191,8 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     observer.step(SUM.round(population=hiding, sampling=Sampling.WITHOUT_REPLACEMENT), num_steps=3)
     server = ShuffleAccountant()
     server.step(SUM.round(), num_steps=spent.worst_client_rounds)
-    assert spent.observer.upper == pytest.approx(observer.spent(DELTA), rel=1e-3)
-    assert spent.server.upper == pytest.approx(server.spent(DELTA), rel=1e-3)
+    assert spent.observer.upper == pytest.approx(observer.charged_epsilon(DELTA), rel=1e-3)
+    assert spent.server.upper == pytest.approx(server.charged_epsilon(DELTA), rel=1e-3)
     assert spent.observer.upper_bound.startswith("covering Gaussian")
     assert spent.observer.upper < spent.server.upper
     assert spent.local_epsilon == math.inf

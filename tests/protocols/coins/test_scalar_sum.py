@@ -123,7 +123,7 @@ def test_a_large_share_of_delta_for_coins_is_made_up_for_by_noise():
     found = ScalarSum.calibrated(cohort=100, epsilon=epsilon, delta=delta, num_steps=steps)
     accountant = ShuffleAccountant()
     accountant.step(found.round(), num_steps=steps)
-    assert accountant.spent(delta) <= epsilon
+    assert accountant.charged_epsilon(delta) <= epsilon
 
 
 def test_dishonest_clients_that_tell_whether_they_were_drawn_are_charged_for() -> None:

@@ -1,0 +1,72 @@
+"""What an accountant answers: intervals of ε and of δ that say what they hold for, and named bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shuffle_plugins.accounting.losses.distribution import BoundKind
+from shuffle_plugins.core import rounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonInterval:
+    """What ε is known to be at ``delta``.
+
+    Attributes:
+        lower: ε that a real mechanism and adversary attain, rounded down. With the generic blanket it bounds
+            the worst case over ε0-LDP randomizers; it says that ``upper`` cannot be improved below it.
+        upper: certified ε, rounded up. This is the guarantee.
+        delta: δ both are for.
+        neighbouring_relation: always ``"replace-one"``.
+        adversary: against whom the rounds were measured.
+        upper_bound: name of the bound behind ``upper``.
+        lower_bound: name of the bound behind ``lower``.
+    """
+
+    lower: float
+    upper: float
+    delta: float
+    neighbouring_relation: str
+    adversary: str
+    upper_bound: str
+    lower_bound: str
+
+    def __str__(self) -> str:
+        """One line: the interval, δ, relation, adversary and the bounds' names."""
+        return _in_a_line("ε", self, f"δ = {self.delta:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaInterval:
+    """What δ is known to be at ``epsilon``; fields as in :class:`EpsilonInterval`."""
+
+    lower: float
+    upper: float
+    epsilon: float
+    neighbouring_relation: str
+    adversary: str
+    upper_bound: str
+    lower_bound: str
+
+    def __str__(self) -> str:
+        """One line: the interval, ε, relation, adversary and the bounds' names."""
+        return _in_a_line("δ", self, f"ε = {self.epsilon:g}")
+
+
+def _in_a_line(quantity: str, found: EpsilonInterval | DeltaInterval, at: str) -> str:
+    upper, lower = rounded(found.upper, up=True), rounded(found.lower, up=False)
+    known = f"{quantity} ∈ [{lower}, {upper}]" if found.lower_bound != "none" else f"{quantity} ≤ {upper}"
+    return (
+        f"{known} at {at} ({found.neighbouring_relation} neighbours, adversary: {found.adversary}; "
+        f"upper: {found.upper_bound}, lower: {found.lower_bound})"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBound:
+    """One bound on ε: its name, whether it bounds from above or below, its value and where it comes from."""
+
+    name: str
+    kind: BoundKind
+    epsilon: float
+    source: str
