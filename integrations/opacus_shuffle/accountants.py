@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from opacus.accountants import IAccountant, create_accountant, register_accountant
 
-from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError
+from opacus_shuffle.errors import PrivacyBudgetExceeded, ShufflePrivacyError, checked
 from opacus_shuffle.hooks import AccountingHook
 from opacus_shuffle.optimizer import ShuffleMixin
 from shuffle_plugins.accounting import (
@@ -19,6 +19,7 @@ from shuffle_plugins.accounting import (
     Round,
     ShuffleAccountant,
 )
+from shuffle_plugins.core import checks
 
 _NEEDS_ROUND = (
     "a noise multiplier and a sample rate do not determine the cost of a shuffled round: it depends on ε0, "
@@ -274,10 +275,8 @@ class _Budget:
     target_delta: float
 
     def __post_init__(self) -> None:
-        if not (self.target_epsilon > 0 and math.isfinite(self.target_epsilon)):
-            raise ShufflePrivacyError(f"target_epsilon must be positive, got {self.target_epsilon!r}")
-        if not 0 < self.target_delta < 1:
-            raise ShufflePrivacyError(f"target_delta must be in (0, 1), got {self.target_delta!r}")
+        checked(checks.target_epsilon, self.target_epsilon)
+        checked(checks.delta, self.target_delta, name="target_delta")
 
     def check(self, accountant: SubsampledShuffleAccountant, new_round: Round) -> None:
         if accountant.would_exceed(

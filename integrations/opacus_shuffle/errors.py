@@ -25,7 +25,7 @@ class PrivacyBudgetExceeded(ShufflePrivacyError):
     """The next round would spend more than the budget; it was neither recorded nor released."""
 
 
-def checked(check: Callable[..., T], *arguments: Any, **limits: float) -> T:
+def checked(check: Callable[..., T], *arguments: Any, **limits: Any) -> T:
     """Apply a function of :mod:`shuffle_plugins.core.checks` to what a user passed, a NumPy scalar included.
 
     Raises:

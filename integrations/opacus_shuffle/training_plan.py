@@ -1,4 +1,4 @@
-"""What a run will cost and how noisy its steps will be, told before it trains."""
+"""What a run will cost and how noisy its steps will be, known before it trains."""
 
 from __future__ import annotations
 
@@ -92,20 +92,25 @@ class TrainingPlan:
             _accountant=copy.deepcopy(accountant),
         )
 
+    @property
+    def _num_rounds(self) -> int:
+        return rounds_in(
+            self.num_steps,
+            population=self.population,
+            cohort=self.cohort,
+            sampling=self._next_round.sampling,
+        )
+
     @functools.cached_property
     def epsilon(self) -> float:
         """Certified ε at ``delta`` after ``num_steps`` steps and all rounds recorded before (replace-one).
 
         Infinite where the accountant certifies none.
         """
-        rounds = rounds_in(
-            self.num_steps,
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self._next_round.sampling,
-        )
         try:
-            return self._accountant.spent_with(self._next_round, num_steps=rounds, target_delta=self.delta)
+            return self._accountant.spent_with(
+                self._next_round, num_steps=self._num_rounds, target_delta=self.delta
+            )
         except ArithmeticError:
             return math.inf
 
@@ -116,13 +121,7 @@ class TrainingPlan:
     def delta_warning(self) -> str | None:
         """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
         amplified, last = self._accountant.rounds_left(self._next_round, target_delta=self.delta)
-        planned = rounds_in(
-            self.num_steps,
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self._next_round.sampling,
-        )
-        if amplified == math.inf or (self.whole_run and planned <= amplified):
+        if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
         unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"
         return (
@@ -137,9 +136,8 @@ class TrainingPlan:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn from, or of δ0."""
         if _logger.isEnabledFor(logging.INFO):
             _logger.info("%s", self)
-        for told in (self.warning(), self.delta_warning()):
-            if told is not None:
-                warn_caller(told)
+        for message in filter(None, (self.warning(), self.delta_warning())):
+            warn_caller(message)
 
     def __str__(self) -> str:
         noise = self.expected_noise
