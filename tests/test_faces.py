@@ -1,8 +1,12 @@
 """The front door: what `import shuffle_plugins` and its packages offer, and what importing them loads."""
 
+import ast
 import importlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 STUBS = sorted([*ROOT.glob("shuffle_plugins/**/__init__.pyi"), *ROOT.glob("integrations/*/__init__.pyi")])
 PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in STUBS]
+LAYERS = [
+    *("core", "randomness", "compressors", "accounting", "mechanisms", "shuffler", "protocols", "ledger"),
+    *("planning", "auditing", "optim", "testing", "cli", "opacus_shuffle", "flwr_shuffle"),
+]
+"""From the ground up. What stands lower never imports what stands higher."""
+
+IMPORT = re.compile(r"^ *(from \w+_(?:plugins|shuffle)[\w.]* import (?:\([^)]*\)|[^(\n]+))", re.MULTILINE)
+"""An import of this project's names on a page."""
+
 HEAVY = ("torch", "numpy", "scipy", "numba", "typer", "rich", "flwr", "opacus")
 
 
@@ -65,3 +78,71 @@ def test_a_function_is_not_hidden_by_the_module_of_its_name():
         "import shuffle_plugins.optim.minimize, shuffle_plugins as sp; assert callable(sp.optim.minimize), sp"
     )
     loaded(code)
+
+
+def package_of(module: str) -> str:
+    """The package that a module belongs to, as LAYERS calls it; empty for what is not of this project."""
+    first, _, rest = module.partition(".")
+    return rest.partition(".")[0] if first == "shuffle_plugins" else first if first in LAYERS else ""
+
+
+@cache
+def face(package: str) -> dict[str, str]:
+    """What the stub of a package lists: names, and whether each is a ``"module"`` or a ``"name"``."""
+    path = ROOT / package.replace(".", "/") / "__init__.pyi"
+    path = path if path.exists() else ROOT / "integrations" / package.replace(".", "/") / "__init__.pyi"
+    if not path.exists():
+        return {}
+    stub = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: "name" if node.module else "module" for node in stub for alias in node.names}
+
+
+def at_a_face(module: str, name: str) -> bool:
+    """Whether a face lists the name, or the whole module that it is imported from."""
+    above, _, last = module.rpartition(".")
+    return name in face(module) or face(above).get(last) == "module"
+
+
+def imports(code: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import of this project's names."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module and package_of(node.module + "."):
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "shuffle_plugins":
+            yield from ((f"shuffle_plugins.{alias.name}", "") for alias in node.names)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """(path, code) of the packages, the examples, the benchmarks, and the Python of the pages."""
+    for folder in ("shuffle_plugins", "integrations", "examples", "benchmarks"):
+        for path in sorted(ROOT.glob(f"{folder}/**/*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
+        lines = IMPORT.findall(page.read_text())
+        yield str(page.relative_to(ROOT)), "\n".join(lines)
+
+
+def home(path: str) -> str:
+    """The package that a file belongs to; empty for examples, benchmarks and pages."""
+    return package_of(path.removeprefix("integrations/").removesuffix(".py").replace("/", "."))
+
+
+def test_other_packages_are_imported_through_their_faces() -> None:
+    past = {
+        f"{path}: from {module} import {name}"
+        for path, code in sources()
+        for module, name in imports(code)
+        if name and package_of(module) != home(path) and not at_a_face(module, name)
+    }
+    assert sorted(past) == []
+
+
+def test_no_import_goes_up() -> None:
+    up = {
+        f"{path}: {module}"
+        for path, code in sources()
+        if home(path) in LAYERS
+        for module, _ in imports(code)
+        if package_of(module) in LAYERS and LAYERS.index(package_of(module)) > LAYERS.index(home(path))
+    }
+    assert sorted(up) == []
