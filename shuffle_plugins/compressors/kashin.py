@@ -17,8 +17,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows, checks
 
 _CHUNK = 1 << 20
 _MARGIN = 1e-3

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from shuffle_plugins.core.checks import whole
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Mechanism
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.mechanisms import FrequencyOracle, LocalRandomizer, Mechanism, registry
 from shuffle_plugins.testing import accuracy, behaviour, inputs, privacy, shuffling, wire
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, Records
 from shuffle_plugins.testing.report import EVERYWHERE, CheckResult, ConformanceReport, Status

@@ -12,11 +12,10 @@ from shuffle_plugins import optim
 from shuffle_plugins.accounting import Adversary, Sampling
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
-from shuffle_plugins.planning import expected_noise, plan
+from shuffle_plugins.planning import choices, expected_noise, plan, report_error
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.choosing import choices
 from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
-from shuffle_plugins.planning.variance import enclosing_radius, report_error, sampling_error
+from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
 
 QUESTIONS = Questions()
 

@@ -35,14 +35,15 @@ from shuffle_plugins.shuffler import (
     BatchRefused,
     EnvelopeOpener,
     MixedBatch,
+    MixerKey,
     Refusal,
     RoundContext,
+    Statement,
     envelope_size,
     open_reports,
     seal,
 )
-from shuffle_plugins.shuffler.keys import MixerKey, public_key_bytes
-from shuffle_plugins.shuffler.statements import Statement
+from shuffle_plugins.shuffler.keys import public_key_bytes
 
 TOKEN = bytes(range(16))
 CONTEXT = RoundContext(run="run-7", token=TOKEN, fingerprint=bytes(range(32)), minimum=3)

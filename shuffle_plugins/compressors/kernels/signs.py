@@ -11,10 +11,8 @@ from torch.nn.functional import pad
 from shuffle_plugins.compressors.hadamard import padded_dim, padded_transform
 from shuffle_plugins.compressors.kernels.bits import WORD_BITS, pack_signs_torch, packed_width
 from shuffle_plugins.compressors.kernels.draws import SignRule
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.randomness.chacha import Keystream
-from shuffle_plugins.randomness.devices import runs_kernels
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.randomness import Keystream, runs_kernels
 
 CHUNK_VALUES = 1 << 17
 """Values that the torch path holds at a time, unless one row has more."""

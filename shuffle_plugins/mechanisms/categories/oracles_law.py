@@ -20,7 +20,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, follows, odds_below
 from shuffle_plugins.randomness import WHOLE

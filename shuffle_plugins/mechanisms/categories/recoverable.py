@@ -13,8 +13,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field
+from shuffle_plugins.core import Field, checks
 from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.randomness import Randomness, secure

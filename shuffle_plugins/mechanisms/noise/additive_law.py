@@ -16,8 +16,7 @@ import math
 import numpy as np
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.grid import Floats
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket, Floats
 from shuffle_plugins.core import checks
 
 _CELLS = 1 << 13

@@ -8,10 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.compressors import stochastic_round
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import (
     LEAST_BITS,

@@ -7,9 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DELTA, ApproximateNoise
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from scipy import special
 
-from shuffle_plugins.accounting.numerics.search import zero_between
+from shuffle_plugins.accounting import zero_between
 from shuffle_plugins.core import checks
 
 _MARGIN = 1e-9

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from scipy import special
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit, privunit_blanket
 

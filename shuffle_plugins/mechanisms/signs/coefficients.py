@@ -10,8 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 
 _HALVINGS = 80

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.public_bits import public_random_bytes
+from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.core import checks
 
 _WORD = 8

@@ -10,11 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.hadamard import hadamard_transform
-from shuffle_plugins.compressors.kashin import KashinFrame
-from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.compressors import KashinFrame, Rotation, hadamard_transform
+from shuffle_plugins.core import Rows, checks
 
 
 class Frame(StrEnum):

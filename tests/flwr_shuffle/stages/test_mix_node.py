@@ -34,13 +34,14 @@ from shuffle_plugins.shuffler import (
     BatchRefused,
     MixedBatch,
     Mixer,
+    MixerKey,
     Refusal,
     RoundContext,
     SpentTokens,
+    Statement,
     envelope_size,
 )
 from shuffle_plugins.shuffler.keys import (
-    MixerKey,
     enrol_client,
     generate_mixer_key,
     generate_sealing_key,
@@ -48,7 +49,6 @@ from shuffle_plugins.shuffler.keys import (
     public_key_bytes,
     write_private_key,
 )
-from shuffle_plugins.shuffler.statements import Statement
 
 
 @pytest.fixture
