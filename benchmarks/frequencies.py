@@ -159,7 +159,7 @@ def compared(peers: tuple[Peer, ...]) -> tuple[list[dict[str, Any]], list[dict[s
     failed: list[dict[str, Any]] = []
     published_level = published.largest_local_epsilon(cohort=CLIENTS, epsilon=EPSILON, delta=DELTA)
     for case, (categories, data) in cases().items():
-        size = {"categories": categories, "clients": CLIENTS, "epsilon": EPSILON, "delta": DELTA}
+        size = {"categories": categories, "cohort": CLIENTS, "epsilon": EPSILON, "delta": DELTA}
         single = FrequencyEstimation.calibrated(**size)
         many = HistogramSum.calibrated(**size)
         for package, method, calibration, estimate, more in (
@@ -231,7 +231,7 @@ def growth() -> list[dict[str, float]]:
     rows = []
     for clients in GROWTH:
         data = zipf(GROWTH_CATEGORIES, clients)
-        size = {"categories": GROWTH_CATEGORIES, "clients": clients, "epsilon": EPSILON, "delta": DELTA}
+        size = {"categories": GROWTH_CATEGORIES, "cohort": clients, "epsilon": EPSILON, "delta": DELTA}
         single = FrequencyEstimation.calibrated(**size)
         many = HistogramSum.calibrated(**size)
         runs = {

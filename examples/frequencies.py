@@ -78,7 +78,7 @@ def categories(data_dir: Path | None) -> tuple[str, Tensor]:
 
 
 def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
-    size = {"categories": CATEGORIES, "clients": len(held)}
+    size = {"categories": CATEGORIES, "cohort": len(held)}
     shuffled = FrequencyEstimation.calibrated(**size, epsilon=epsilon, delta=delta)
     one = ShuffleAccountant()
     one.step(shuffled.round())
@@ -87,8 +87,8 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
     coins = HistogramSum.calibrated(**size, epsilon=epsilon, delta=delta)
     many = ShuffleAccountant()
     many.step(coins.round())
-    total = sum(coins.tally_counts(coins.encode(part)) for part in held.split(1_000))
-    counted = coins.estimate(total)
+    total = sum(coins.total(coins.randomize(part)) for part in held.split(1_000))
+    counted = coins.estimate(total, reports=len(held))
 
     local = FrequencyEstimation(**size, local_epsilon=epsilon)
     unshuffled = local.estimate(local.randomize(held))

@@ -96,7 +96,8 @@ def _scores(
     found = []
     for start in range(0, trials, step):
         count = min(step, trials - start)
-        sent = protocol.encode(cohort.repeat(count, 1), randomness=randomness)
+        reports = protocol.randomize(cohort.repeat(count, 1), randomness=randomness)
+        sent = reports.fields[0].values.long()
         found.append(_totals(protocol, sent.reshape(count, protocol.cohort, -1)) @ line)
     scores: NDArray[np.float64] = torch.cat(found).numpy()
     return scores
@@ -104,7 +105,5 @@ def _scores(
 
 def _totals(protocol: CoinSum | SplitSum, sent: Tensor) -> Tensor:
     """Estimates of sums from what clients send, (trials, clients, …): float64 (trials, size)."""
-    if isinstance(protocol, SplitSum):
-        totals = sent.flatten(1).sum(dim=1).remainder(protocol.modulus)
-        return torch.tensor([[protocol.estimate(total)] for total in totals.tolist()], dtype=torch.float64)
-    return torch.stack([protocol.estimate(total, reports=protocol.cohort) for total in sent.sum(dim=1)])
+    totals = sent.flatten(1).sum(dim=1, keepdim=True) if isinstance(protocol, SplitSum) else sent.sum(dim=1)
+    return torch.stack([protocol.estimate(total, reports=protocol.cohort) for total in totals])

@@ -105,11 +105,12 @@ class ReportLayout:
             ValueError: if there are more or fewer tensors than fields, their shapes are others than the
                 layout's, or a value does not fit in its bits.
         """
-        fields = tuple(
-            Field(value if layout.floating else value.to(compact_dtype(layout.bits)), layout.bits)
-            for layout, value in zip(self.fields, values, strict=True)
-        )
-        reports = Reports(mechanism=self.mechanism, dim=self.dim, fields=fields)
+        fields = []
+        for layout, value in zip(self.fields, values, strict=True):
+            field = Field(value.byte() if value.dtype == torch.bool else value, layout.bits)
+            small = value if layout.floating else value.to(compact_dtype(layout.bits))
+            fields.append(field._holding(small))
+        reports = Reports(mechanism=self.mechanism, dim=self.dim, fields=tuple(fields))
         self.check(reports)
         return reports
 
@@ -229,6 +230,10 @@ class Reports:
     def narrow(self, start: int, stop: int) -> Reports:
         """Reports start..stop."""
         return self._with([field.values[start:stop] for field in self.fields])
+
+    def split(self) -> list[Reports]:
+        """Every report by itself, in their order."""
+        return [self.narrow(i, i + 1) for i in range(len(self))]
 
     def permute(self, permutation: Tensor) -> Reports:
         """The same reports in another order.

@@ -20,7 +20,7 @@ from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.optim.plans import OptimizationPlan, Stage
 from shuffle_plugins.optim.problems import Problem
 from shuffle_plugins.optim.steps import Accelerated, Averaged, Decaying, Rule
-from shuffle_plugins.protocols.errors import OutOfReach
+from shuffle_plugins.protocols.errors import TargetUnreachable
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 _MOST_SAMPLED_STEPS = 1 << 9  # the bound on the last iterate falls slowly; so more steps gain little
@@ -85,7 +85,7 @@ class Task:
 
         Raises:
             ValueError: if the batch is larger than the group.
-            OutOfReach: if no number keeps to the budget.
+            TargetUnreachable: if no number keeps to the budget.
         """
         if batch is None:
             return _number_of_least_loss(loss, most=self.population)
@@ -121,7 +121,7 @@ class OptimizationMethod(ABC):
 
         Raises:
             ValueError: if the method is not for such a problem.
-            OutOfReach: if nothing keeps to the budget.
+            TargetUnreachable: if nothing keeps to the budget.
         """
 
     def plan(
@@ -146,7 +146,7 @@ class OptimizationMethod(ABC):
             TypeError: if ``problem`` is no :class:`Problem`, or ``model`` no :class:`GradientModel`.
             ValueError: if an argument is out of range, the method is not for such a problem, or the model not
                 for the method.
-            OutOfReach: if nothing keeps to the budget.
+            TargetUnreachable: if nothing keeps to the budget.
         """
         if not isinstance(problem, Problem):
             raise TypeError(f"problem must be a Problem, such as logistic_regression(…), got {problem!r}")
@@ -199,7 +199,7 @@ def _number_of_least_loss(loss: Callable[[int], float], *, most: int) -> int:
     around = {1, *range(max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high))) + 1)}
     found: int = min(sorted(around), key=loss)
     if not loss(found) < math.inf:
-        raise OutOfReach("no number of steps keeps to the budget in this model: take more clients")
+        raise TargetUnreachable("no number of steps keeps to the budget in this model: take more clients")
     return found
 
 
@@ -493,7 +493,9 @@ def _sampled(
         losses = {2**i: loss(2**i) for i in range(_MOST_SAMPLED_STEPS.bit_length())}
         least = min(losses.values())
         if least == math.inf:
-            raise OutOfReach("no number of steps keeps to the budget in this model: take smaller cohorts")
+            raise TargetUnreachable(
+                "no number of steps keeps to the budget in this model: take smaller cohorts"
+            )
         steps = next(found for found, lost in losses.items() if lost <= _WORTHWHILE * least)
     taken = part(steps)
     oracle = task.opened(taken)

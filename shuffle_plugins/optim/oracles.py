@@ -25,7 +25,7 @@ from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.protocols.coins.sampling import MOST_COINS, heads
 from shuffle_plugins.protocols.coins.vector_sum import VectorSum
-from shuffle_plugins.protocols.errors import OutOfReach
+from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.randomness import Randomness
 
 _LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
@@ -79,7 +79,7 @@ class GradientModel(ABC):
 
         Raises:
             ValueError: if clients cannot take part in this way in this model.
-            OutOfReach: if nothing keeps to the target.
+            TargetUnreachable: if nothing keeps to the target.
         """
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
@@ -92,7 +92,7 @@ class GradientModel(ABC):
 def _opened_noise(model: GradientModel, participation: Participation, target: GradientTarget) -> float:
     try:
         return model.open(participation, target).noise
-    except OutOfReach:
+    except TargetUnreachable:
         return math.inf
 
 
@@ -320,7 +320,7 @@ class OneMessage(GradientModel):
 
         Raises:
             ValueError: if the mechanism is unknown or not for ℓ2 balls.
-            OutOfReach: if no ε0 is small enough.
+            TargetUnreachable: if no ε0 is small enough.
         """
         options = dict(self.options)
         probe = _l2_mechanism(self.mechanism, 1.0, target, options)
@@ -340,7 +340,7 @@ class OneMessage(GradientModel):
             spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION
         )
         if found is None:
-            raise OutOfReach(
+            raise TargetUnreachable(
                 f"no ε0 down to {_LOWEST:g} keeps {participation.releases} rounds within "
                 f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
             )
@@ -369,7 +369,7 @@ def _within_reach(
     try:
         return _l2_mechanism(name, local_epsilon, target, options)
     except ValueError as error:
-        raise OutOfReach(f"{name} does not go as far as the target: {error}") from error
+        raise TargetUnreachable(f"{name} does not go as far as the target: {error}") from error
 
 
 def _charged(mechanism: LocalRandomizer, participation: Participation) -> ShuffleRound:
@@ -429,7 +429,7 @@ class Local(GradientModel):
 
         Raises:
             ValueError: if the mechanism is unknown or not for ℓ2 balls.
-            OutOfReach: if it does not take so small an ε0.
+            TargetUnreachable: if it does not take so small an ε0.
         """
         _l2_mechanism(self.mechanism, 1.0, target, {})
         local_epsilon = target.epsilon / participation.releases

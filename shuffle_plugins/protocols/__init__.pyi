@@ -1,11 +1,13 @@
 from . import published as published
+from .base import ShuffleProtocol as ShuffleProtocol
+from .base import SummingProtocol as SummingProtocol
 from .coins.base import CoinSum as CoinSum
 from .coins.histogram_sum import HistogramSum as HistogramSum
 from .coins.sampling import MOST_COINS as MOST_COINS
 from .coins.sampling import heads as heads
 from .coins.scalar_sum import ScalarSum as ScalarSum
 from .coins.vector_sum import VectorSum as VectorSum
-from .errors import OutOfReach as OutOfReach
+from .errors import TargetUnreachable as TargetUnreachable
 from .frequencies.estimation import FrequencyEstimation as FrequencyEstimation
 from .histograms import Histogram as Histogram
 from .histograms import Intervals as Intervals
@@ -14,7 +16,6 @@ from .lattices import Interval as Interval
 from .shares.split_sum import SplitSum as SplitSum
 from .simplex import onto_simplex as onto_simplex
 from .tags.ball_sum import BallSum as BallSum
-from .tags.base import TaggedBits as TaggedBits
 from .tags.base import TaggedSum as TaggedSum
 from .tags.binary_sum import BinarySum as BinarySum
 from .tags.cube_sum import CubeSum as CubeSum

@@ -110,13 +110,13 @@ class FixedPoint(Lattice):
     """
 
     dim: int
-    radius: float
     levels: int
+    radius: float = 1.0
 
     def __post_init__(self) -> None:
         checks.dim(self.dim)
         object.__setattr__(self, "radius", checks.radius(self.radius))
-        _check_levels(self.levels)
+        checks.whole("levels", self.levels, at_most=MOST_LEVELS)
 
     @property
     def size(self) -> int:
@@ -194,16 +194,16 @@ class Interval(Lattice):
         ValueError: if a field is out of range.
     """
 
-    upper: float
     levels: int
+    upper: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "upper", checks.radius(self.upper))
-        _check_levels(self.levels)
+        checks.whole("levels", self.levels, at_most=MOST_LEVELS)
 
     @property
     def size(self) -> int:
-        """One number."""
+        """1: a client's datum is one number."""
         return 1
 
     @property
@@ -213,7 +213,7 @@ class Interval(Lattice):
 
     @property
     def lowest(self) -> int:
-        """Zero."""
+        """0, for the smallest number."""
         return 0
 
     @property
@@ -241,8 +241,3 @@ class Interval(Lattice):
             raise ValueError("the batch has NaN or infinite entries; nothing was released")
         scaled = values.clamp(0.0, self.upper) / self.upper * self.levels
         return stochastic_round(scaled, randomness=randomness).clamp_(0, self.levels)
-
-
-def _check_levels(levels: object) -> None:
-    if type(levels) is not int or not 1 <= levels <= MOST_LEVELS:
-        raise ValueError(f"levels must be a whole number in [1, 2**24], got {levels!r}")

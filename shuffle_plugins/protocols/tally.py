@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 
 MOST_MESSAGES = 1 << 28
-"""Of all clients together, that are listed one by one."""
+"""Messages of all clients together that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +31,24 @@ class Tally:
     ones: Tensor
     bits: Tensor
     foreign: int = 0
+
+    @classmethod
+    def of(cls, label: Tensor, bit: Tensor, *, labels: int) -> Tally:
+        """Count messages under each label; impossible labels are set aside and counted as foreign.
+
+        Args:
+            label: integers (messages,); those outside of [0, labels) do not exist.
+            bit: 0 or 1, (messages,).
+            labels: how many labels there are.
+        """
+        label, bit = label.to(torch.int64), bit.to(torch.int64)
+        known = (label >= 0) & (label < labels)
+        label, bit = label[known], bit[known]
+        return cls(
+            ones=torch.bincount(label[bit == 1], minlength=labels),
+            bits=torch.bincount(label, minlength=labels),
+            foreign=int((~known).sum()),
+        )
 
     def __add__(self, other: Tally) -> Tally:
         if not isinstance(other, Tally):
@@ -51,44 +69,19 @@ def label_bits(labels: int) -> int:
     return (labels - 1).bit_length()
 
 
-def as_messages(counts: Tensor, *, each: int, clients: int, mechanism: str) -> Reports:
+def labelled_bits(mechanism: str, *, labels: int) -> ReportLayout:
+    """The form of messages that are a label and a bit."""
+    return ReportLayout(mechanism, labels, (FieldLayout(label_bits(labels)), FieldLayout(1)))
+
+
+def as_messages(counts: Tensor, *, each: int, layout: ReportLayout) -> Reports:
     """A client's counts as its messages: ``each`` bits under every label, ``counts`` of them ones.
 
     Args:
         counts: int64 (labels,), entries in [0, each].
         each: bits per label.
-        clients: who will send as many.
-        mechanism: name that the reports bear.
-
-    Raises:
-        ValueError: if a count is out of range, or there are more than 2**28 messages of all clients.
+        layout: of :func:`labelled_bits`.
     """
-    labels = counts.numel()
-    if clients * labels * each > MOST_MESSAGES:
-        raise ValueError(
-            f"{labels * each:,} messages from each of {clients:,} clients are too many to list: hand the "
-            "shuffler counts, as total(encode(x)) does, or calibrate with a larger overhead"
-        )
-    if counts.dim() != 1 or (labels and not (int(counts.min()) >= 0 and int(counts.max()) <= each)):
-        raise ValueError(f"counts must be in [0, {each}], one per label")
-    label = torch.arange(labels).to(compact_dtype(label_bits(labels))).repeat_interleave(each)
-    bit = (torch.arange(each)[None, :] < counts[:, None]).reshape(-1).to(compact_dtype(1))
-    return Reports(mechanism=mechanism, dim=labels, fields=(Field(label, label_bits(labels)), Field(bit, 1)))
-
-
-def tally(messages: Reports, *, labels: int) -> Tally:
-    """Count shuffled messages under each label; impossible labels are set aside and counted.
-
-    Raises:
-        ValueError: if the reports are not labelled bits.
-    """
-    if len(messages.fields) != 2 or messages.fields[1].bits != 1:
-        raise ValueError("these reports are not labelled bits")
-    label, bit = (field.values.to(torch.int64) for field in messages.fields)
-    known = label < labels
-    label, bit = label[known], bit[known]
-    return Tally(
-        ones=torch.bincount(label[bit == 1], minlength=labels),
-        bits=torch.bincount(label, minlength=labels),
-        foreign=int((~known).sum()),
-    )
+    label = torch.arange(counts.numel()).repeat_interleave(each)
+    bit = (torch.arange(each)[None, :] < counts[:, None]).reshape(-1)
+    return layout.reports(label, bit)

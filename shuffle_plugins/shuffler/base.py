@@ -50,6 +50,19 @@ class Shuffler(ABC):
             BatchRefused: if there are fewer than :attr:`minimum` batches, or they do not look alike.
         """
 
+    def shuffle_reports(self, reports: Reports) -> Reports:
+        """All reports of clients that sent one each, in an order drawn as by :meth:`shuffle`.
+
+        A shuffler that can take them as one batch overrides this: here every report is handed over by itself.
+
+        Args:
+            reports: one of each client.
+
+        Raises:
+            BatchRefused: if there are fewer than :attr:`minimum`.
+        """
+        return self.shuffle(reports.split())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:

@@ -40,7 +40,17 @@ class InMemoryShuffler(Shuffler):
             together = Reports.concat(batches)
         except ValueError:
             raise BatchRefused(Refusal.UNREADABLE) from None
-        return together.permute(SecureRandomness().permutation(len(together)))
+        return _permuted(together)
+
+    def shuffle_reports(self, reports: Reports) -> Reports:
+        """The reports of clients that sent one each; see :meth:`Shuffler.shuffle_reports`."""
+        if len(reports) < self._minimum:
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        return _permuted(reports)
 
     def __repr__(self) -> str:
         return f"InMemoryShuffler(minimum={self._minimum})"
+
+
+def _permuted(reports: Reports) -> Reports:
+    return reports.permute(SecureRandomness().permutation(len(reports)))

@@ -69,6 +69,8 @@ def found(build: Callable[[], Any], *, num_steps: int = 1, population: int | Non
     }
     if not isinstance(protocol, FrequencyEstimation):
         told.pop("local_epsilon", None)
+    if not isinstance(protocol, SplitSum):
+        told.pop("counted_on", None)
     for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
         one = protocol.round(population=population, adversary=adversary)
         told[f"round, {adversary}"] = one.state()
@@ -76,7 +78,7 @@ def found(build: Callable[[], Any], *, num_steps: int = 1, population: int | Non
     return told
 
 
-_RENAMED = {"clients": "cohort", "bits_per_client": "bits_per_report"}
+_RENAMED = {"clients": "cohort", "bits_per_client": "bits_per_report", "counted_on": "honest_cohort"}
 
 _PROTOCOLS: dict[str, Callable[..., Any]] = {
     "VectorSum": partial(VectorSum.calibrated, dim=30),

@@ -20,6 +20,7 @@ from shuffle_plugins.protocols import (
     HistogramSum,
     ScalarSum,
     SplitSum,
+    Tally,
     VectorSum,
 )
 from shuffle_plugins.randomness import SeededRandomness
@@ -104,25 +105,26 @@ def of_tally(tally: Any) -> dict[str, Any]:
     return {"ones": whole(tally.ones), "bits": whole(tally.bits), "foreign": tally.foreign}
 
 
-def estimate(protocol: Any, total: Any) -> torch.Tensor:
-    found = protocol.estimate(total)
+def estimate(protocol: Any, total: Any, **options: int) -> torch.Tensor:
+    found = protocol.estimate(total, **options)
     return found.counts if isinstance(protocol, HistogramSum) else found
 
 
 def of_coins(build: Callable[[], Any]) -> dict[str, Any]:
     protocol = build()
     x = records(protocol)
-    encoded = protocol.encode(x, randomness=SeededRandomness(5))
-    total = protocol.tally_counts(encoded)
+    reports = protocol.randomize(x, randomness=SeededRandomness(5))
+    bits = torch.full((protocol.lattice.size,), len(reports) * protocol.messages_per_coordinate)
+    total = Tally(ones=protocol.total(reports), bits=bits)
     found = numbers(protocol) | {
-        "encoded": whole(encoded),
+        "encoded": whole(reports.fields[0].values.reshape(len(reports), -1)),
         "total": of_tally(total),
         "decoded": vector(estimate(protocol, total)),
-        "decoded_of_ten": vector(estimate(protocol, protocol.tally_counts(encoded[:10]))),
+        "decoded_of_ten": vector(estimate(protocol, protocol.total(reports.narrow(0, 10)), reports=10)),
         "randomize_sum": vector(protocol.randomize_sum(x, randomness=SeededRandomness(6))),
     }
     if protocol.messages_per_client < 10_000:
-        messages = [protocol.messages(row) for row in encoded[:5]]
+        messages = protocol.messages(reports.narrow(0, 5))
         found["messages"] = digest(b"".join(part.to_bytes() for part in messages))
         found["tally"] = of_tally(protocol.tally(Reports.concat(messages)))
     if isinstance(protocol, HistogramSum):
@@ -143,13 +145,16 @@ def of_coins(build: Callable[[], Any]) -> dict[str, Any]:
 def of_tags(build: Callable[[], Any]) -> dict[str, Any]:
     protocol = build()
     x = records(protocol)
-    sent = protocol.encode(x, randomness=SeededRandomness(5))
+    sent = protocol.randomize(x, randomness=SeededRandomness(5))
+    shape = (len(sent), protocol.levels, protocol.samples)
+    bits = sent.fields[-1].values.reshape(shape)
+    places = sent.fields[0].values.reshape(shape) if len(sent.fields) == 2 else torch.zeros_like(bits)
     messages = Reports.concat(protocol.messages(sent))
     tally = protocol.tally(messages)
-    signs = protocol.signs(sent)
+    signs = protocol.total(sent)
     return numbers(protocol) | {
-        "places": whole(sent.places),
-        "bits": whole(sent.bits),
+        "places": whole(places),
+        "bits": whole(bits),
         "messages": of_reports(messages),
         "tally": of_tally(tally),
         "signs": whole(signs),
@@ -164,14 +169,15 @@ def of_tags(build: Callable[[], Any]) -> dict[str, Any]:
 def of_shares(build: Callable[[], Any]) -> dict[str, Any]:
     protocol = build()
     x = records(protocol)
-    shares = protocol.encode(x, randomness=SeededRandomness(5))
-    messages = Reports.concat([protocol.messages(row) for row in shares])
+    reports = protocol.randomize(x, randomness=SeededRandomness(5))
+    shares = reports.fields[0].values
+    messages = Reports.concat(protocol.messages(reports))
     total = protocol.total(messages)
     return numbers(protocol) | {
         "shares": whole(shares),
         "messages": of_reports(messages),
-        "total": total,
-        "decoded": protocol.estimate(total),
+        "total": int(total),
+        "decoded": float(protocol.estimate(total)),
         "randomize_sum": vector(protocol.randomize_sum(x, randomness=SeededRandomness(6))),
     }
 

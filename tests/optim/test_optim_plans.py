@@ -37,7 +37,7 @@ from shuffle_plugins.optim import (
     recommended,
     support_vector_machine,
 )
-from shuffle_plugins.protocols import OutOfReach
+from shuffle_plugins.protocols import TargetUnreachable
 from shuffle_plugins.randomness import SeededRandomness
 
 F64 = torch.float64
@@ -338,11 +338,11 @@ def test_wrong_names_are_not_taken_for_a_budget_that_is_too_small():
     for model in (OneMessage(mechanism="nonsense"), Local(mechanism="nonsense")):
         with pytest.raises(ValueError, match="nonsense") as caught:
             SGD().plan(LOGISTIC, population=600, model=model, **BUDGET)
-        assert not isinstance(caught.value, OutOfReach)
+        assert not isinstance(caught.value, TargetUnreachable)
     with pytest.raises(ValueError, match=r"cohort of known size.*model=OneMessage\(\)") as caught:
         SelfSampledSGD().plan(LOGISTIC, population=600, **BUDGET)
-    assert not isinstance(caught.value, OutOfReach)
-    with pytest.raises(OutOfReach, match="more clients"):
+    assert not isinstance(caught.value, TargetUnreachable)
+    with pytest.raises(TargetUnreachable, match="more clients"):
         SGD().plan(LOGISTIC, population=3, epsilon=1e-6, delta=1e-9, model=OneMessage())
 
 

@@ -22,8 +22,8 @@ def test_the_code_runs(capsys):
     assert f"{names['protocol'].bits_per_report / 8:.0f}\nbytes" in PAGE
     assert "times the variance" in printed
     assert "multi-message budget" in printed
-    with pytest.raises(ValueError, match="hand the shuffler counts"):
-        names["protocol"].messages(names["protocol"].encode(names["vectors"])[0])
+    with pytest.raises(ValueError, match="hand the shuffler whole reports"):
+        names["protocol"].messages(names["protocol"].randomize(names["vectors"]))
 
 
 @pytest.mark.parametrize(("kind", "row"), [(ScalarSum, "ScalarSum"), (SplitSum, "SplitSum")])

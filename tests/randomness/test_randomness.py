@@ -316,7 +316,7 @@ def test_a_seed_is_no_source(seed):
     protocol = ScalarSum(cohort=2, levels=1, coins=40)
     for draw in (
         lambda: secure(seed),
-        lambda: protocol.encode(rows, randomness=seed),
+        lambda: protocol.randomize(rows, randomness=seed),
         lambda: registry.get("gaussian", local_epsilon=1.0, dim=1, local_delta=1e-6).randomize(
             rows, randomness=seed
         ),

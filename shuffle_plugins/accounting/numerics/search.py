@@ -87,6 +87,23 @@ def largest_within(
     raise ArithmeticError(f"the certified ε does not rise steadily around {level(x)}; report it")
 
 
+def narrowed(
+    is_below: Callable[[float], bool], low: float, high: float, *, precision: float
+) -> tuple[float, float]:
+    """Bracket of the point where a predicate turns false, by bisection on a logarithmic scale.
+
+    Args:
+        is_below: true up to that point, and false beyond.
+        low: positive, where it is true.
+        high: where it is false.
+        precision: relative width of the bracket that is returned.
+    """
+    while high > low * (1 + precision):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return low, high
+
+
 def zero_between(
     function: Callable[[float], float],
     low: float,

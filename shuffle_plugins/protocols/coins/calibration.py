@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from shuffle_plugins.accounting import ShuffleAccountant, gaussian_losses
+from shuffle_plugins.accounting import PrivacyTarget, SumRound, gaussian_losses
 from shuffle_plugins.accounting.composition.pld import LossComposition
 from shuffle_plugins.accounting.losses.distribution import FINE
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     FEWEST_TRIALS,
@@ -16,126 +18,119 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     covering_deviation,
     gaussian_cover,
 )
-from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.core import checks
+from shuffle_plugins.protocols.base import check_overhead, hiding, honest_population, population_of
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
-from shuffle_plugins.protocols.errors import OutOfReach
+from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
-from shuffle_plugins.protocols.targets import check_overhead, check_targets, hiding, honest_clients
 
-_LEAST_NOISE, _MOST_NOISE = 0.06, 1e7
-_MOST_ATTEMPTS = 20
+_LEAST_NOISE, _MOST_NOISE = 0.06, 1e7  # noise multipliers: less has no ε to speak of, more no use
+_MOST_ATTEMPTS = 20  # each adds a part in a thousand of noise; one or two are enough but for tiny δ
 _DISTANCE_SHARE = 0.01  # of δ, that may be spent on the distance of coins from the Gaussian
-_PRECISION = 1e-3
-_FINER = 2**0.25
+_PRECISION = 1e-3  # of the noise, some of ε: finer would not be seen beside the coins' own distance
+_FINER = 2**0.25  # from one lattice to the next: the levels found are at most a fifth too many
+_MOST_EXPONENT = 700.0  # of e^ε in a float
 
 
 class _Sum(Protocol):
-    @property
-    def noise_variance(self) -> float: ...
-
     def round(self, *, population: int | None = None) -> SumRound: ...
 
 
-S = TypeVar("S", bound=_Sum)
+_S = TypeVar("_S", bound=_Sum)
 
 
-def calibrate(
+def calibrated_coins(
+    target: PrivacyTarget,
     *,
     lattice: Callable[[int], Lattice],
+    build: Callable[[int, int], _S],
     cohort: int,
-    epsilon: float,
-    delta: float,
-    honest_fraction: float,
-    num_steps: int,
     population: int | None,
+    honest_fraction: float,
     overhead: float,
-    build: Callable[[int, int], S],
-) -> S:
-    """The sum built from the fewest levels and coins whose certified ε at δ is at most ``epsilon``.
+) -> _S:
+    """The sum built from the fewest levels and coins that keep within the target.
+
+    Args:
+        target: what all rounds together may cost.
+        lattice: built from its number of levels.
+        build: the sum, from its levels and coins.
+        cohort, honest_fraction: as the sum's fields.
+        population: of whom the cohort is drawn; None if the cohort is everybody.
+        overhead: share of variance that may be spent on rounding and on the cover.
 
     Raises:
-        ValueError: if a target is out of range.
-        OutOfReach: if it cannot be reached.
+        ValueError: if an argument is out of range.
+        TargetUnreachable: if no sum is within the target.
     """
-    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
+    epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
+    honest = honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+    people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
     check_overhead(overhead)
-    honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
-
     dim = lattice(1).size
-    room = _room(epsilon, delta=delta, num_steps=num_steps, dim=dim)
+    room = _room(target, dim=dim)
     distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
-
-    def made(noise: float) -> S:
-        levels, coins = coarsest(
-            noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
-        )
-        return build(levels, coins)
-
-    def spent(found: S) -> float:
-        accountant = ShuffleAccountant()
-        accountant.step(found.round(population=population), num_steps=num_steps)
-        return accountant.charged_epsilon(delta)
-
-    people = hiding(population or cohort, cohort=cohort, honest_fraction=honest_fraction)
-    rate = cohort / people
-    noise = least_noise_multiplier(epsilon, delta=room, sampling_rate=rate, num_steps=num_steps)
+    noise = least_noise_multiplier(replace(target, delta=room), sampling_rate=cohort / people)
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.
-        found = made(noise)
-        if spent(found) <= epsilon:
+        levels, coins = fewest_coins(
+            noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
+        )
+        found = build(levels, coins)
+        cost = found.round(population=population)
+        if target.allows(cost):
             return found
-        apart = found.round(population=population).replacement_distance
-        if (1 + math.exp(min(epsilon, 700.0))) * num_steps * apart >= delta:
+        if (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * cost.replacement_distance >= delta:
             break  # and more noise takes more coins
         noise *= 1 + _PRECISION
-    raise OutOfReach(
+    raise TargetUnreachable(
         f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps in dimension {dim} within an "
         f"overhead of {overhead:g}: ask for a larger δ, another ε, fewer steps, or a smaller overhead"
     )
 
 
-def _room(epsilon: float, *, delta: float, num_steps: int, dim: int) -> float:
+def _room(target: PrivacyTarget, *, dim: int) -> float:
     """What δ has left for noise: coins are told apart from fair ones to a limit, charged 1 + e^ε times.
 
     Raises:
         ValueError: if it is nothing.
     """
+    epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
     apart = num_steps * dim * (DISTANCE + LONG_ROUNDOFF)
-    left = delta - (1 + math.exp(min(epsilon, 700.0))) * apart
+    left = delta - (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * apart
     if left > 0:
         return left
     most = math.log(delta / apart - 1) if delta > 2 * apart else 0.0
     remedy = f"at most ε={math.floor(most * 10) / 10:g}, " if most >= 0.1 else ""
-    raise OutOfReach(
+    raise TargetUnreachable(
         f"δ={delta:g} over {num_steps} steps in dimension {dim} leaves no room for coins at ε={epsilon:g}, "
         f"which are drawn to within 2**-52 and charged 1 + e^ε times: ask for {remedy}a larger δ, or fewer "
         "steps"
     )
 
 
-def least_noise_multiplier(epsilon: float, *, delta: float, sampling_rate: float, num_steps: int) -> float:
-    """Least noise multiplier, to a part in 2,000, at which Gaussian noise gives ε at δ."""
+def least_noise_multiplier(target: PrivacyTarget, *, sampling_rate: float) -> float:
+    """Least noise multiplier, to a part in 2,000, at which Gaussian noise keeps within the target."""
 
-    def fits(noise: float) -> bool:
+    def too_little(noise: float) -> bool:
         try:
             law = gaussian_losses(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
         except ArithmeticError:  # hardly any noise
-            return False
-        return LossComposition([law], [num_steps]).epsilon(delta) <= epsilon
+            return True
+        return LossComposition([law], [target.num_steps]).epsilon(target.delta) > target.epsilon
 
     high = _LEAST_NOISE
-    while not fits(high):
+    while too_little(high):
         high *= 2
         if high > _MOST_NOISE:
-            raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
-    low = high / 2
-    while high > low * (1 + _PRECISION / 2):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+            raise TargetUnreachable(
+                f"no noise reaches ε={target.epsilon:g} at δ={target.delta:g} over {target.num_steps} steps"
+            )
+    _, least = narrowed(too_little, high / 2, high, precision=_PRECISION / 2)
+    return least
 
 
-def coarsest(
+def fewest_coins(
     noise: float,
     *,
     lattice: Callable[[int], Lattice],
@@ -151,7 +146,7 @@ def coarsest(
     Args:
         noise: deviation of the covering Gaussian over the sensitivity.
         lattice: built from its number of levels.
-        clients, honest: in the sum, and those counted on to toss their coins.
+        cohort, honest: clients in the sum, and those counted on to toss their coins.
         overhead: share of variance that rounding and cover may take.
         distance: total variation.
 
@@ -180,7 +175,9 @@ def coarsest(
                 return best
             nearest, best = apart, (levels, coins)
     if found is None:
-        raise OutOfReach(f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for")
+        raise TargetUnreachable(
+            f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for"
+        )
     return found
 
 

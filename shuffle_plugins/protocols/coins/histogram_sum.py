@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from dataclasses import replace as replaced
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
-import torch
 from scipy import special
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Sampling
-from shuffle_plugins.accounting.rounds.coins import SumRound
+from shuffle_plugins.accounting import Adversary, Sampling, SumRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.protocols.coins.base import CoinSum
-from shuffle_plugins.protocols.coins.calibration import calibrate
 from shuffle_plugins.protocols.coins.one_hot import OneHot
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.tally import Tally
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.randomness import Randomness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,48 +34,9 @@ class HistogramSum(CoinSum):
     """
 
     name: ClassVar[str] = "histogram-sum"
+    lattice_type: ClassVar[type[Any]] = OneHot
 
     categories: int
-
-    @property
-    def lattice(self) -> OneHot:
-        """How categories become integers."""
-        return OneHot(categories=self.categories, levels=self.levels)
-
-    @classmethod
-    def calibrated(
-        cls,
-        *,
-        categories: int,
-        cohort: int,
-        epsilon: float,
-        delta: float,
-        honest_fraction: float = 1.0,
-        num_steps: int = 1,
-        population: int | None = None,
-        overhead: float = 0.02,
-    ) -> Self:
-        """The protocol with the fewest messages whose certified ε at δ is at most ``epsilon``.
-
-        Arguments and errors as of :meth:`VectorSum.calibrated`.
-        """
-        return calibrate(
-            lattice=lambda levels: OneHot(categories=categories, levels=levels),
-            cohort=cohort,
-            epsilon=epsilon,
-            delta=delta,
-            honest_fraction=honest_fraction,
-            num_steps=num_steps,
-            population=population,
-            overhead=overhead,
-            build=lambda levels, coins: cls(
-                categories=categories,
-                cohort=cohort,
-                levels=levels,
-                coins=coins,
-                honest_fraction=honest_fraction,
-            ),
-        )
 
     def contrast_round(
         self,
@@ -162,23 +119,19 @@ class HistogramSum(CoinSum):
 
     # -- what is done -----------------------------------------------------------------------------------
 
-    def estimate(  # type: ignore[override]
-        self, total: Tensor | Tally, *, reports: int | None = None
-    ) -> Histogram:
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
         """Unbiased counts and frequencies of the clients that answered.
 
         Args:
-            total: what :meth:`total` or :meth:`tally` returned; or ones under each label alone.
-            reports: of how many clients messages are in it; a tally says so by itself, if every one of them
-                sent as many messages as it should.
+            total: what :meth:`total` or :meth:`tally` returned.
+            reports: as in :meth:`CoinSum.estimate`.
 
         Raises:
-            ValueError: if the total is of another width, does not say of how many clients it is, or is
-                nobody's.
+            ValueError: as :meth:`CoinSum.estimate`, or if the total is nobody's.
         """
         count = self.senders(total) if reports is None else reports
         return Histogram(
-            counts=CoinSum.estimate(self, total, reports=count),
+            counts=self._sum(total, reports=count),
             reports=count,
             refused=total.foreign if isinstance(total, Tally) else 0,
         )
@@ -190,24 +143,3 @@ class HistogramSum(CoinSum):
             TypeError, ValueError: as :meth:`randomize_sum`.
         """
         return Histogram(counts=self.randomize_sum(x, randomness=randomness), reports=self.cohort)
-
-    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """The counts of :meth:`randomize_histogram` alone, float64 (categories,).
-
-        The coins of all clients are tossed together; time and memory are those of the categories and data.
-
-        Raises:
-            TypeError: if x is not a tensor.
-            ValueError: if x is not a vector of ``clients`` categories.
-        """
-        source = secure(randomness)
-        ones = self.share(x, randomness=source)
-        held = len(x) if isinstance(x, Tensor) else x.num_rows
-        if held != self.cohort:
-            raise ValueError(f"the histogram is of {self.cohort} clients, got {held}")
-        return CoinSum.estimate(self, ones + self.common_noise(randomness=source), reports=self.cohort)
-
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Counts in steps, without coins, int64 (categories,) on the CPU; chunks of clients add up."""
-        totals: Tensor = self.lattice.total(x).cpu()
-        return totals.to(torch.int64)

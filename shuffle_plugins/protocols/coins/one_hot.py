@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.protocols.base import check_categories
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
-from shuffle_plugins.protocols.targets import check_categories
 from shuffle_plugins.randomness import Randomness
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -33,12 +34,11 @@ class OneHot(Lattice):
 
     def __post_init__(self) -> None:
         check_categories(self.categories)
-        if type(self.levels) is not int or not 1 <= self.levels <= MOST_LEVELS:
-            raise ValueError(f"levels must be a whole number in [1, 2**24], got {self.levels!r}")
+        checks.whole("levels", self.levels, at_most=MOST_LEVELS)
 
     @property
     def size(self) -> int:
-        """A count for each category."""
+        """K, a count for each category."""
         return self.categories
 
     @property
@@ -48,7 +48,7 @@ class OneHot(Lattice):
 
     @property
     def lowest(self) -> int:
-        """Zero."""
+        """0: a client adds nothing under the labels of other categories."""
         return 0
 
     @property
@@ -68,12 +68,12 @@ class OneHot(Lattice):
 
     @property
     def diameter(self) -> float:
-        """That of :attr:`sensitivity`."""
+        """√2·levels, as :attr:`sensitivity`: nothing is rounded."""
         return math.sqrt(2) * self.levels
 
     @property
     def rounding_variance(self) -> float:
-        """None."""
+        """0: categories are not rounded."""
         return 0.0
 
     def checked(self, x: Tensor | Rows) -> Tensor:
@@ -104,10 +104,10 @@ class OneHot(Lattice):
         encoded = torch.zeros(len(held), self.categories, dtype=torch.int64, device=held.device)
         return encoded.scatter_(1, held.unsqueeze(1), self.levels)
 
-    def total(self, x: Tensor | Rows) -> Tensor:
-        """The sum of :meth:`encode` over clients, int64 (categories,), without the vectors.
+    def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
+        """The sum of :meth:`encode` over clients, int64 (categories,) on the CPU, without the vectors.
 
         Raises:
             TypeError, ValueError: as :meth:`checked`.
         """
-        return torch.bincount(self.checked(x), minlength=self.categories) * self.levels
+        return torch.bincount(self.checked(x), minlength=self.categories).cpu() * self.levels

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from shuffle_plugins.protocols.coins.base import CoinSum
-from shuffle_plugins.protocols.coins.calibration import calibrate
 from shuffle_plugins.protocols.lattices import Interval
+from shuffle_plugins.protocols.tally import Tally
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,45 +23,10 @@ class ScalarSum(CoinSum):
     """
 
     name: ClassVar[str] = "scalar-sum"
+    lattice_type: ClassVar[type[Any]] = Interval
 
     upper: float = 1.0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "upper", self.lattice.upper)
-        CoinSum.__post_init__(self)
-
-    @property
-    def lattice(self) -> Interval:
-        """How numbers become integers."""
-        return Interval(upper=self.upper, levels=self.levels)
-
-    @classmethod
-    def calibrated(
-        cls,
-        *,
-        cohort: int,
-        epsilon: float,
-        delta: float,
-        upper: float = 1.0,
-        honest_fraction: float = 1.0,
-        num_steps: int = 1,
-        population: int | None = None,
-        overhead: float = 0.02,
-    ) -> Self:
-        """The protocol with the fewest messages whose certified ε at δ is at most ``epsilon``.
-
-        Arguments and errors as of :meth:`VectorSum.calibrated`.
-        """
-        return calibrate(
-            lattice=lambda levels: Interval(upper=upper, levels=levels),
-            cohort=cohort,
-            epsilon=epsilon,
-            delta=delta,
-            honest_fraction=honest_fraction,
-            num_steps=num_steps,
-            population=population,
-            overhead=overhead,
-            build=lambda levels, coins: cls(
-                cohort=cohort, upper=upper, levels=levels, coins=coins, honest_fraction=honest_fraction
-            ),
-        )
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
+        """Unbiased estimate of the sum of the numbers, float64 (1,). See :meth:`CoinSum.estimate`."""
+        return self._sum(total, reports=reports)

@@ -9,16 +9,26 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import LARGEST_SEARCHED_LOCAL_EPSILON, Adversary, Sampling, ShuffleRound
-from shuffle_plugins.accounting.calibrate import calibrate_local_epsilon
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.confidence import (
-    clopper_pearson_lower,
-    clopper_pearson_upper,
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    Adversary,
+    PrivacyTarget,
+    Sampling,
+    ShuffleRound,
+    calibrate_local_epsilon,
 )
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
+from shuffle_plugins.core.reports import ReportLayout, Reports
+from shuffle_plugins.mechanisms import FrequencyOracle, registry
+from shuffle_plugins.protocols.base import (
+    Participants,
+    ShuffleProtocol,
+    check_categories,
+    hiding,
+    honest_population,
+    population_of,
+)
 from shuffle_plugins.protocols.frequencies.support import (
     Support,
     built,
@@ -27,17 +37,10 @@ from shuffle_plugins.protocols.frequencies.support import (
     support_of,
 )
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
-from shuffle_plugins.protocols.targets import (
-    check_categories,
-    check_honest_fraction,
-    check_targets,
-    hiding,
-)
 from shuffle_plugins.randomness import Randomness
-from shuffle_plugins.shuffler.base import Shuffler
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.shuffler import InMemoryShuffler, Shuffler
 
-BEST = "best"
+BEST_ORACLE = "best"
 
 _CONVEX = 2 * math.exp(-2.0)
 _PRECISION = 1e-6
@@ -45,7 +48,7 @@ _TIE = 1.01  # errors so close are called equal, and the shorter report wins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FrequencyEstimation:
+class FrequencyEstimation(ShuffleProtocol):
     """Each client sends one ε0-LDP report on its category; what leaves the shuffler is all that is seen.
 
     Feldman, McMillan, Talwar 2021 ("Hiding among the clones"), section 5.1, with any frequency oracle in the
@@ -64,21 +67,18 @@ class FrequencyEstimation:
     """
 
     name: ClassVar[str] = "frequency-estimation"
-    messages_per_client: ClassVar[int] = 1
 
     categories: int
-    cohort: int
     local_epsilon: float
-    oracle: str = BEST
-    honest_fraction: float = 1.0
+    oracle: str = BEST_ORACLE
 
     def __post_init__(self) -> None:
-        _check(self.categories, self.cohort, self.honest_fraction)
+        ShuffleProtocol.__post_init__(self)
+        check_categories(self.categories)
         object.__setattr__(self, "local_epsilon", checks.local_epsilon(self.local_epsilon))
-        if self.oracle == BEST:
+        if self.oracle == BEST_ORACLE:
             found = _best(dict.fromkeys(frequency_oracles(), self.local_epsilon), categories=self.categories)
             object.__setattr__(self, "oracle", found)
-        _honest(self.cohort, self.honest_fraction)
         _ = self.mechanism
 
     @classmethod
@@ -91,7 +91,7 @@ class FrequencyEstimation:
         delta: float,
         num_steps: int = 1,
         population: int | None = None,
-        oracle: str = BEST,
+        oracle: str = BEST_ORACLE,
         honest_fraction: float = 1.0,
     ) -> Self:
         """The protocol at the largest ε0, up to 20, whose certified ε at δ is at most ``epsilon``.
@@ -108,23 +108,23 @@ class FrequencyEstimation:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
-        _check(categories, cohort, honest_fraction)
-        honest, people, sampling = _seen(cohort, population, honest_fraction)
+        check_categories(categories)
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        present = _counted(checks.whole("cohort", cohort, at_least=2), population, honest_fraction)
 
         def largest(name: str) -> float:
             return calibrate_local_epsilon(
-                target_epsilon=epsilon,
-                delta=delta,
-                population=people,
-                cohort=honest,
-                num_steps=num_steps,
-                sampling=sampling,
+                target_epsilon=target.epsilon,
+                delta=target.delta,
+                population=present.population,
+                cohort=present.honest,
+                num_steps=target.num_steps,
+                sampling=present.sampling,
                 mechanism=name,
                 blanket_factory=lambda e: registry.blanket(name, local_epsilon=e, dim=categories),
             )
 
-        if oracle != BEST:
+        if oracle != BEST_ORACLE:
             level = largest(oracle)
         else:
             levels: dict[str, float] = {}
@@ -149,15 +149,20 @@ class FrequencyEstimation:
         return built(self.oracle, local_epsilon=self.local_epsilon, categories=self.categories)
 
     @property
-    def bits_per_report(self) -> int:
-        """Length of a report."""
-        return self.mechanism.bits_per_report
+    def messages_per_client(self) -> int:
+        """1: a client's report is its only message."""
+        return 1
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The form of a report: the oracle's."""
+        return self.mechanism.layout
 
     def round(
         self,
         *,
         population: int | None = None,
-        cohort: int | None = None,
+        cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
@@ -172,12 +177,12 @@ class FrequencyEstimation:
         Raises:
             ValueError: if the numbers contradict each other, or fewer than one honest client is left.
         """
-        reports = self.cohort if cohort is None else cohort
-        honest, people, scheme = _seen(reports, population, self.honest_fraction)
+        reports = self.cohort if cohort is None else checks.whole("cohort", cohort)
+        present = _counted(reports, population, self.honest_fraction)
         return self.mechanism.round(
-            population=people,
-            cohort=honest,
-            sampling=scheme if sampling is None else sampling,
+            population=present.population,
+            cohort=present.honest,
+            sampling=present.sampling if sampling is None else sampling,
             adversary=adversary,
         )
 
@@ -289,6 +294,15 @@ class FrequencyEstimation:
         """
         return self.mechanism.randomize(x, randomness=randomness)
 
+    def messages(self, reports: Reports) -> list[Reports]:
+        """Every client's report by itself, for a ``Shuffler``.
+
+        Raises:
+            ValueError: if the reports are not this protocol's.
+        """
+        self.layout.check(reports)
+        return reports.split()
+
     def collect(
         self, x: Tensor, *, shuffler: Shuffler | None = None, randomness: Randomness | None = None
     ) -> Reports:
@@ -307,8 +321,7 @@ class FrequencyEstimation:
         reports = self.randomize(x, randomness=randomness)
         if len(reports) != self.cohort:
             raise ValueError(f"the guarantee is that of {self.cohort} clients, got {len(reports)}")
-        each = [reports.narrow(i, i + 1) for i in range(len(reports))]
-        return (shuffler or InMemoryShuffler()).shuffle(each)
+        return (shuffler or InMemoryShuffler()).shuffle_reports(reports)
 
     def estimate(self, reports: Reports) -> Histogram:
         """Unbiased counts and frequencies of those who reported.
@@ -332,32 +345,19 @@ class FrequencyEstimation:
         return self.estimate(reports).distribution
 
 
-def _check(categories: int, cohort: int, honest_fraction: float) -> None:
-    check_categories(categories)
-    checks.whole("cohort", cohort, at_least=2)
-    check_honest_fraction(honest_fraction)
+def _counted(reports: int, population: int | None, honest_fraction: float) -> Participants:
+    """Honest reports, and the honest population they are accounted to come from.
 
-
-def _honest(reports: int, honest_fraction: float) -> int:
-    honest = math.floor(honest_fraction * reports * (1 + 1e-12))
-    if honest < 1:
-        raise ValueError(f"honest_fraction={honest_fraction!r} of {reports} clients is nobody")
-    return honest
-
-
-def _seen(reports: int, population: int | None, honest_fraction: float) -> tuple[int, int, Sampling]:
-    """Honest reports, the honest population they are accounted to come from, and the scheme.
-
-    Clients that are not honest may tell whether they were drawn, so an honest one is drawn with probability
-    reports over those of the population that are counted on; rounded so that this is not understated.
+    An honest client is drawn with probability ``reports`` over those of the population that are counted on;
+    numbers are rounded so that this is not understated.
     """
-    honest = _honest(reports, honest_fraction)
-    if population is None or population == reports:
-        return honest, honest, Sampling.FULL
-    if type(population) is not int or population < reports:
-        raise ValueError(f"population must be a whole number, at least {reports}, got {population!r}")
-    people = hiding(population, cohort=reports, honest_fraction=honest_fraction)
-    return honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
+    honest = honest_population(reports, honest_fraction)
+    if population_of(reports, population) == reports:
+        return Participants(reports, honest, honest, Sampling.FULL)
+    people = hiding(population_of(reports, population), cohort=reports, honest_fraction=honest_fraction)
+    return Participants(
+        reports, honest, max(honest, people * honest // reports), Sampling.WITHOUT_REPLACEMENT
+    )
 
 
 def _error(name: str, local_epsilon: float, categories: int) -> float:

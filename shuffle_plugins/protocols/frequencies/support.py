@@ -120,7 +120,7 @@ def summed(oracle: FrequencyOracle, reports: Reports) -> tuple[Tensor, int]:
         ValueError: if the reports are another mechanism's, or more than 4,096 are impossible: then this was
             no round of this protocol.
     """
-    _check_layout(oracle, reports)
+    oracle.layout.check(reports)
     total = torch.zeros(oracle.dim, dtype=torch.float64, device=reports.fields[0].values.device)
     refused = 0
     waiting = [reports]
@@ -140,16 +140,3 @@ def summed(oracle: FrequencyOracle, reports: Reports) -> tuple[Tensor, int]:
                     f"{oracle.name!r}: this is no round of this protocol; check what clients run"
                 ) from None
     return total, refused
-
-
-def _check_layout(oracle: FrequencyOracle, reports: Reports) -> None:
-    right = oracle.randomize(torch.zeros(1, dtype=torch.int64))
-    layouts = [
-        (each.mechanism, each.dim, [(f.bits, f.width, f.values.is_floating_point()) for f in each.fields])
-        for each in (right, reports)
-    ]
-    if layouts[0] != layouts[1]:
-        raise ValueError(
-            f"these are reports of {reports.mechanism!r} over {reports.dim} categories in another form than "
-            f"those of {oracle!r}"
-        )

@@ -10,23 +10,22 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Sampling, ShuffleAccountant
-from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, Sampling
+from shuffle_plugins.accounting.numerics.search import narrowed
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.protocols.errors import OutOfReach
+from shuffle_plugins.protocols.base import (
+    SummingProtocol,
+    check_overhead,
+    hiding,
+    honest_population,
+    population_of,
+)
+from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.shares.mixing import FEWEST_SHARES, mixing_distance
 from shuffle_plugins.protocols.shares.noise import PolyaNoise
-from shuffle_plugins.protocols.targets import (
-    check_honest_fraction,
-    check_overhead,
-    check_population,
-    check_targets,
-    hiding,
-    honest_clients,
-)
 from shuffle_plugins.randomness import Randomness, secure
 
 MOST_BITS = 62
@@ -41,7 +40,7 @@ _LEAST_EPSILON, _MOST_EPSILON = 1e-5, 500.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitSum:
+class SplitSum(SummingProtocol):
     r"""Each client rounds its number, adds its share of discrete Laplace noise, and splits the result.
 
     It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
@@ -72,25 +71,17 @@ class SplitSum:
 
     name: ClassVar[str] = "split-sum"
 
-    cohort: int
     levels: int
     noise_epsilon: float
     shares: int
     upper: float = 1.0
-    honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "upper", self.lattice.upper)
-        checks.whole("cohort", self.cohort, at_least=2)
-        if type(self.shares) is not int or not 2 <= self.shares <= MOST_SHARES:
-            raise ValueError(f"shares must be a whole number in [2, {MOST_SHARES}], got {self.shares!r}")
-        check_honest_fraction(self.honest_fraction)
-        if isinstance(self.noise_epsilon, bool) or not isinstance(self.noise_epsilon, (int, float)):
-            raise ValueError(f"noise_epsilon must be a number, got {self.noise_epsilon!r}")
-        object.__setattr__(self, "noise_epsilon", float(self.noise_epsilon))
-        if self.counted_on < 1:
-            raise ValueError(f"honest_fraction={self.honest_fraction!r} of {self.cohort} clients is nobody")
-        self.round()
+        SummingProtocol.__post_init__(self)
+        checks.whole("shares", self.shares, at_least=2, at_most=MOST_SHARES)
+        object.__setattr__(self, "noise_epsilon", checks.number("noise_epsilon", self.noise_epsilon))
+        _ = self.round()
         if self.bits_per_message > MOST_BITS:
             raise ValueError(
                 f"sums of {self.cohort} clients at {self.levels} levels need {self.bits_per_message} bits, "
@@ -124,19 +115,15 @@ class SplitSum:
         Raises:
             ValueError: if a target is out of range or cannot be reached.
         """
-        check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+        people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
         check_overhead(overhead)
-        honest_clients(cohort=cohort, honest_fraction=honest_fraction)
+        # The mixing of shares may take its part of δ, whatever their number.
+        distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps)
 
         def fits(noise_epsilon: float) -> bool:
-            # The mixing of shares may take its part of δ, whatever their number.
-            people = hiding(
-                cohort if population is None else population,
-                cohort=cohort,
-                honest_fraction=honest_fraction,
-            )
-            accountant = ShuffleAccountant()
-            accountant.step(
+            return target.allows(
                 LaplaceRound(
                     noise_epsilon=noise_epsilon,
                     sensitivity=_levels(noise_epsilon, cohort, overhead),
@@ -144,15 +131,12 @@ class SplitSum:
                     cohort=cohort,
                     sampling=Sampling.FULL if people == cohort else Sampling.WITHOUT_REPLACEMENT,
                     distance=distance,
-                ),
-                num_steps=num_steps,
+                )
             )
-            return accountant.charged_epsilon(delta) <= epsilon
 
-        distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps)
         noise_epsilon = _largest(fits, start=min(epsilon / num_steps, 1.0))
         if noise_epsilon is None:
-            raise OutOfReach(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
+            raise TargetUnreachable(f"no noise reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps")
         for shares in range(FEWEST_SHARES, MOST_SHARES + 1):
             found = cls(
                 cohort=cohort,
@@ -164,7 +148,7 @@ class SplitSum:
             )
             if found.distance <= distance:
                 return found
-        raise OutOfReach(
+        raise TargetUnreachable(
             f"{MOST_SHARES} shares give away more than δ={delta:g} over {num_steps} steps allows among "
             f"{cohort} clients: ask for a larger δ or more clients, or use ScalarSum"
         )
@@ -177,19 +161,14 @@ class SplitSum:
         return Interval(upper=self.upper, levels=self.levels)
 
     @property
-    def counted_on(self) -> int:
-        """Honest clients who do not drop out, at least."""
-        return math.floor(self.honest_fraction * self.cohort * (1 + 1e-12))
-
-    @property
     def noise(self) -> PolyaNoise:
         """What each client adds."""
-        return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.counted_on)
+        return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.honest_cohort)
 
     @property
     def distance(self) -> float:
         """Total variation of what is seen from a function of a sum with discrete Laplace noise."""
-        mixing = mixing_distance(clients=self.counted_on, shares=self.shares, modulus=self.modulus)
+        mixing = mixing_distance(clients=self.honest_cohort, shares=self.shares, modulus=self.modulus)
         return min(1.0, (mixing + self.noise.distance) * (1 + 1e-12))
 
     def round(
@@ -198,7 +177,7 @@ class SplitSum:
         population: int | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> LaplaceRound:
-        """The round for an accountant. It covers sums in which ``counted_on`` honest clients or more answer.
+        """The round for an accountant. It covers sums in which ``honest_cohort`` clients or more answer.
 
         Args:
             population: n of the whole training, of whom ``clients`` are drawn; by default the clients.
@@ -207,9 +186,7 @@ class SplitSum:
         Raises:
             ValueError: if the population is smaller than the clients.
         """
-        people = self.cohort if population is None else population
-        check_population(people, cohort=self.cohort)
-        people = hiding(people, cohort=self.cohort, honest_fraction=self.honest_fraction)
+        people = self.participants(population=population).population
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,
@@ -252,107 +229,98 @@ class SplitSum:
         return (self.cohort * self.levels + 2 * self.reach).bit_length()
 
     @property
-    def bits_per_report(self) -> int:
-        """Bits that a client sends."""
-        return self.shares * self.bits_per_message
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: its shares."""
+        return ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message, self.shares),))
 
     # -- what is done -----------------------------------------------------------------------------------
 
-    def encode(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Each client's shares, int64 (clients, shares), entries in [0, q).
+    def randomize(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Reports:
+        """Each client's shares, entries in [0, q).
 
         Raises:
             ValueError: if x is not a floating (clients, 1) batch, or has NaN or infinite entries.
         """
         source = secure(randomness)
         values = self._noisy(x, source)
-        mask = self.modulus - 1
         drawn = source.words(len(values) * (self.shares - 1)).reshape(len(values), -1)
         # Sums wrap around at 2**64, of which q is a divisor.
         last = values - drawn.sum(dim=1)
-        return torch.cat([drawn, last[:, None]], dim=1).bitwise_and_(mask)
+        return self.layout.reports(torch.cat([drawn, last[:, None]], dim=1).bitwise_and_(self.modulus - 1))
 
-    def messages(self, shares: Tensor) -> Reports:
-        """One client's shares as its messages.
+    def messages(self, reports: Reports) -> list[Reports]:
+        """Each client's shares as its messages, a batch for each client.
 
         Raises:
-            ValueError: if they are impossible.
+            ValueError: if the reports are not this protocol's.
         """
-        if shares.shape != (self.shares,):
-            raise ValueError(f"a client sends {self.shares} shares, got {tuple(shares.shape)}")
-        self._check(shares)
-        return Reports(mechanism=self.name, dim=1, fields=(Field(shares, self.bits_per_message),))
+        self.layout.check(reports)
+        layout = ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),))
+        return [layout.reports(shares) for shares in reports.fields[0].values]
 
-    def total(self, messages: Reports | Tensor) -> int:
-        """The sum of all shares mod q, in [0, q).
+    def total(self, reports: Reports) -> Tensor:
+        """The sum of all shares mod q, int64 (1,), in [0, q). Totals of groups add up.
 
         Args:
-            messages: shuffled reports, or int64 shares of any shape.
+            reports: whole reports, or shuffled messages.
 
         Raises:
-            ValueError: if a share is impossible, or some are missing: then no sum is left to be read.
+            ValueError: if they are not this protocol's, or shares are missing: then no sum is left to be
+                read.
         """
-        if isinstance(messages, Reports):
-            if len(messages.fields) != 1 or messages.fields[0].bits != self.bits_per_message:
-                raise ValueError(f"these reports are not shares of {self.bits_per_message} bits")
-            messages = messages.fields[0].values
-        shares = messages.to(torch.int64) if not messages.is_floating_point() else messages
-        self._check(shares)
+        shares = reports.fields[0].values
+        layouts = [ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),)), self.layout]
+        layouts[shares.dim() == 2].check(reports)
         if shares.numel() % self.shares:
             raise ValueError(
                 f"{shares.numel()} shares are no multiple of {self.shares}: a client's shares are missing or "
                 "too many, and the sum cannot be read"
             )
-        return int(shares.sum()) % self.modulus
+        return shares.to(torch.int64).sum().remainder(self.modulus).reshape(1)
 
-    def estimate(self, total: int, *, reports: int | None = None) -> float:
-        """Estimate of the clients' sum: the representative of ``total`` nearest to the middle of all sums.
+    def estimate(self, total: Tensor, *, reports: int | None = None) -> Tensor:
+        """Estimate of the clients' sum, float64 (1,): the representative nearest to the middle of all sums.
 
         Unbiased but for sums that wrap around.
 
         Args:
-            total: in [0, q).
+            total: what :meth:`total` returned, or a sum of such; it is read mod q.
             reports: of how many clients shares are in it, by default of all.
 
         Raises:
-            ValueError: if the total or the number of clients is out of range.
+            ValueError: if the total is not one whole number, or the number of clients is out of range.
         """
-        count = self.cohort if reports is None else reports
-        if type(total) is not int or not 0 <= total < self.modulus:
-            raise ValueError(f"a total is a whole number in [0, {self.modulus}), got {total!r}")
-        if type(count) is not int or not 0 <= count <= self.cohort:
-            raise ValueError(f"reports must be a whole number in [0, {self.cohort}], got {count!r}")
+        count = checks.whole(
+            "reports", self.cohort if reports is None else reports, at_least=0, at_most=self.cohort
+        )
+        if total.numel() != 1 or total.dtype != torch.int64:
+            raise ValueError(f"a total is one whole number, int64 (1,), got {total!r}")
         lowest = count * self.levels // 2 - self.modulus // 2
-        return ((total - lowest) % self.modulus + lowest) * self.lattice.step
+        nearest = (int(total) - lowest) % self.modulus + lowest
+        return torch.tensor([nearest * self.lattice.step], dtype=torch.float64)
 
-    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """A draw with the law of the protocol's estimate, (1,), for a host that simulates all clients.
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """The sum of these clients' rounded numbers and noise, int64 (1,).
 
         Shares cancel in their sum, so none are drawn; memory beyond the batch is bounded.
 
         Raises:
-            ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
+            ValueError: as :meth:`randomize`.
         """
-        rows = Rows.of(x)
-        if rows.num_rows != self.cohort:
-            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
-        source = secure(randomness)
-        total = 0
+        rows, source = Rows.of(x), secure(randomness)
+        total = torch.zeros(1, dtype=torch.int64)
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
             part = rows.narrow(start, min(start + _ROWS_AT_ONCE, rows.num_rows))
-            total += int(self._noisy(part, source).sum())
-        return torch.tensor([self.estimate(total % self.modulus)], dtype=rows.compute_dtype)
+            total += self._noisy(part, source).sum()
+        return total
+
+    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
+        return self.estimate(total, reports=reports)
 
     def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
         """Each client's rounded number and its share of the noise, int64 (clients,)."""
         values = self.lattice.encode(x, randomness=randomness).squeeze(1).cpu()
         return values + self.noise.shares(len(values), randomness=randomness)
-
-    def _check(self, shares: Tensor) -> None:
-        if shares.dtype != torch.int64:
-            raise ValueError(f"shares must be whole numbers, got {shares.dtype}")
-        if shares.numel() and not (int(shares.min()) >= 0 and int(shares.max()) < self.modulus):
-            raise ValueError(f"a share is outside [0, {self.modulus}): leave all shares of its client out")
 
 
 def _levels(noise_epsilon: float, cohort: int, overhead: float) -> int:
@@ -370,7 +338,4 @@ def _largest(fits: Callable[[float], bool], *, start: float) -> float | None:
     high = min(2 * low, _MOST_EPSILON)
     while high < _MOST_EPSILON and fits(high):
         low, high = high, min(2 * high, _MOST_EPSILON)
-    while high > low * (1 + _PRECISION):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return narrowed(fits, low, high, precision=_PRECISION)[0]

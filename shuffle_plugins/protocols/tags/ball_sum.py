@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -18,10 +18,9 @@ from shuffle_plugins.mechanisms.signs.representations import (
     RotationRepresentation,
     representation,
 )
+from shuffle_plugins.protocols.base import check_overhead, honest_population
 from shuffle_plugins.protocols.tags.base import TaggedSum
-from shuffle_plugins.protocols.tags.calibration import calibrate
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
-from shuffle_plugins.protocols.targets import check_overhead, honest_clients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,64 +95,8 @@ class BallSum(TaggedSum, PrivateSum):
         return self.cohort * self.coefficient_radius**2 * unit
 
     @classmethod
-    def calibrated(
-        cls,
-        *,
-        dim: int,
-        cohort: int,
-        epsilon: float,
-        delta: float,
-        radius: float = 1.0,
-        frame: Frame | str = Frame.KASHIN,
-        seed: int = 0,
-        failure: float = 1e-6,
-        honest_fraction: float = 1.0,
-        num_steps: int = 1,
-        population: int | None = None,
-        overhead: float = 0.1,
-        levels: int | None = None,
-        samples: int | None = None,
-    ) -> Self:
-        """The protocol of the largest budget whose certified ε at δ is at most ``epsilon``.
-
-        Args:
-            dim, clients, radius, frame, seed, failure, honest_fraction: as the fields.
-            epsilon: target for all steps together, replace-one.
-            delta: target.
-            num_steps: sums that the same people take part in.
-            population: n, if each sum draws ``clients`` of them without replacement.
-            overhead: share of variance that fewer bits may cost.
-            levels: m; with ``samples`` chosen by default.
-            samples: s.
-
-        Raises:
-            ValueError: if a target is out of range or cannot be reached.
-        """
-        checks.dim(dim)
-        return calibrate(
-            size=representation(checks.choice(Frame, "frame", frame), dim=dim, seed=seed).size,
-            cohort=cohort,
-            epsilon=epsilon,
-            delta=delta,
-            honest_fraction=honest_fraction,
-            num_steps=num_steps,
-            population=population,
-            overhead=overhead,
-            levels=levels,
-            samples=samples,
-            build=lambda plan, budget: cls(
-                dim=dim,
-                cohort=cohort,
-                radius=radius,
-                frame=Frame(frame),
-                seed=seed,
-                failure=failure,
-                budget=budget,
-                samples=plan.samples,
-                levels=plan.levels,
-                honest_fraction=honest_fraction,
-            ),
-        )
+    def _coefficients(cls, *, dim: int, frame: Frame | str = Frame.KASHIN, seed: int = 0, **data: Any) -> int:
+        return representation(checks.choice(Frame, "frame", frame), dim=checks.dim(dim), seed=seed).size
 
     @classmethod
     def with_noise(
@@ -179,20 +122,16 @@ class BallSum(TaggedSum, PrivateSum):
         Args:
             noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
                 the replace-one sensitivity it is half as much.
-            dim, clients, radius, frame, seed, failure, honest_fraction, overhead, levels, samples: as in
+            dim, cohort, radius, frame, seed, failure, honest_fraction, overhead, levels, samples: as in
                 :meth:`calibrated`.
 
         Raises:
             ValueError: if a number is out of range, or no messages are as loud or as quiet.
         """
-        checks.dim(dim)
-        number = isinstance(noise_multiplier, (int, float)) and not isinstance(noise_multiplier, bool)
-        if not (number and 0 < noise_multiplier < math.inf):
-            raise ValueError(f"noise_multiplier must be a positive finite number, got {noise_multiplier!r}")
+        noise = checks.number("noise_multiplier", noise_multiplier, above=0) / 2
         check_overhead(overhead)
-        honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
-        size = representation(checks.choice(Frame, "frame", frame), dim=dim, seed=seed).size
-        noise = noise_multiplier / 2
+        honest = honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+        size = cls._coefficients(dim=dim, frame=frame, seed=seed)
         plan = best_tag_plan(
             size=size,
             cohort=honest,
@@ -232,5 +171,5 @@ class BallSum(TaggedSum, PrivateSum):
             values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
         return (values.double() * scale.unsqueeze(1)).clamp_(-1, 1).view(columns.shape)
 
-    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
         return self.spread.reconstruct(sums) * self.coefficient_radius

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Sampling
-from shuffle_plugins.accounting.rounds.tags import Tag, TaggedRound
+from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, ReportLayout, Reports
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.protocols.base import SummingProtocol, check_clips
+from shuffle_plugins.protocols.tags.calibration import calibrated_budget
 from shuffle_plugins.protocols.tags.plans import level_epsilons, tag_counts
-from shuffle_plugins.protocols.tally import Tally, label_bits, tally
-from shuffle_plugins.protocols.targets import check_clips, check_honest_fraction, check_population, hiding
+from shuffle_plugins.protocols.tally import Tally, label_bits
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TaggedBits:
-    """What clients send, one message under each tag.
-
-    Attributes:
-        places: within the tag's block of coordinates, int64 (clients, levels, samples).
-        bits: 0 or 1, of the same shape.
-    """
-
-    places: Tensor
-    bits: Tensor
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaggedSum(ABC):
+class TaggedSum(SummingProtocol):
     r"""The thesis's multi-message mean estimation (Girgis 2023, Chapter 3), as a sum.
 
     A datum is brought to :math:`[-1, 1]^D` and written as ``levels`` bit planes. Of each plane a client draws
@@ -67,26 +53,19 @@ class TaggedSum(ABC):
         ValueError: if a field is out of range.
     """
 
-    name: ClassVar[str]
+    only_levels: ClassVar[int | None] = None  # of data that have no more
 
     dim: int
-    cohort: int
     budget: float
     samples: int
     levels: int = 1
-    honest_fraction: float = 1.0
     planes: BitPlanes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.whole("cohort", self.cohort, at_least=2)
-        check_honest_fraction(self.honest_fraction)
-        number = isinstance(self.budget, (int, float)) and not isinstance(self.budget, bool)
-        if not (number and 0 < self.budget < math.inf):
-            raise ValueError(f"budget must be a positive finite number, got {self.budget!r}")
-        if type(self.samples) is not int or type(self.levels) is not int or self.levels < 1:
-            raise ValueError(f"samples and levels are whole numbers, got {self.samples!r}, {self.levels!r}")
-        if not 1 <= self.samples <= self.size:
-            raise ValueError(f"samples must be in [1, {self.size}], got {self.samples!r}")
+        SummingProtocol.__post_init__(self)
+        checks.number("budget", self.budget, above=0)
+        checks.whole("levels", self.levels)
+        checks.whole("samples", self.samples, at_most=self.size)
         thresholds = tuple(map(SignThresholds.of, level_epsilons(self.plan, budget=self.budget)))
         object.__setattr__(self, "planes", BitPlanes(dim=self.size, plan=self.plan, thresholds=thresholds))
         _ = self.round()
@@ -121,8 +100,63 @@ class TaggedSum(ABC):
         """What is at these coordinates of each datum in [-1, 1]^D, of the shape (clients, …) of columns."""
 
     @abstractmethod
-    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
         """From the estimated sum in [-1, 1]^D to the one in units of the data, (dim,)."""
+
+    @classmethod
+    def _coefficients(cls, *, dim: int, **data: Any) -> int:
+        """D for data of these fields."""
+        return checks.dim(dim)
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        cohort: int,
+        epsilon: float,
+        delta: float,
+        num_steps: int = 1,
+        population: int | None = None,
+        honest_fraction: float = 1.0,
+        overhead: float = 0.1,
+        levels: int | None = None,
+        samples: int | None = None,
+        **data: Any,
+    ) -> Self:
+        """The protocol of the largest budget whose certified ε at δ is at most ``epsilon``.
+
+        Args:
+            cohort, honest_fraction: as the fields.
+            epsilon: target for all rounds together, replace-one.
+            delta: target.
+            num_steps: sums that the same people take part in.
+            population: n, if each sum draws ``cohort`` of them without replacement.
+            overhead: share of variance that fewer bits may cost.
+            levels: m; with ``samples`` chosen by default.
+            samples: s.
+            data: the fields that say what clients hold: ``dim``, and what else the class has.
+
+        Raises:
+            ValueError: if a target is out of range or cannot be reached.
+        """
+        return calibrated_budget(
+            PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps),
+            build=lambda plan, budget: cls(
+                cohort=cohort,
+                budget=budget,
+                samples=plan.samples,
+                levels=plan.levels,
+                honest_fraction=honest_fraction,
+                **data,
+            ),
+            size=cls._coefficients(**data),
+            cohort=cohort,
+            population=population,
+            honest_fraction=honest_fraction,
+            overhead=overhead,
+            levels=cls.only_levels if levels is None else levels,
+            samples=samples,
+        )
 
     # -- what it costs ----------------------------------------------------------------------------------
 
@@ -155,27 +189,20 @@ class TaggedSum(ABC):
         Raises:
             ValueError: if the numbers contradict each other, or no honest client is left.
         """
-        reports = self.cohort if cohort is None else checks.whole("cohort", cohort, at_least=2)
-        people = reports if population is None else population
-        check_population(people, cohort=reports)
-        if sampling is None:
-            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
-        if sampling is Sampling.WITHOUT_REPLACEMENT:
-            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
         single, several = tag_counts(self.plan, size=self.size)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
-        honest = math.floor(self.honest_fraction * reports * (1 + 1e-12))
         return TaggedRound(
             tags=tuple(
                 Tag(local_epsilon=epsilon, count=count, places=places)
                 for epsilon in self.message_epsilons
                 for count, places in counts
             ),
-            population=people,
-            cohort=reports,
-            honest=None if honest == reports else honest,
+            population=present.population,
+            cohort=present.reports,
+            honest=None if present.honest == present.reports else present.honest,
             opposite=self.opposite,
-            sampling=sampling,
+            sampling=present.sampling,
             adversary=adversary,
         )
 
@@ -199,58 +226,40 @@ class TaggedSum(ABC):
         """The form of a client's whole report: a place and a bit for each tag, in the tags' order."""
         return ReportLayout(self.name, self.dim, self.planes.layout)
 
-    @property
-    def bits_per_report(self) -> int:
-        """Bits that a client sends where the k-th message goes to the k-th shuffler: m·s·(place + 1)."""
-        return self.layout.bits
-
     # -- what is done -----------------------------------------------------------------------------------
-
-    def encode(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> TaggedBits:
-        """Each client's messages.
-
-        Raises:
-            ValueError: if x is not a batch of the protocol's data, or has NaN or infinite entries.
-        """
-        return self._encoded(self._checked(x), secure(randomness))
 
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Reports:
-        """Each client's whole report, its messages in the order of their tags, for a shuffler that adds up.
+        """Each client's messages as one report, in the order of their tags.
 
         Raises:
-            ValueError: as :meth:`encode`, or if ``clip`` is false: a sum always clips.
+            ValueError: if x is not a batch of the protocol's data, or has NaN or infinite entries, or if
+                ``clip`` is false: a sum always clips.
         """
         check_clips(clip)
-        sent = self.encode(x, randomness=randomness)
-        return self.planes.reports(sent.places, sent.bits, mechanism=self.name, dim=self.dim)
+        places, bits = self._encoded(self._checked(x), secure(randomness))
+        return self.planes.reports(places, bits, mechanism=self.name, dim=self.dim)
 
-    def total(self, reports: Reports) -> Tensor:
-        """The signs of whole reports added up by plane and coordinate, int64 (levels·D,) on the CPU.
+    @property
+    def message_layout(self) -> ReportLayout:
+        """The form of one message to a shuffler of all tags: tag, place in the tag's block, bit."""
+        fields = map(FieldLayout, (label_bits(self.tags), self.planes.blocks.index_bits, 1))
+        return ReportLayout(self.name, self.dim, tuple(fields))
 
-        Totals of groups add up.
+    def messages(self, reports: Reports) -> list[Reports]:
+        """Each client's messages as (tag, place, bit), a batch for each client, for a ``Shuffler``.
 
         Raises:
             ValueError: if the reports are not this protocol's, or one is none that a client can make.
         """
-        self.layout.check(reports)
-        columns, signs = self.planes.parse(reports)
-        counts: Tensor = self.planes.count(columns, signs).cpu().flatten()
-        return counts
-
-    def messages(self, sent: TaggedBits) -> list[Reports]:
-        """Each client's messages as reports of (tag, place, bit), one batch a client, for a ``Shuffler``."""
-        tag = torch.arange(self.tags)
-        batches = []
-        for places, bits in zip(sent.places.flatten(1), sent.bits.flatten(1), strict=True):
-            fields = (
-                Field(tag, label_bits(self.tags)),
-                Field(places, self.planes.blocks.index_bits),
-                Field(bits.to(torch.int64), 1),
-            )
-            batches.append(Reports(mechanism=self.name, dim=self.dim, fields=fields))
-        return batches
+        columns, signs = self._parsed(reports)
+        places, bits = columns - self.planes.blocks.starts().to(columns.device), signs > 0
+        tag, layout = torch.arange(self.tags), self.message_layout
+        return [
+            layout.reports(tag, place, bit)
+            for place, bit in zip(places.flatten(1), bits.flatten(1), strict=True)
+        ]
 
     def tally(self, messages: Reports) -> Tally:
         """Count shuffled messages by plane and coordinate, (levels·D,).
@@ -260,23 +269,14 @@ class TaggedSum(ABC):
         :meth:`surplus` tells if there were too many.
 
         Raises:
-            ValueError: if the reports are not this protocol's.
+            ValueError: if the reports are not this protocol's messages.
         """
-        if messages.mechanism != self.name or messages.dim != self.dim or len(messages.fields) != 3:
-            raise ValueError(
-                f"these are reports of {messages.mechanism!r} in dimension {messages.dim}, "
-                f"not of {self.name!r} in dimension {self.dim}"
-            )
+        self.message_layout.check(messages)
         tag, place, bit = (part.values.to(torch.int64) for part in messages.fields)
-        if messages.fields[2].bits != 1:
-            raise ValueError("a sign takes one bit")
         block = tag % self.samples
         known = (tag < self.tags) & (place < self.planes.blocks.lengths()[block])
-        labels = self.levels * self.size
         label = (tag // self.samples) * self.size + self.planes.blocks.starts()[block] + place
-        label = torch.where(known, label, labels)
-        fields = (Field(label, label_bits(labels + 1)), Field(bit, 1))
-        return tally(Reports(mechanism=self.name, dim=self.dim, fields=fields), labels=labels)
+        return Tally.of(torch.where(known, label, -1), bit, labels=self.levels * self.size)
 
     def surplus(self, counted: Tally) -> int:
         """Messages under tags beyond one of each client; honest clients send none."""
@@ -288,7 +288,7 @@ class TaggedSum(ABC):
         Memory beyond the batch is bounded.
 
         Raises:
-            ValueError: as :meth:`encode`.
+            ValueError: as :meth:`randomize`.
         """
         source = secure(randomness)
         rows = self._checked(x)
@@ -296,28 +296,27 @@ class TaggedSum(ABC):
         step = max(1, _ENTRIES_AT_ONCE // max(self.tags, self.size))
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))
-            counts += self.signs(self._encoded(part, source))
+            places, bits = self._encoded(part, source)
+            counts += self._added(self.planes.columns(places), bits.to(torch.int64) * 2 - 1)
         return counts
 
-    def signs(self, sent: TaggedBits) -> Tensor:
-        """Clients' signs added up by plane and coordinate, int64 (levels·D,) on the CPU.
+    def total(self, reports: Reports) -> Tensor:
+        """Whole reports added up: signs by plane and coordinate, int64 (levels·D,) on the CPU.
+
+        Totals of groups add up.
 
         Raises:
-            ValueError: if there is a place outside of its block: then a client did not follow the protocol.
+            ValueError: if the reports are not this protocol's, or one is none that a client can make; then a
+                client did not follow the protocol.
         """
-        lengths = self.planes.blocks.lengths().to(sent.places.device)
-        if not bool(((sent.places >= 0) & (sent.places < lengths)).all()):
-            raise ValueError("a client sent a place outside of its block: leave its messages out")
-        signs = sent.bits.to(torch.int64) * 2 - 1
-        counts: Tensor = self.planes.count(self.planes.columns(sent.places), signs).cpu().flatten()
-        return counts
+        return self._added(*self._parsed(reports))
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
 
         Args:
-            total: the tally; or signs added up by plane and coordinate, (levels·D,).
-            reports: of how many clients messages are in it; a tally says so by itself, if every one of them
+            total: what :meth:`total` or :meth:`tally` returned.
+            reports: how many clients' messages are in it. A tally says so by itself, if every one of them
                 sent one message under each tag.
 
         Raises:
@@ -328,7 +327,10 @@ class TaggedSum(ABC):
             raise ValueError(f"a total is ({self.levels * self.size},), got {tuple(signs.shape)}")
         count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
         sums = self.planes.estimate(signs.view(self.levels, self.size))
-        return self._estimate(sums, reports=count)
+        return self._in_units(sums, reports=count)
+
+    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
+        return self.estimate(total, reports=reports)
 
     def senders(self, total: Tensor | Tally) -> int:
         """How many clients' messages a tally is of.
@@ -348,26 +350,23 @@ class TaggedSum(ABC):
             )
         return count
 
-    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """A draw with the law of the protocol's estimate, (dim,), for a host that simulates all clients.
-
-        Raises:
-            ValueError: as :meth:`encode`, or if there are not exactly ``clients`` rows.
-        """
-        rows = self._checked(x)
-        if rows.num_rows != self.cohort:
-            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
-        return self.estimate(self.share(rows, randomness=randomness), reports=self.cohort).to(
-            rows.compute_dtype
-        )
-
     def _by_tag(self, counted: Tally) -> Tensor:
         """Messages under each tag, int64 (levels, samples)."""
         by_plane = counted.bits.view(self.levels, self.size).cumsum(dim=1)
         ends = self.planes.blocks.starts() + self.planes.blocks.lengths() - 1
         return by_plane[:, ends].diff(dim=1, prepend=torch.zeros(self.levels, 1, dtype=torch.int64))
 
-    def _encoded(self, rows: Rows, randomness: Randomness) -> TaggedBits:
+    def _encoded(self, rows: Rows, randomness: Randomness) -> tuple[Tensor, Tensor]:
+        """Places within their blocks, and flipped bits, (clients, levels, samples) both."""
         places = self.planes.draw(rows.num_rows, randomness=randomness, device=rows.device)
         values = self._values(rows, self.planes.columns(places))
-        return TaggedBits(places=places, bits=self.planes.flip(values, randomness=randomness))
+        return places, self.planes.flip(values, randomness=randomness)
+
+    def _parsed(self, reports: Reports) -> tuple[Tensor, Tensor]:
+        """Coordinates and signs out of whole reports, (clients, levels, samples) both."""
+        self.layout.check(reports)
+        return self.planes.parse(reports)
+
+    def _added(self, columns: Tensor, signs: Tensor) -> Tensor:
+        counts: Tensor = self.planes.count(columns, signs).cpu().flatten()
+        return counts

@@ -4,65 +4,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting import PrivacyTarget, TaggedRound
+from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
+from shuffle_plugins.protocols.base import check_overhead, hiding, honest_population, population_of
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.protocols.errors import OutOfReach
-from shuffle_plugins.protocols.tags.base import TaggedSum
+from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
-from shuffle_plugins.protocols.targets import check_overhead, check_targets, hiding, honest_clients
-
-S = TypeVar("S", bound=TaggedSum)
 
 _ENOUGH = 1e-3  # of ε, that may be left unspent
-_STEP = 1.1
+_STEP = 1.1  # of the noise, until there is a bracket; the first guess is good to some per cent
 _MOST_ATTEMPTS = 60
 _MOST_EXCESS = 5.0  # log(ε spent over ε wanted), beyond which it tells nothing
 
 
-def calibrate(
+class _Sum(Protocol):
+    def round(self, *, population: int | None = None) -> TaggedRound: ...
+
+
+_S = TypeVar("_S", bound=_Sum)
+
+
+def calibrated_budget(
+    target: PrivacyTarget,
     *,
+    build: Callable[[SampledPlan, float], _S],
     size: int,
     cohort: int,
-    epsilon: float,
-    delta: float,
-    honest_fraction: float,
-    num_steps: int,
     population: int | None,
+    honest_fraction: float,
     overhead: float,
     levels: int | None,
     samples: int | None,
-    build: Callable[[SampledPlan, float], S],
-) -> S:
-    """The sum of the largest budget whose certified ε at δ is at most ``epsilon``, to a part in a thousand.
+) -> _S:
+    """The sum of the largest budget within the target, to a part in a thousand.
+
+    Args:
+        target: what all rounds together may cost.
+        build: the sum, from its plan and budget.
+        size: coordinates that are sampled.
+        cohort, honest_fraction: as the sum's fields.
+        population: of whom the cohort is drawn; None if the cohort is everybody.
+        overhead: share of variance that fewer bits may cost.
+        levels, samples: kept if given.
 
     Raises:
-        ValueError: if a target is out of range.
-        OutOfReach: if it cannot be reached.
+        ValueError: if an argument is out of range.
+        TargetUnreachable: if no budget is within the target.
     """
-    check_targets(epsilon=epsilon, delta=delta, num_steps=num_steps, cohort=cohort, population=population)
+    honest = honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+    people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
     check_overhead(overhead)
-    honest = honest_clients(cohort=cohort, honest_fraction=honest_fraction)
-    people = hiding(population or cohort, cohort=cohort, honest_fraction=honest_fraction)
-    rate = cohort / people
-    noise = least_noise_multiplier(epsilon, delta=delta, sampling_rate=rate, num_steps=num_steps)
+    noise = least_noise_multiplier(target, sampling_rate=cohort / people)
     plan = best_tag_plan(
         size=size, cohort=honest, noise_multiplier=noise, overhead=overhead, levels=levels, samples=samples
     )
 
-    def made(noise: float) -> S:
+    def made(noise: float) -> _S:
         return build(plan, budget_of_noise(plan, size=size, cohort=honest, noise_multiplier=noise))
 
-    def excess(found: S) -> float:
-        accountant = ShuffleAccountant()
-        accountant.step(found.round(population=population), num_steps=num_steps)
-        return min(math.log(max(accountant.charged_epsilon(delta), 1e-300) / epsilon), _MOST_EXCESS)
+    def excess(found: _S) -> float:
+        cost = target.cost(found.round(population=population))
+        return min(math.log(max(cost, 1e-300) / target.epsilon), _MOST_EXCESS)
 
     loud: tuple[float, float] | None = None  # log noise, and what it spends too much
     quiet: tuple[float, float] | None = None
-    best: S | None = None
+    best: _S | None = None
     at = math.log(noise)
     for _ in range(_MOST_ATTEMPTS):
         found = made(math.exp(at))
@@ -84,8 +93,8 @@ def calibrate(
             share = (loud[1] + _ENOUGH / 3) / (loud[1] - quiet[1])
             at = loud[0] + min(max(share, 0.1), 0.9) * (quiet[0] - loud[0])
     if best is None:
-        raise OutOfReach(
-            f"no budget reaches ε={epsilon:g} at δ={delta:g} over {num_steps} steps among {cohort} clients: "
-            "ask for a larger ε or δ, fewer steps, or more clients"
+        raise TargetUnreachable(
+            f"no budget reaches ε={target.epsilon:g} at δ={target.delta:g} over {target.num_steps} steps "
+            f"among {cohort} clients: ask for a larger ε or δ, fewer steps, or more clients"
         )
     return best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +11,6 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
-from shuffle_plugins.protocols.tags.calibration import calibrate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,49 +42,6 @@ class CubeSum(TaggedSum):
         """Largest E‖estimate − Σ x_i‖² over the ball, attained."""
         return self.cohort * self.radius**2 * self.planes.worst_variance
 
-    @classmethod
-    def calibrated(
-        cls,
-        *,
-        dim: int,
-        cohort: int,
-        epsilon: float,
-        delta: float,
-        radius: float = 1.0,
-        honest_fraction: float = 1.0,
-        num_steps: int = 1,
-        population: int | None = None,
-        overhead: float = 0.1,
-        levels: int | None = None,
-        samples: int | None = None,
-    ) -> Self:
-        """The protocol of the largest budget whose certified ε at δ is at most ``epsilon``.
-
-        Arguments and errors as of :meth:`BallSum.calibrated`.
-        """
-        checks.dim(dim)
-        return calibrate(
-            size=dim,
-            cohort=cohort,
-            epsilon=epsilon,
-            delta=delta,
-            honest_fraction=honest_fraction,
-            num_steps=num_steps,
-            population=population,
-            overhead=overhead,
-            levels=levels,
-            samples=samples,
-            build=lambda plan, budget: cls(
-                dim=dim,
-                cohort=cohort,
-                radius=radius,
-                budget=budget,
-                samples=plan.samples,
-                levels=plan.levels,
-                honest_fraction=honest_fraction,
-            ),
-        )
-
     def _checked(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)
         if rows.dim != self.dim:
@@ -97,5 +53,5 @@ class CubeSum(TaggedSum):
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
         return (entries(rows, columns).double() / self.radius).clamp_(-1, 1)
 
-    def _estimate(self, sums: Tensor, *, reports: int) -> Tensor:
+    def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
         return sums * self.radius

@@ -74,15 +74,15 @@ def test_calibration_over_sampled_sums_with_dishonest_clients():
 def test_messages_counts_and_estimates_agree():
     protocol = HistogramSum(categories=4, cohort=30, levels=3, coins=5)
     x = torch.arange(30) % 3
-    counts = protocol.encode(x, randomness=SeededRandomness(1))
-    messages = [protocol.messages(row) for row in counts]
+    counts = protocol.randomize(x, randomness=SeededRandomness(1))
+    messages = protocol.messages(counts)
     assert all(len(each) == protocol.messages_per_client for each in messages)
     shuffled = InMemoryShuffler(minimum=30).shuffle(messages)
     seen = protocol.tally(shuffled)
-    assert torch.equal(seen.ones, protocol.tally_counts(counts).ones)
+    assert torch.equal(seen.ones, protocol.total(counts))
     assert torch.equal(seen.bits, torch.full((4,), 30 * protocol.messages_per_coordinate))
     histogram = protocol.estimate(seen)
-    assert torch.equal(histogram.counts, protocol.estimate(protocol.tally_counts(counts)).counts)
+    assert torch.equal(histogram.counts, protocol.estimate(protocol.total(counts), reports=30).counts)
     exact = torch.tensor([10.0, 10.0, 10.0, 0.0])
     assert float((histogram.counts - exact).abs().max()) < 6 * math.sqrt(protocol.noise_variance)
     assert protocol.bits_per_message == 3
@@ -101,7 +101,9 @@ def test_estimates_are_unbiased_with_the_predicted_error(whole):
         if whole:
             histogram = protocol.randomize_histogram(x, randomness=source)
         else:
-            histogram = protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=source)))
+            histogram = protocol.estimate(
+                protocol.total(protocol.randomize(x, randomness=source)), reports=40
+            )
         found.append(histogram.frequencies)
         intervals = protocol.intervals(histogram, confidence=0.9)
         covered += int(((intervals.lower <= truth) & (truth <= intervals.upper)).sum())
@@ -118,25 +120,26 @@ def test_estimates_are_unbiased_with_the_predicted_error(whole):
 def test_what_malicious_clients_send_is_bounded_or_set_aside():
     protocol = HistogramSum(categories=3, cohort=4, levels=2, coins=20)
     x = torch.tensor([0, 0, 1, 2])
-    counts = protocol.encode(x, randomness=SeededRandomness(2))
-    honest = protocol.estimate(protocol.tally_counts(counts)).counts
-    most = counts.clone()
+    counts = protocol.randomize(x, randomness=SeededRandomness(2))
+    honest = protocol.estimate(protocol.total(counts), reports=4).counts
+    most = counts.fields[0].values.clone()
     most[3] = protocol.messages_per_coordinate
-    moved = (protocol.estimate(protocol.tally_counts(most)).counts - honest).abs()
+    forged = protocol.layout.reports(most)
+    moved = (protocol.estimate(protocol.total(forged), reports=4).counts - honest).abs()
     assert float(moved.max()) <= protocol.influence
     most[3, 0] += 1
     with pytest.raises(ValueError, match="leave its messages out"):
-        protocol.tally_counts(most)
-    good = protocol.messages(counts[0])
+        protocol.total(protocol.layout.reports(most))
+    (good,) = protocol.messages(counts.narrow(0, 1))
     label = torch.full_like(good.fields[0].values, 3)
     foreign = Reports(
         mechanism=good.mechanism, dim=good.dim, fields=(Field(label, good.fields[0].bits), good.fields[1])
     )
-    rest = [protocol.messages(row) for row in counts[1:]]
+    rest = protocol.messages(counts.narrow(1, 4))
     seen = protocol.tally(InMemoryShuffler().shuffle([foreign, *rest]))
     histogram = protocol.estimate(seen, reports=3)
     assert histogram.refused == protocol.messages_per_client
-    without = protocol.estimate(protocol.tally_counts(counts[1:]), reports=3)
+    without = protocol.estimate(protocol.total(counts.narrow(1, 4)), reports=3)
     assert torch.equal(histogram.counts, without.counts)
 
 

@@ -55,13 +55,11 @@ def test_the_law_of_messages_is_the_law_written_out():
     law = law_of_view(protocol, x.flatten().tolist())
     shuffler, seen = InMemoryShuffler(minimum=2), []
     for seed in range(3_000):
-        counts = protocol.encode(x, randomness=SeededRandomness(seed))
-        messages = [protocol.messages(row) for row in counts[:3]] if seed < 20 else None
+        counts = protocol.randomize(x, randomness=SeededRandomness(seed))
+        messages = protocol.messages(counts) if seed < 20 else None
         if messages:
-            assert torch.equal(
-                protocol.tally(shuffler.shuffle(messages)).ones, protocol.tally_counts(counts).ones
-            )
-        seen.append(int(protocol.tally_counts(counts).ones))
+            assert torch.equal(protocol.tally(shuffler.shuffle(messages)).ones, protocol.total(counts))
+        seen.append(int(protocol.total(counts)))
     mean = float((law * np.arange(len(law))).sum())
     variance = float((law * (np.arange(len(law)) - mean) ** 2).sum())
     assert abs(np.mean(seen) - mean) < 5 * math.sqrt(variance / len(seen))
@@ -89,9 +87,9 @@ def test_numbers_outside_are_brought_inside():
     assert counts.flatten().tolist() == [0, 10, 10, 0]
     for bad in (math.nan, -math.inf):
         with pytest.raises(ValueError, match="NaN or infinite"):
-            protocol.encode(torch.tensor([[bad]]))
+            protocol.randomize(torch.tensor([[bad]]))
     with pytest.raises(ValueError, match="takes numbers"):
-        protocol.encode(torch.zeros(4, 2))
+        protocol.randomize(torch.zeros(4, 2))
 
 
 def test_the_papers_constants_hold_and_cost_many_times_ours():

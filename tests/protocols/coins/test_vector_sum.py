@@ -120,7 +120,7 @@ def test_vectors_outside_the_ball_are_brought_onto_it():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_not_summed(bad):
     with pytest.raises(ValueError, match="NaN or infinite"):
-        small().encode(torch.tensor([[bad, 0.0, 0.0]]))
+        small().randomize(torch.tensor([[bad, 0.0, 0.0]]))
 
 
 # -- messages ----------------------------------------------------------------------------------------------
@@ -129,16 +129,16 @@ def test_what_is_not_finite_is_not_summed(bad):
 def test_counts_and_shuffled_bits_are_the_same_sum():
     protocol = small()
     x = torch.randn(6, 3) / 3
-    counts = protocol.encode(x, randomness=SeededRandomness(6))
-    batches = [protocol.messages(row) for row in counts]
+    counts = protocol.randomize(x, randomness=SeededRandomness(6))
+    batches = protocol.messages(counts)
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
     assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
     shuffled = InMemoryShuffler(minimum=2).shuffle(batches)
     found = protocol.tally(shuffled)
-    assert torch.equal(found.ones, protocol.tally_counts(counts).ones)
+    assert torch.equal(found.ones, protocol.total(counts))
     assert found.bits.tolist() == [6 * protocol.messages_per_coordinate] * 3
     assert found.foreign == 0
-    assert torch.equal(protocol.estimate(found), protocol.estimate(protocol.tally_counts(counts)))
+    assert torch.equal(protocol.estimate(found), protocol.estimate(protocol.total(counts), reports=6))
 
 
 def test_the_shuffled_multiset_is_a_function_of_the_totals():
@@ -147,7 +147,7 @@ def test_the_shuffled_multiset_is_a_function_of_the_totals():
     each = protocol.messages_per_coordinate
 
     def sorted_messages(rows):
-        together = Reports.concat([protocol.messages(torch.tensor(row)) for row in rows])
+        together = Reports.concat(protocol.messages(protocol.layout.reports(torch.tensor(rows))))
         label, bit = (field.values for field in together.fields)
         return sorted(zip(label.tolist(), bit.tolist(), strict=True))
 
@@ -156,7 +156,7 @@ def test_the_shuffled_multiset_is_a_function_of_the_totals():
 
 def test_impossible_labels_are_set_aside_and_counted():
     protocol = small()
-    good = protocol.messages(protocol.encode(torch.zeros(1, 3), randomness=SeededRandomness(7))[0])
+    (good,) = protocol.messages(protocol.randomize(torch.zeros(1, 3), randomness=SeededRandomness(7)))
     forged = Reports(
         mechanism=protocol.name,
         dim=3,
@@ -170,48 +170,51 @@ def test_impossible_labels_are_set_aside_and_counted():
 
 def test_impossible_counts_are_refused():
     protocol = small()
-    for row in ([0, 0, protocol.messages_per_coordinate + 1], [-1, 0, 0]):
+    forged = protocol.layout.reports(torch.tensor([[0, 0, protocol.messages_per_coordinate + 1]]))
+    for call in (protocol.total, protocol.messages):
         with pytest.raises(ValueError, match="outside"):
-            protocol.tally_counts(torch.tensor([row]))
-    with pytest.raises(ValueError, match="hand the shuffler counts"):
-        VectorSum(dim=1000, cohort=10, levels=10, coins=100_000).messages(
-            torch.zeros(1000, dtype=torch.int64)
-        )
+            call(forged)
+    many = VectorSum(dim=1000, cohort=10, levels=10, coins=100_000)
+    with pytest.raises(ValueError, match="hand the shuffler whole reports"):
+        many.messages(many.layout.reports(torch.zeros(1, 1000, dtype=torch.int64)))
 
 
 def test_who_dropped_out_is_not_counted():
     protocol = small(cohort=50)
-    counts = protocol.encode(torch.full((50, 3), 0.3), randomness=SeededRandomness(8))
-    here = counts[:20]
-    expected = protocol.estimate(here.sum(dim=0), reports=20)
-    parts = sum(protocol.tally_counts(part) for part in here.split(7))
-    listed = protocol.tally(Reports.concat([protocol.messages(row) for row in here]))
-    for total in (protocol.tally_counts(here), parts, listed):
-        assert torch.equal(protocol.estimate(total), expected)
-    assert not torch.equal(protocol.estimate(protocol.tally_counts(here), reports=50), expected)
+    counts = protocol.randomize(torch.full((50, 3), 0.3), randomness=SeededRandomness(8))
+    here = counts.narrow(0, 20)
+    expected = protocol.sum(here)
+    parts = protocol.total(here.narrow(0, 7)) + protocol.total(here.narrow(7, 20))
+    assert torch.equal(protocol.estimate(parts, reports=20), expected)
+    first, rest = (
+        Reports.concat(protocol.messages(part)) for part in (here.narrow(0, 7), here.narrow(7, 20))
+    )
+    listed = sum([protocol.tally(first), protocol.tally(rest)])
+    assert torch.equal(protocol.estimate(listed), expected)
+    assert not torch.equal(protocol.estimate(protocol.total(here), reports=50), expected)
 
 
 def test_totals_that_do_not_say_whose_they_are_are_refused():
     protocol = small()
-    counts = protocol.encode(torch.zeros(6, 3))
-    ones = protocol.tally_counts(counts).ones
+    counts = protocol.randomize(torch.zeros(6, 3))
+    ones = protocol.total(counts)
     with pytest.raises(ValueError, match="pass reports="):
         protocol.estimate(ones)
     for clients in (-1, 6.0, True):
         with pytest.raises(ValueError, match="reports must be"):
             protocol.estimate(ones, reports=clients)
-    messages = protocol.messages(counts[0])
+    messages = protocol.messages(counts)[0]
     for part in (messages.narrow(0, 1), messages.narrow(0, len(messages) - 1)):
         with pytest.raises(ValueError, match="whole number of clients"):
             protocol.estimate(protocol.tally(part))
     with pytest.raises(ValueError, match=r"a total is \(3,\)"):
         protocol.estimate(ones[:2], reports=6)
-    with pytest.raises(ValueError, match="client by client"):
-        protocol.messages(counts)
+    with pytest.raises(ValueError, match="not of 'vector-sum'"):
+        protocol.messages(messages)
     with pytest.raises(ValueError, match="not of 'vector-sum'"):
         protocol.tally(replace(messages, mechanism="scalar-sum"))
     with pytest.raises(ValueError, match="labels do not add up"):
-        sum([protocol.tally_counts(counts), Tally(ones=ones[:2], bits=ones[:2])])
+        sum([protocol.tally(messages), Tally(ones=ones[:2], bits=ones[:2])])
 
 
 # -- the estimate ------------------------------------------------------------------------------------------
@@ -223,10 +226,7 @@ def test_the_estimate_is_unbiased_with_the_variance_it_says():
     errors = []
     for seed in range(2_000):
         source = SeededRandomness(seed)
-        errors.append(
-            protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=source)))
-            - _clipped(x).sum(0)
-        )
+        errors.append(protocol.sum(protocol.randomize(x, randomness=source)) - _clipped(x).sum(0))
     errors = torch.stack(errors)
     deviation = math.sqrt(protocol.noise_variance)
     assert float(errors.mean(dim=0).abs().max()) < 5 * deviation * 1.5 / math.sqrt(len(errors))
@@ -242,10 +242,7 @@ def test_simulating_everybody_at_once_has_the_same_law():
     protocol = small(cohort=20, coins=9)
     x = torch.full((20, 3), 0.3)
     one_by_one = torch.stack(
-        [
-            protocol.estimate(protocol.tally_counts(protocol.encode(x, randomness=SeededRandomness(seed))))
-            for seed in range(1_500)
-        ]
+        [protocol.sum(protocol.randomize(x, randomness=SeededRandomness(seed))) for seed in range(1_500)]
     )
     at_once = torch.stack(
         [protocol.randomize_sum(x, randomness=SeededRandomness(10_000 + seed)) for seed in range(1_500)]
@@ -342,7 +339,7 @@ def test_drawing_charges_its_distance():
         ({"radius": -1.0}, "radius"),
         ({"honest_fraction": 0.0}, "honest_fraction"),
         ({"honest_fraction": 1.5}, "honest_fraction"),
-        ({"honest_fraction": 0.1}, "trials"),
+        ({"honest_fraction": 0.1}, "nobody"),
         ({"dim": 0}, "dim"),
     ],
 )

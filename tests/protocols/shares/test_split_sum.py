@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, Round, ShuffleAccountant
 from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 from shuffle_plugins.protocols.shares.mixing import mixing_distance
 from shuffle_plugins.protocols.shares.noise import PolyaNoise
@@ -206,12 +208,14 @@ def test_all_that_is_seen_stays_within_what_is_certified():
 def test_messages_through_the_shuffler_add_up_to_the_estimate():
     protocol = SplitSum.calibrated(cohort=40, epsilon=2.0, delta=1e-5, upper=3.0)
     x = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
-    shares = protocol.encode(x, randomness=SeededRandomness(5))
-    assert shares.shape == (40, protocol.messages_per_client)
-    shuffled = InMemoryShuffler(minimum=2).shuffle([protocol.messages(row) for row in shares])
+    shares = protocol.randomize(x, randomness=SeededRandomness(5))
+    assert shares.fields[0].values.shape == (40, protocol.messages_per_client)
+    shuffled = InMemoryShuffler(minimum=2).shuffle(protocol.messages(shares))
     assert shuffled.bits_per_report == protocol.bits_per_message
-    estimate = protocol.estimate(protocol.total(shuffled))
-    assert estimate == protocol.estimate(protocol.total(shares))
+    estimate = float(protocol.estimate(protocol.total(shuffled)))
+    assert estimate == float(protocol.estimate(protocol.total(shares)))
+    parts = protocol.total(shares.narrow(0, 11)) + protocol.total(shares.narrow(11, 40))
+    assert estimate == float(protocol.estimate(parts))
     drawn = [
         float(protocol.randomize_sum(x, randomness=SeededRandomness(seed))) - float(x.sum())
         for seed in range(1500)
@@ -225,7 +229,7 @@ def test_shares_are_uniform_and_the_extremes_do_not_wrap():
     protocol = SplitSum(cohort=4, levels=3, noise_epsilon=300.0, shares=3)
     shares = torch.cat(
         [
-            protocol.encode(torch.ones(4, 1), randomness=SeededRandomness(seed)).flatten()
+            protocol.randomize(torch.ones(4, 1), randomness=SeededRandomness(seed)).fields[0].values.flatten()
             for seed in range(2000)
         ]
     )
@@ -267,7 +271,7 @@ def test_calibration_meets_the_target_with_the_noise_of_a_trusted_server(clients
 def test_noise_of_a_robust_sum_covers_its_honest_part():
     whole = SplitSum(cohort=100, levels=20, noise_epsilon=1.0, shares=9)
     half = SplitSum(cohort=100, levels=20, noise_epsilon=1.0, shares=9, honest_fraction=0.5)
-    assert half.counted_on == 50
+    assert half.honest_cohort == 50
     assert half.noise_variance == pytest.approx(2 * whole.noise_variance)
     # Fifty clients' shares alone are the whole noise; and they are mixed among fifty.
     drawn = half.noise.shares(50 * 4000, randomness=SeededRandomness(2)).reshape(4000, 50).sum(dim=1)
@@ -279,32 +283,38 @@ def test_impossible_input_and_messages_are_refused():
     protocol = SplitSum(cohort=4, levels=10, noise_epsilon=1.0, shares=5)
     for bad in (math.nan, math.inf):
         with pytest.raises(ValueError, match="NaN or infinite"):
-            protocol.encode(torch.tensor([[bad]]))
+            protocol.randomize(torch.tensor([[bad]]))
     with pytest.raises(ValueError, match="takes numbers"):
-        protocol.encode(torch.zeros(4, 2))
+        protocol.randomize(torch.zeros(4, 2))
     with pytest.raises(ValueError, match="4 clients"):
         protocol.randomize_sum(torch.zeros(3, 1))
     quiet = SplitSum(cohort=4, levels=10, noise_epsilon=400.0, shares=5)
     assert float(quiet.randomize_sum(torch.tensor([[-5.0], [7.0], [1e30], [0.0]]))) == pytest.approx(2.0)
-    shares = protocol.encode(torch.zeros(4, 1))
+    shares = protocol.randomize(torch.zeros(4, 1))
+    values = shares.fields[0].values.long()
     for wrong in (-1, protocol.modulus, 1 << 62):
-        forged = shares.clone()
+        forged = values.clone()
         forged[1, 2] = wrong
-        with pytest.raises(ValueError, match="a share is outside"):
-            protocol.total(forged)
-        with pytest.raises(ValueError, match="a share is outside"):
-            protocol.messages(forged[1])
+        with pytest.raises(ValueError, match="does not fit"):
+            protocol.layout.reports(forged)
+        wide = replace(shares, fields=(Field(forged.clamp(0, protocol.modulus), 62),))
+        for call in (protocol.total, protocol.messages):
+            with pytest.raises(ValueError, match="not of 'split-sum'"):
+                call(wide)
+    messages = Reports.concat(protocol.messages(shares))
     with pytest.raises(ValueError, match="missing or too many"):
-        protocol.total(shares.flatten()[1:])
-    with pytest.raises(ValueError, match="whole numbers"):
-        protocol.total(shares.double())
-    with pytest.raises(ValueError, match="sends 5 shares"):
-        protocol.messages(shares[0, :4])
+        protocol.total(messages.narrow(1, len(messages)))
+    with pytest.raises(ValueError, match="not of 'split-sum'"):
+        protocol.messages(replace(shares, fields=(Field(values[:, :4], protocol.bits_per_message),)))
     other = SplitSum(cohort=4000, levels=10, noise_epsilon=1.0, shares=5)
-    with pytest.raises(ValueError, match="not shares of"):
-        other.total(protocol.messages(shares[0]))
-    with pytest.raises(ValueError, match="a total is"):
-        protocol.estimate(protocol.modulus)
+    for received in (shares, messages):
+        with pytest.raises(ValueError, match="not of 'split-sum'"):
+            other.total(received)
+    for bad in (torch.zeros(2, dtype=torch.int64), torch.zeros(1)):
+        with pytest.raises(ValueError, match="a total is"):
+            protocol.estimate(bad)
+    with pytest.raises(ValueError, match="reports must be"):
+        protocol.estimate(protocol.total(shares), reports=5)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from thinning import first_fast
 from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core.reports import Field, Reports
+from shuffle_plugins.core.reports import Reports
 from shuffle_plugins.mechanisms.signs.bit_planes import plane_value
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
@@ -99,7 +99,7 @@ def test_the_variance_of_a_cube_is_attained() -> None:
 def test_through_the_shuffler_message_by_message(
     protocol: TaggedSum, data: Callable[[int, int], Tensor]
 ) -> None:
-    sent = protocol.encode(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
+    sent = protocol.randomize(data(protocol.cohort, protocol.dim), randomness=SeededRandomness(8))
     batches = protocol.messages(sent)
     assert {len(batch) for batch in batches} == {protocol.messages_per_client}
     assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
@@ -246,7 +246,7 @@ def test_fewer_clients_than_planned_cost_more() -> None:
 
 def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
     protocol = BinarySum(dim=3, cohort=40, budget=20.0, samples=2)
-    sent = protocol.messages(protocol.encode(torch.ones(40, 3), randomness=SeededRandomness(0)))
+    sent = protocol.messages(protocol.randomize(torch.ones(40, 3), randomness=SeededRandomness(0)))
     here = protocol.tally(Reports.concat(sent[:10]))
     assert torch.equal(protocol.estimate(here), protocol.estimate(here, reports=10))
     assert not torch.equal(protocol.estimate(here), protocol.estimate(here, reports=40))
@@ -263,15 +263,9 @@ def test_who_dropped_out_of_a_binary_sum_is_not_counted() -> None:
 
 def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> None:
     protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2, levels=2)  # blocks of 3 and 2, 4 tags
-    honest = protocol.messages(protocol.encode(torch.zeros(3, 5)))
-    bad = Reports(
-        mechanism=protocol.name,
-        dim=5,
-        fields=(
-            Field(torch.tensor([1, 1, 1, 0]), 2),
-            Field(torch.tensor([2, 3, 0, 3]), 2),
-            Field(torch.ones(4, dtype=torch.int64), 1),
-        ),
+    honest = protocol.messages(protocol.randomize(torch.zeros(3, 5)))
+    bad = protocol.message_layout.reports(
+        torch.tensor([1, 1, 1, 0]), torch.tensor([2, 3, 0, 3]), torch.ones(4, dtype=torch.int64)
     )
     before = protocol.tally(Reports.concat(honest[:2]))
     counted = protocol.tally(InMemoryShuffler().shuffle([*honest[:2], bad]))
@@ -287,7 +281,7 @@ def test_messages_of_malicious_clients_are_set_aside_or_move_one_sign_each() -> 
 
 def test_reports_of_another_protocol_are_refused() -> None:
     protocol = CubeSum(dim=5, cohort=3, budget=12.0, samples=2)
-    (batch, *_) = protocol.messages(protocol.encode(torch.zeros(3, 5)))
+    (batch, *_) = protocol.messages(protocol.randomize(torch.zeros(3, 5)))
     for other in (
         replace(batch, dim=6),
         replace(batch, mechanism="cube"),
@@ -302,17 +296,17 @@ def test_entries_that_are_not_finite_are_refused(bad: float) -> None:
     for protocol, said in ((SUMS[0][0], "neither 0 nor 1"), (SUMS[1][0], "NaN"), (SUMS[3][0], "NaN")):
         x = torch.zeros(protocol.cohort, protocol.dim)
         x[3, 2] = bad
-        for call in (protocol.encode, protocol.share, protocol.randomize_sum):
+        for call in (protocol.randomize, protocol.share, protocol.randomize_sum):
             with pytest.raises(ValueError, match=said):
                 call(x)
 
 
 def test_wrong_batches_are_refused_and_long_rows_brought_in() -> None:
     with pytest.raises(ValueError, match="neither 0 nor 1"):
-        SUMS[0][0].encode(torch.full((40, 5), 0.5))
+        SUMS[0][0].randomize(torch.full((40, 5), 0.5))
     for protocol, _ in SUMS:
         with pytest.raises(ValueError, match="dimension"):
-            protocol.encode(torch.zeros(40, 7))
+            protocol.randomize(torch.zeros(40, 7))
         with pytest.raises(ValueError, match="rows"):
             protocol.randomize_sum(torch.zeros(39, protocol.dim))
     loud = CubeSum(dim=1, cohort=2, budget=200.0, samples=1, radius=0.5)

@@ -1,0 +1,260 @@
+"""What all shuffle protocols have in common: who takes part, who is counted on, and the same methods."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting import Adversary, Round, Sampling
+from shuffle_plugins.core import checks
+from shuffle_plugins.core.reports import ReportLayout, Reports
+from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.randomness import Randomness, secure
+
+
+class Participants(NamedTuple):
+    """Who is in a round, as an accountant counts them.
+
+    Attributes:
+        reports: clients whose messages came.
+        honest: how many of them are counted on.
+        population: of how many they are accounted to be drawn.
+        sampling: how.
+    """
+
+    reports: int
+    honest: int
+    population: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShuffleProtocol(ABC):
+    """Clients send messages to a shuffler, and what it hands on is added up: sums, means, histograms.
+
+    Every protocol is used in the same way::
+
+        accountant.step(protocol.round())  # before anything is released
+        reports = protocol.randomize(data)  # one report for each client: all that it sends
+        messages = protocol.messages(reports)  # the same, message by message, for a Shuffler
+
+    Shuffled messages tell no more than their total. So a shuffler may also be handed whole reports, add them
+    up and hand on the total. An analyzer turns either into an estimate.
+
+    Attributes:
+        cohort: n, how many clients take part in one round, at least 2.
+        honest_fraction: share of the clients that are counted on to follow the protocol, with those who drop
+            out taken off (robust shuffle privacy; Cheu, Joseph, Mao, Peng 2022, Appendix A.3). The guarantee
+            holds whatever the others send or do not send.
+
+    Raises:
+        ValueError: if a field is out of range, or nobody is counted on.
+    """
+
+    name: ClassVar[str]
+
+    cohort: int
+    honest_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort", self.cohort, at_least=2)
+        honest_population(self.cohort, self.honest_fraction)
+
+    @property
+    def honest_cohort(self) -> int:
+        """Clients of one round that are counted on, at least."""
+        return honest_population(self.cohort, self.honest_fraction)
+
+    @property
+    @abstractmethod
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report on the wire."""
+
+    @property
+    def bits_per_report(self) -> int:
+        """Bits that a client sends as one whole report, without the header."""
+        return self.layout.bits
+
+    @property
+    @abstractmethod
+    def messages_per_client(self) -> int:
+        """Messages that a client's report stands for."""
+
+    @abstractmethod
+    def randomize(self, x: Any, *, randomness: Randomness | None = None) -> Reports:
+        """Each client's whole report, in the clients' order."""
+
+    @abstractmethod
+    def messages(self, reports: Reports) -> list[Reports]:
+        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``."""
+
+    @abstractmethod
+    def round(
+        self, *, population: int | None = None, adversary: Adversary = Adversary.MODEL_OBSERVER
+    ) -> Round:
+        """The round for an accountant.
+
+        Args:
+            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
+            adversary: against whom.
+        """
+
+    def participants(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+    ) -> Participants:
+        """Who is in a round, for an accountant.
+
+        Args:
+            population: of the whole training; by default those whose messages came.
+            cohort: clients whose messages came, by default the protocol's cohort.
+            sampling: without replacement where the population is larger, else everybody, by default.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or nobody is counted on.
+        """
+        reports = self.cohort if cohort is None else checks.whole("cohort", cohort, at_least=2)
+        people = population_of(reports, population)
+        if sampling is None:
+            sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
+        if sampling is Sampling.WITHOUT_REPLACEMENT:
+            people = hiding(people, cohort=reports, honest_fraction=self.honest_fraction)
+        return Participants(reports, honest_population(reports, self.honest_fraction), people, sampling)
+
+
+class SummingProtocol(ShuffleProtocol):
+    """A protocol whose clients' messages make up a sum. Totals are whole numbers."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖² over all data."""
+
+    @abstractmethod
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """What these clients add to a total, for a host that simulates all clients.
+
+        Shares of groups of clients add up. Before :meth:`common_noise` is in them they are not private.
+
+        Raises:
+            ValueError: as :meth:`randomize`.
+        """
+
+    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor | None:
+        """Noise that is added to a total once for the whole cohort; None if shares have their own."""
+        return None
+
+    @abstractmethod
+    def total(self, reports: Reports) -> Tensor:
+        """Whole reports added up; totals of groups of clients add up.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, or one is none that a client can make.
+        """
+
+    @abstractmethod
+    def estimate(self, total: Any, *, reports: int | None = None) -> Any:
+        """Unbiased estimate of the sum over those whose messages are in a total.
+
+        Args:
+            total: of all of them.
+            reports: how many clients they are.
+        """
+
+    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """A draw with the law of the protocol's estimate, for a host that simulates all clients.
+
+        Raises:
+            ValueError: as :meth:`randomize`, or if there are not exactly ``cohort`` rows.
+        """
+        source = secure(randomness)
+        total = self.share(x, randomness=source)
+        held = len(x) if isinstance(x, Tensor) else x.num_rows
+        if held != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
+        noise = self.common_noise(randomness=source)
+        found: Tensor = self._sum(total if noise is None else total + noise, reports=self.cohort)
+        floating = isinstance(x, Rows) or x.is_floating_point()
+        return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
+
+    @abstractmethod
+    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
+        """The estimated sum, float64, from a total."""
+
+
+def honest_population(population: int, honest_fraction: float) -> int:
+    """How many of so many clients are counted on.
+
+    The product is rounded down, but for what floating point takes off a whole number: 0.7 of 10 are 7.
+
+    Raises:
+        ValueError: if the share is no number in (0, 1], or it is nobody.
+    """
+    checks.number("honest_fraction", honest_fraction, above=0, at_most=1)
+    honest = math.floor(honest_fraction * population * (1 + 1e-12))
+    if honest < 1:
+        raise ValueError(f"honest_fraction={honest_fraction!r} of {population} clients is nobody")
+    return honest
+
+
+def population_of(cohort: int, population: int | None) -> int:
+    """Of how many a cohort is drawn: of itself by default.
+
+    Raises:
+        ValueError: if the population is smaller than the cohort.
+    """
+    if population is None:
+        return cohort
+    if type(population) is not int or population < cohort:
+        raise ValueError(
+            f"population must be a whole number, at least the {cohort} clients of a cohort, "
+            f"got {population!r}"
+        )
+    return population
+
+
+def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:
+    """Of how many a cohort is accounted to be drawn: those of the population that are counted on.
+
+    Clients that are not honest may tell whether they were drawn. Should none of them have been, the cohort
+    was drawn from the honest ones; it cannot have been drawn from fewer than itself.
+    """
+    return max(cohort, math.floor(honest_fraction * population))
+
+
+def check_overhead(overhead: float) -> float:
+    """Return a share of variance that may be given away, in (0, 1].
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return checks.number("overhead", overhead, above=0, at_most=1)
+
+
+def check_categories(categories: int) -> int:
+    """Return a number of categories, in [2, 2**53].
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return checks.whole("categories", categories, at_least=2, at_most=1 << 53)
+
+
+def check_clips(clip: bool) -> None:
+    """Check that nobody asks a sum to leave vectors as they are.
+
+    Raises:
+        ValueError: unless ``clip`` is true.
+    """
+    if not clip:
+        raise ValueError("a sum always clips to its ball: leave clip as it is")
