@@ -93,7 +93,7 @@ def test_its_state_is_saved_and_read(page: ModuleType) -> None:
     assert own.state() == ("gaussian-sum", "full", "model-observer", 500, 500, 5.0)
     assert Round.from_state(own.state()) == page.GaussianRound.from_state(list(own.state())) == own
     for damaged in (own.state()[:-1], (*own.state(), 1), ("gaussian-sum", "full", "nobody", 500, 500, 5.0)):
-        with pytest.raises(ValueError, match="not the state|adversary"):
+        with pytest.raises(ValueError, match=r"not the state|adversary"):
             Round.from_state(damaged)
     with pytest.raises(ValueError, match="not the state of a SumRound"):
         SumRound.from_state(own.state())
