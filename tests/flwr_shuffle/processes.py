@@ -103,7 +103,7 @@ class Program:
     def kill(self) -> None:
         """Send SIGKILL to this process alone, and wait until it is gone."""
         os.kill(self.pid, signal.SIGKILL)
-        wait_for(lambda: self.exit_code is not None, seconds=10, what=f"death of {self.name}")
+        wait_for(lambda: self.exit_code is not None, seconds=300, what=f"death of {self.name}")
 
 
 class Deployment:
@@ -137,7 +137,7 @@ class Deployment:
                 stderr=log,
             )
         try:
-            wait_for((self.folder / "socket").exists, seconds=300, what="import of Flower's programs")
+            wait_for((self.folder / "socket").exists, seconds=600, what="import of Flower's programs")
         except BaseException:
             self.close()
             raise
@@ -151,7 +151,7 @@ class Deployment:
         if self._warm is not None:
             self._warm.kill()  # takes its children along
             self._warm.wait()
-        wait_for(self._all_killed, seconds=30, what="end of the deployment's processes")
+        wait_for(self._all_killed, seconds=300, what="end of the deployment's processes")
 
     def _all_killed(self) -> bool:
         pids = marked_pids(self.mark)
@@ -210,7 +210,7 @@ class Deployment:
         log = self.folder / name / "log"
         before = log.read_text().count(says) if log.exists() else 0
         program = self.start(name, command)
-        wait_for(lambda: program.text().count(says) > before, seconds=180, what=name)
+        wait_for(lambda: program.text().count(says) > before, seconds=600, what=name)
         return program
 
     def start_superlink(self) -> Program:

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from flwr_shuffle import ClientLimits, FixedSize, ShuffleMod, ShuffleStrategy
 
-CLIENTS, COHORT, ROUNDS, DELTA = 10, 8, 3, 1e-3
+CLIENTS, COHORT, ROUNDS, DELTA = 10, 8, 2, 1e-3
 RANDOMIZER, LOCAL_EPSILON, CLIP, DIM = "privunit", 6.0, 1.0, 40
 
 app = ClientApp(
@@ -64,5 +64,11 @@ def main(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     run_simulation(
-        server, app, CLIENTS, backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}}
+        server,
+        app,
+        CLIENTS,
+        backend_config={
+            "init_args": {"num_cpus": 1},  # one actor: every further one imports PyTorch again
+            "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
+        },
     )

@@ -191,7 +191,7 @@ class Killer:
     def reached(self, place: str) -> int:
         """Wait until a process is there. Returns its PID."""
         at = self._notes / f"at-{place}"
-        wait_for(at.exists, seconds=180, what=place)
+        wait_for(at.exists, seconds=600, what=place)
         return int(at.read_text())
 
     def release(self, place: str) -> None:
@@ -241,7 +241,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
         killer.stop_at(place)
     run = start("first", 6)
     killer.kill_at("train-1-2")
-    wait_for(lambda: (2, "complete") in states(ledger), seconds=180, what="round 2 without one client")
+    wait_for(lambda: (2, "complete") in states(ledger), seconds=600, what="round 2 without one client")
     no_less_is_owed(server_lives=True)
 
     # The mixer dies with a mixed batch in its hands: the round is lost and paid for, the next one is not.
@@ -249,7 +249,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     killer.stop_at("mixed")
     killer.release("replied-3")
     killer.kill_at("mixed")
-    wait_for(lambda: (3, "refused") in states(ledger), seconds=180, what="end of the round without a batch")
+    wait_for(lambda: (3, "refused") in states(ledger), seconds=600, what="end of the round without a batch")
     lost = next(one for one in spent_in(ledger)[0] if one.state is RoundState.REFUSED)
     assert lost.charged is not None, "the batch was mixed, and may be somewhere"
     no_less_is_owed(server_lives=True)
@@ -258,13 +258,13 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     killer.reached("train-2-4")
     parties.clients[2].kill()
     killer.kill_at("train-2-4")
-    wait_for(lambda: (4, "complete") in states(ledger), seconds=180, what="round 4 without one SuperNode")
+    wait_for(lambda: (4, "complete") in states(ledger), seconds=600, what="round 4 without one SuperNode")
     no_less_is_owed(server_lives=True)
     parties.clients[2] = parties.start_client(2)
 
     # The server dies with shuffled reports in its memory, before they are in the books.
     killer.kill_at("shuffled-5")
-    assert run.wait(seconds=180) is not None
+    assert run.wait(seconds=600) is not None
     assert states(ledger)[-1] == (5, "open")
     assert spent_in(ledger)[0][-1].charged is not None
     no_less_is_owed()
@@ -273,7 +273,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     killer.stop_at("aggregating-6")
     run = start("second", 6)
     killer.kill_at("aggregating-6")
-    assert run.wait(seconds=180) is not None
+    assert run.wait(seconds=600) is not None
     assert states(ledger)[-2:] == [(5, "complete"), (6, "received")]
     no_less_is_owed()
 
@@ -293,7 +293,7 @@ def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path
     no_less_is_owed()
 
     run = start("fourth", 6)
-    run.wait(seconds=180)
+    run.wait(seconds=600)
     no_less_is_owed()
     assert states(ledger)[-1] == (6, "complete"), run.text()
     released = parties.noted("released")

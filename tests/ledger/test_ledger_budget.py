@@ -6,6 +6,7 @@ import secrets
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -230,20 +231,28 @@ def test_a_round_that_was_tampered_with_gives_no_number(path: Path) -> None:
 def test_a_locked_file_is_waited_for(path: Path) -> None:
     BudgetLedger(path, model="m").close()
     script = (
-        "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
-        "c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); time.sleep(1); c.execute('COMMIT')"
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); sys.stdin.readline(); c.execute('COMMIT')"
     )
-    holder = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
-    try:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], **pipes) as holder:
+        assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdout.readline()
-        began = time.monotonic()
-        with BudgetLedger(path, model="m") as ledger:
-            complete_round(ledger)
-        assert time.monotonic() - began > 0.5
-    finally:
-        holder.wait(timeout=30)
-        holder.stdout.close()
+        let_go = threading.Event()
+
+        def release() -> None:
+            let_go.set()
+            holder.communicate(b"\n")
+
+        timer = threading.Timer(0.5, release)
+        timer.start()
+        try:
+            with BudgetLedger(path, model="m") as ledger:
+                complete_round(ledger)
+            assert let_go.is_set()
+        finally:
+            timer.join()
 
 
 def test_a_closed_ledger_says_so(path: Path) -> None:

@@ -165,7 +165,7 @@ def test_two_processes_together_stay_within_the_limit(path: Path) -> None:
             racer.stdin.write("go\n")
             racer.stdin.flush()
         for racer in racers:
-            out, _ = racer.communicate(timeout=60)
+            out, _ = racer.communicate(timeout=600)
             charged.append(int(out))
     finally:
         for racer in racers:

@@ -486,7 +486,7 @@ def test_coins_of_a_sum_are_tossed_once_for_all_ranks(ranks: Any) -> None:
     assert int(tossed.max()) <= K * first["coins_each"]
     middle = tossed.double() - K * first["coins_each"] / 2
     variance = K * first["coins_each"] / 4
-    assert abs(float(middle.square().mean()) / variance - 1) < 5 * math.sqrt(2 / middle.numel())
+    assert abs(float(middle.square().mean()) / variance - 1) < 7 * math.sqrt(2 / middle.numel())
 
 
 def test_the_released_sum_is_the_exact_total_of_all_ranks(ranks: Any) -> None:

@@ -93,13 +93,13 @@ def test_a_process_forked_while_a_thread_draws_can_draw():
     thread = threading.Thread(target=draw)
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(300)
         for _ in range(4):
             child = os.fork()
             if child == 0:
                 source.words(1)
                 os._exit(0)
-            assert ends_within(10, child)
+            assert ends_within(300, child)
     finally:
         stop.set()
         thread.join()
@@ -186,7 +186,7 @@ def test_normal_is_normal(make, dtype):
     assert drawn.shape == (301, 333)
     assert drawn.dtype == dtype
     flat = drawn.flatten().double()
-    assert stats.kstest(flat.numpy(), "norm").pvalue > 1e-5
+    assert stats.kstest(flat.numpy(), "norm").pvalue > 1e-8
     half = (flat.numel() + 1) // 2
     pairs = torch.stack([flat[: half - 1], flat[half:]])
     assert abs(float(torch.corrcoef(pairs)[0, 1])) < 5 / half**0.5

@@ -180,7 +180,7 @@ def test_envelopes_look_random(parties: Parties, report: bytes | None) -> None:
     counts = [0] * 256
     for byte in b"".join(sample):
         counts[byte] += 1
-    assert chisquare(counts).pvalue > 1e-6
+    assert chisquare(counts).pvalue > 1e-9
     places = 8 * len(sample[0])
     ones = [sum(one[place // 8] >> place % 8 & 1 for one in sample) for place in range(places)]
     deviation = sum((count - len(sample) / 2) ** 2 / (len(sample) / 4) for count in ones)

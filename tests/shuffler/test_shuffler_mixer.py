@@ -339,16 +339,16 @@ def folder(parties: Parties, tmp_path: Path) -> Path:
 
 def test_of_processes_that_mix_one_round_one_succeeds(parties: Parties, folder: Path) -> None:
     started = [start(parties, folder) for _ in range(4)]
-    said = [process.communicate(timeout=60)[0].strip() for process in started]
+    said = [process.communicate(timeout=600)[0].strip() for process in started]
     assert sorted(said) == ["6", "replayed", "replayed", "replayed"]
 
 
 @pytest.mark.parametrize("point", ["recording", "opening", "permuting", "answering"])
 def test_a_killed_mixer_never_mixes_the_round_again(parties: Parties, folder: Path, point: str) -> None:
     process = start(parties, folder, point=point)
-    assert process.communicate(timeout=60)[0] == ""
+    assert process.communicate(timeout=600)[0] == ""
     assert process.returncode == -signal.SIGKILL
-    then = start(parties, folder).communicate(timeout=60)[0].strip()
+    then = start(parties, folder).communicate(timeout=600)[0].strip()
     assert then == ("6" if point == "recording" else "replayed")
     parties.context = round_context()
     assert len(mixed(parties.mixer(folder / "state"), parties, envelopes_of(parties, *REPORTS)).reports) == 6

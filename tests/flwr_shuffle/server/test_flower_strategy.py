@@ -119,7 +119,7 @@ def test_the_released_model_is_unbiased(randomizer):
     aim = Layout.of(record(FLOATS)).flatten(record({name: exact[name] for name in FLOATS})).numpy()
     aim = aim - Layout.of(record(FLOATS)).flatten(record(FLOATS)).numpy()
     error = (np.mean(found, axis=0) - aim) / (np.std(found, axis=0, ddof=1) / np.sqrt(len(found)))
-    assert np.abs(error).max() < 5.5
+    assert np.abs(error).max() < 7  # once in ten million runs, of Student's t with 59 degrees of freedom
     assert np.std(found, axis=0).min() > 0.01  # there is noise
 
 
@@ -288,7 +288,7 @@ def test_the_draw_and_the_books_are_of_one_look(tmp_path):
 
 
 def test_too_few_clients_end_in_words():
-    grid = Connecting(client_app(), [3, 9])
+    grid = Connecting(client_app(), [9])
     with pytest.raises(TimeoutError, match="9 clients are connected, 20 are needed"):
         shuffled(connect_timeout=0.05).start(grid, record(MODEL), num_rounds=1)
 

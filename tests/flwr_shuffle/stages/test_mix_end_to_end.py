@@ -184,11 +184,11 @@ def test_participation_cannot_be_told_from_what_the_server_holds(grid: WatchedGr
     assert bits.shape[1] >= 8 * len(grid.payloads[0]) - 1
     apart = bits[coins].mean(axis=0) - bits[~coins].mean(axis=0)
     spread = bits.var(axis=0) * (1 / coins.sum() + 1 / (~coins).sum())
-    assert 1e-6 < chi2.sf((apart**2 / spread).sum(), bits.shape[1]) < 1 - 1e-6
+    assert 1e-9 < chi2.sf((apart**2 / spread).sum(), bits.shape[1]) < 1 - 1e-9
 
     for trait in (grid.places, grid.seconds):
         values = np.array(trait, dtype=float)
-        assert mannwhitneyu(values[coins], values[~coins]).pvalue > 1e-6
+        assert mannwhitneyu(values[coins], values[~coins]).pvalue > 1e-9
 
 
 def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
