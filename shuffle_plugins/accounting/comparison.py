@@ -1,20 +1,15 @@
-"""Bounds on one question: so many rounds of one kind, at one δ. Our own, and published ones beside them."""
+"""All upper and lower bounds on the ε of T rounds of one kind: this package's own, and published ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from shuffle_plugins.accounting import (
-    Adversary,
-    EpsilonInterval,
-    Method,
-    NamedBound,
-    Sampling,
-    ShuffleAccountant,
-    ShuffleRound,
-)
+from shuffle_plugins.accounting.accountant import ShuffleAccountant
+from shuffle_plugins.accounting.intervals import EpsilonInterval, NamedBound
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 
 _FIXED = "stated for inputs fixed before the round; those of an epoch's batch follow from earlier batches"
 
@@ -27,11 +22,11 @@ FEW_PUBLISHED = ("stronger clones, numerical", "subsampled shuffle RDP, publishe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfRange:
-    """A published bound that says nothing about the question.
+    """A published bound that does not apply to the question.
 
     Attributes:
         name: of the bound.
-        reason: why not.
+        reason: why it does not apply.
     """
 
     name: str
@@ -62,11 +57,11 @@ class Comparison:
         """The same answer with published bounds added.
 
         Args:
-            published: names of theirs, out of ``ALL_PUBLISHED``.
+            published: their names, out of ``ALL_PUBLISHED``.
             progress: called after each with the number done and the number of all.
 
         Raises:
-            ValueError: if a name is none of theirs.
+            ValueError: if no published bound has one of the names.
         """
         unknown = sorted(set(published) - set(ALL_PUBLISHED))
         if unknown:
@@ -93,7 +88,7 @@ def compare(
     method: Method = "pld",
     published: Collection[str] = ALL_PUBLISHED,
 ) -> Comparison:
-    """Bound the ε of T rounds of one kind in every way there is, or in fewer.
+    """Bound the ε of T rounds of one kind in every way there is, or with fewer published bounds.
 
     The published bounds are for every ε0-LDP randomizer, so they do not improve with a mechanism of its own
     blanket, and they are stated for a cohort of fixed size and for δ0 = 0.

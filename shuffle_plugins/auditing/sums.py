@@ -10,9 +10,7 @@ from torch import Tensor
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.auditing.audit import AuditResult, TrialPlan
 from shuffle_plugins.auditing.simulation import Dataset
-from shuffle_plugins.protocols.coins.base import CoinSum
-from shuffle_plugins.protocols.lattices import FixedPoint, Interval
-from shuffle_plugins.protocols.shares.split_sum import SplitSum
+from shuffle_plugins.protocols import CoinSum, FixedPoint, Interval, SplitSum
 from shuffle_plugins.randomness import Randomness, secure
 
 _ENTRIES_AT_ONCE = 1 << 20  # numbers of all clients that are encoded at once: 8 MiB

@@ -15,9 +15,9 @@ from shuffle_plugins.accounting import (
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
+    largest_within,
+    normal_guess,
 )
-from shuffle_plugins.accounting.calibrate import normal_guess
-from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.plans import PlanRow
 from shuffle_plugins.planning.variance import PASSES, NormName, ReportError, report_error, sampling_error

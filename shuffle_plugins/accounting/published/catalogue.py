@@ -182,6 +182,9 @@ _CLAIM_2 = (
 )
 _DISCRETE = "stated for randomizers with discrete outputs"
 
+_by_points = partial(PublishedBound, compose=Composition.POINTS)
+_by_renyi = partial(PublishedBound, compose=Composition.RENYI)
+
 PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
     PublishedBound(
         name="subsampled shuffle RDP, published",
@@ -190,105 +193,91 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         compose=Composition.SAMPLED_RENYI,
         note=_DISCRETE,
     ),
-    PublishedBound(
+    _by_renyi(
         name="shuffle RDP, first bound",
         source=f"Girgis et al. 2021 (CCS), Thm 5.3.1, {_RENYI}",
         bound=shuffle_rdp.first_shuffle_rdp,
-        compose=Composition.RENYI,
         note=_DISCRETE,
     ),
-    PublishedBound(
+    _by_renyi(
         name="shuffle RDP, second bound",
         source=f"Girgis et al. 2021 (CCS), Thm 5.3.2, {_RENYI}",
         bound=_second_shuffle_rdp,
-        compose=Composition.RENYI,
         note=_DISCRETE,
     ),
-    PublishedBound(
+    _by_renyi(
         name="shuffle RDP, Poisson sampling",
         source="Girgis et al. 2021 (CCS), Thm 5.3.1, sampling by Zhu and Wang 2019, RDP",
         bound=shuffle_rdp.first_shuffle_rdp,
-        compose=Composition.RENYI,
         sampling=Sampling.POISSON,
         valid=False,
         note="its sampling theorem is for Poisson cohorts and add/remove neighbours, not for replace-one",
     ),
-    PublishedBound(
+    _by_points(
         name="clones, closed form",
         source="Feldman et al. 2021, Thm 3.1, composed",
         bound=clones.clone_bound,
-        compose=Composition.POINTS,
         adaptive=True,
     ),
-    PublishedBound(
+    _by_points(
         name="clones, numerical",
         source=f"Feldman et al. 2021, Thm 3.2 and App. F, {_POINTS}",
         bound=partial(_point_of_pair, clones.clone_pair),
-        compose=Composition.POINTS,
         adaptive=True,
     ),
-    PublishedBound(
+    _by_renyi(
         name="clones, RDP",
         source=f"Feldman et al. 2021, Sec. 6.1, {_RENYI}",
         bound=partial(_curve_of_pair, clones.clone_pair),
-        compose=Composition.RENYI,
         adaptive=True,
     ),
-    PublishedBound(
+    _by_points(
         name="stronger clones, closed form",
         source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
         bound=stronger_clones.stronger_clone_bound,
-        compose=Composition.POINTS,
         adaptive=True,
         note=f"{_CLAIM_2}, because it lies above that pair",
     ),
-    PublishedBound(
+    _by_points(
         name="stronger clones, numerical",
         source=f"Feldman et al. 2022, binary pair, {_POINTS}",
         bound=partial(_point_of_pair, binary_pair),
-        compose=Composition.POINTS,
         adaptive=True,
         note=_CLAIM_2,
     ),
-    PublishedBound(
+    _by_renyi(
         name="stronger clones, RDP",
         source=f"Feldman et al. 2022, binary pair, {_RENYI}",
         bound=partial(_curve_of_pair, binary_pair),
-        compose=Composition.RENYI,
         adaptive=True,
         note=_CLAIM_2,
     ),
-    PublishedBound(
+    _by_points(
         name="privacy blanket, Bennett",
         source=f"Balle et al. 2019, generic blanket, {_POINTS}",
         bound=partial(_generic_blanket_bound, bbg19.bennett),
-        compose=Composition.POINTS,
     ),
-    PublishedBound(
+    _by_points(
         name="privacy blanket, Hoeffding",
         source=f"Balle et al. 2019, generic blanket, {_POINTS}",
         bound=partial(_generic_blanket_bound, bbg19.hoeffding),
-        compose=Composition.POINTS,
     ),
-    PublishedBound(
+    _by_points(
         name="random check-ins, shuffling",
         source=f"Balle et al. 2020, Thm 5.1, {_POINTS}",
         bound=check_ins.check_in_shuffle_bound,
-        compose=Composition.POINTS,
         adaptive=True,
     ),
-    PublishedBound(
+    _by_points(
         name="amplification by shuffling",
         source=f"Erlingsson et al. 2019, Thm 7, {_POINTS}",
         bound=_erlingsson_bound,
-        compose=Composition.POINTS,
         adaptive=True,
     ),
-    PublishedBound(
+    _by_renyi(
         name="amplification by shuffling, RDP",
         source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
         bound=efm19.erlingsson_rdp,
-        compose=Composition.RENYI,
         adaptive=True,
     ),
 )
