@@ -14,6 +14,7 @@ from .server.sampling import SelfSampling as SelfSampling
 from .server.settings import MechanismSpec as MechanismSpec
 from .server.strategy import ShuffleStrategy as ShuffleStrategy
 from .stages.base import Anonymous as Anonymous
+from .stages.base import Replies as Replies
 from .stages.base import ShuffleStage as ShuffleStage
 from .stages.grid import AnonymousReply as AnonymousReply
 from .stages.grid import ShuffleGrid as ShuffleGrid

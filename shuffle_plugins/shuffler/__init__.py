@@ -1,4 +1,4 @@
-"""Shufflers: where the tie between a client and its report ends, and whom that needs to be trusted.
+"""Shufflers: they break the link between a client and its report, and say who must be trusted for that.
 
 In memory (:class:`InMemoryShuffler`), or a :class:`Mixer` of another organisation, which takes sealed
 envelopes. docs/guides/shuffling.md is the threat model. Importing this package does not import torch.

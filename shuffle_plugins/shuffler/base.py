@@ -26,7 +26,7 @@ _ROUND = b"shuffle-plugins/2 round"
 
 
 class Shuffler(ABC):
-    """Turns what each client sent into reports that are nobody's.
+    """Takes each client's reports and gives back all of them without names, in random order.
 
     Attributes:
         trust: one sentence on who must be trusted for that.

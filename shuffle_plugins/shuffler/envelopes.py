@@ -5,9 +5,10 @@
 
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. The server, which holds the analyzer's
 key and relays envelopes, sees random-looking bytes of one length; the mixer sees who signed and whether it is
-a dummy, but no report. Both layers and the signature are bound to the round, so an envelope opens in its own
-round alone, and only if its client heard the same round as the mixer did: a server that tells one client
-another analyzer key or another rate than the rest would recognise its report, and gets none.
+a dummy, but no report. Both layers and the signature are bound to the round, so an envelope opens only in its
+own round, and only if its client was told the same about the round as the mixer. A server could recognise
+the report of a client that it tells another analyzer key or another rate than the rest; such an envelope does
+not open.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Opened:
     Attributes:
         signer: public signing key.
         real: False for a dummy.
-        inner: ciphertext for the analyzer.
+        inner: the report, sealed to the analyzer.
     """
 
     signer: bytes
@@ -67,7 +68,7 @@ def seal(
     """Seal a report, or a dummy, in an envelope of ``envelope_size(size)`` bytes.
 
     Args:
-        report: exactly ``size`` bytes; None for a dummy, which the mixer drops and nobody else can tell.
+        report: exactly ``size`` bytes; None for a dummy, which only the mixer can recognise, and drops.
         size: bytes of every report of the round.
         context: the round.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
@@ -75,7 +76,7 @@ def seal(
         signing_key: the client's own.
 
     Raises:
-        ShuffleError: if the report is not of that size, or a key is not one.
+        ShuffleError: if the report is not of that size, or a key is malformed.
     """
     if report is not None and len(report) != size:
         raise ShuffleError(f"every report of the round has {size} bytes, got {len(report)}")
@@ -151,8 +152,8 @@ def open_reports(
 ) -> list[bytes]:
     """The reports inside what a mixer returned, in its order.
 
-    What does not open is left out: the mixer cannot see whether a client sealed nonsense, and one such client
-    must not stop a round. A caller counts what is left.
+    A ciphertext that does not open is left out: the mixer cannot see whether a client sealed nonsense, and
+    one such client must not stop a round. The caller can count the reports that are left.
 
     Args:
         inner: ciphertexts of a :class:`~shuffle_plugins.shuffler.mixer.MixedBatch`.

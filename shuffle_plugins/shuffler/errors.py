@@ -1,4 +1,4 @@
-"""Why a batch, or one envelope of it, is not shuffled: codes that are the same whoever is at fault."""
+"""Why a batch, or one envelope of it, is not shuffled: codes that name no client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class Refusal(StrEnum):
-    """Reasons, each a constant that names nobody."""
+    """Reasons, each a constant."""
 
     UNDER_MINIMUM = "under-minimum"
     DUPLICATE = "duplicate"
@@ -27,7 +27,7 @@ class Refusal(StrEnum):
     def conclusive(self) -> bool:
         """Whether it is certain that nothing of the round was shuffled, now or before.
 
-        If not, an answer may have been lost, and whoever keeps a budget must count the round.
+        If not, an answer may have been lost, and the round must be charged to the budget.
         """
         return self not in (Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
 
@@ -43,10 +43,10 @@ _MEANING = {
     ),
     Refusal.UNKNOWN_SIGNER: "not signed by an enrolled client; see the shuffler's enrolment file",
     Refusal.WRONG_SIZE: "batches or envelopes are not all of one size; clients must run one version",
-    Refusal.NOT_A_MIXER: "no mix node, or one that is none; set shuffle-role in its node_config",
+    Refusal.NOT_A_MIXER: "no mix node, or not set up as one; set shuffle-role in its node_config",
     Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",
     Refusal.NO_ANSWER: "the shuffler's answer was lost, or did not come in time",
-    Refusal.NOT_PROVEN: "an answer that the pinned mixer did not sign for this round; see who runs the node",
+    Refusal.NOT_PROVEN: "an answer to this round that the pinned mixer did not sign; check who runs the node",
     Refusal.WRONG_VERSION: (
         "server and mix node speak different versions; install the same shuffle-plugins on both"
     ),
@@ -62,7 +62,7 @@ class BatchRefused(ShuffleError):
 
     Attributes:
         code: why. The text follows from it alone, so it tells nothing about who was in the batch.
-        rejected: by position, the envelopes that were no good and why, as far as that was looked at.
+        rejected: why envelopes were not good, by position, as far as they were checked.
     """
 
     def __init__(self, code: Refusal, rejected: Mapping[int, Refusal] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Key pairs of mixers, analyzers and clients, and the files that hold them.
 
-A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits:
-short enough for a line of configuration, which is where it must stand to be pinned. A mixer has two pairs, to
-seal to and to sign with, in one file; its public key is both public halves, 128 hexadecimal digits.
+A private key is a PEM file (PKCS #8) that only its owner may read. A public key is 64 hexadecimal digits,
+short enough for a line of configuration, where others pin it. A mixer has two key pairs in one file, one to
+open envelopes and one to sign; its public key is both public keys together, 128 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _END = b"-----END PRIVATE KEY-----\n"
 
 @dataclass(frozen=True, slots=True)
 class MixerPublicKey:
-    """What clients and the server pin to know a mixer by.
+    """A mixer's two public keys; clients and the server pin them.
 
     Attributes:
-        sealing: clients seal envelopes to it, 32 bytes.
-        verifying: the server checks by it that the mixer, and nobody else, has said something, 32 bytes.
+        sealing: key to which clients seal envelopes, 32 bytes.
+        verifying: key by which the server checks the mixer's signatures, 32 bytes.
     """
 
     sealing: bytes
@@ -61,8 +61,8 @@ class MixerKey:
     """A mixer's private keys.
 
     Attributes:
-        sealing: opens envelopes.
-        signing: proves to a server that it talks to this mixer.
+        sealing: key that opens envelopes.
+        signing: key that signs what the mixer says to a server.
     """
 
     sealing: SealingKey
@@ -116,7 +116,7 @@ def parse_mixer_public_key(text: object) -> MixerPublicKey:
     """A mixer's public key, written as 128 hexadecimal digits.
 
     Raises:
-        ShuffleError: if it is anything else; it says so if it is only the half to which clients seal.
+        ShuffleError: if it is anything else. If it is only the half to which clients seal, the text says so.
     """
     if isinstance(text, str) and _HEX.fullmatch(text):
         raise ShuffleError(
@@ -146,7 +146,7 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | M
     """Write a private key to a new file that only its owner may read (mode 0600).
 
     Raises:
-        FileExistsError: if there is such a file: a key is never overwritten.
+        FileExistsError: if there is such a file; a key is never overwritten.
         OSError: if it cannot be written.
     """
     parts: list[SealingKey | SigningKey] = (
@@ -217,7 +217,7 @@ def read_enrolled(path: Path | str) -> frozenset[bytes]:
     """Public signing keys of the clients that may take part: one a line, ``#`` starts a comment.
 
     Raises:
-        ShuffleError: if the file cannot be read, a line is no key, a key is there twice, or there is none.
+        ShuffleError: if the file cannot be read, a line is no key, a key is there twice, or no key is there.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -241,15 +241,15 @@ def read_enrolled(path: Path | str) -> frozenset[bytes]:
 
 
 def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None:
-    """Add a client's public signing key to an enrolment file, which is made if need be.
+    """Add a client's public signing key to an enrolment file, which is made if it does not exist.
 
     Args:
         path: the mixer's enrolment file.
         public_key: 32 bytes.
-        note: comment of one line to stand beside the key.
+        note: comment of one line beside the key.
 
     Raises:
-        ShuffleError: if the key is there already, the note has several lines, or the file is none of these.
+        ShuffleError: if the key is there already, the note has several lines, or the file is no such file.
     """
     if len(public_key) != KEY_BYTES:
         raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
@@ -265,7 +265,7 @@ def enrol_client(path: Path | str, public_key: bytes, *, note: str = "") -> None
 
 
 def _read(path: Path | str) -> object:
-    """Whatever key is in the file; None if there is none."""
+    """The key in a file, of any kind; None if no key can be read from it."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

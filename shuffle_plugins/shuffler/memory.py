@@ -1,4 +1,4 @@
-"""A shuffler inside the process that uses it."""
+"""A shuffler in the process that uses it."""
 
 from __future__ import annotations
 

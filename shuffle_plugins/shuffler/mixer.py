@@ -1,4 +1,4 @@
-"""The mixer: takes sealed envelopes of a round, and gives back what is inside in no order."""
+"""The mixer: takes the sealed envelopes of a round, and gives back their contents in random order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from shuffle_plugins.shuffler.tokens import SpentTokens
 
 @dataclass(frozen=True, slots=True)
 class MixedBatch:
-    """What a mixer says about a round: all of it.
+    """What a mixer gives back of a round, and nothing else.
 
     Attributes:
         reports: ciphertexts for the analyzer, in uniformly random order, dummies gone.
         answered: good envelopes, dummies included.
-        rejected: by position among the envelopes, those that were dropped and why.
+        rejected: why envelopes were dropped, by their positions among all.
     """
 
     reports: list[bytes]
@@ -31,15 +31,15 @@ class MixedBatch:
 
 
 class Mixer:
-    """Peels the outer layer off a round's envelopes, drops dummies, permutes the rest.
+    """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
-    Runs with an organisation that does not work together with the server. It never sees a report: those are
-    sealed to the analyzer. An envelope that is no good is dropped by itself, and told by its position: who
-    relays envelopes could have left it out as well, so this says nothing new about the others. A round is
-    spent whatever comes of it: who could try subsets of a batch would learn who sent a dummy.
+    It is run by an organisation that does not work together with the server. It never sees a report: those
+    are sealed to the analyzer. A bad envelope is dropped alone, and its position is told: whoever relays the
+    envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
+    once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
 
     Args:
-        key: the mixer's; clients and the server pin the public part.
+        key: the mixer's private keys; clients and the server pin the public ones.
         enrolled: public signing keys of the clients that may take part.
         minimum: fewest reports, dummies not counted, that are given out; at least 2.
         state: the file of spent rounds that was made with the key (:meth:`SpentTokens.create`).
@@ -68,7 +68,7 @@ class Mixer:
         return self._key.public
 
     def sign(self, statement: Statement) -> bytes:
-        """A signature by which whoever pinned the public key knows that this mixer says so; 64 bytes."""
+        """The mixer's signature of a statement, 64 bytes; who pinned its public key can check it."""
         return statement.signed(self._key.signing)
 
     def mix(
@@ -84,19 +84,20 @@ class Mixer:
 
         Args:
             envelopes: one per client that answered.
-            context: the round as the server tells it; clients must have heard the same.
+            context: the round as the server describes it; envelopes of clients that were told otherwise do
+                not open.
             analyzer_key: public key to which clients were told to seal their reports.
             size: bytes of every envelope of the round.
-            minimum: fewest reports the asker wants; the largest of this, of what the clients were promised
-                (``context.minimum``), and of the mixer's own counts.
+            minimum: fewest reports that the server wants. The largest of this, of what the clients were
+                promised (``context.minimum``), and of the mixer's own minimum holds.
 
         Returns:
-            The batch. An envelope is dropped by itself for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, as
-            :class:`EnvelopeOpener` says; and for DUPLICATE if one of the same signer came before it.
+            The batch. A single envelope is dropped for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, see
+            :class:`EnvelopeOpener`; and for DUPLICATE if one of the same signer came before it.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good reports.
-            ShuffleError: if the analyzer's key is none, or the state file cannot be written.
+            ShuffleError: if the analyzer's key is malformed, or the state file cannot be written.
         """
         if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes")

@@ -1,7 +1,7 @@
 """What a mixer signs, so that a server can tell it from others that know its public key.
 
-A statement holds all that its reader must not be deceived about, and the question that it answers, so the
-answer to one question is worth nothing as an answer to another. Different statements have different bytes.
+A statement contains all that its reader relies on, and the question that it answers, so that an answer cannot
+be passed off as the answer to another question. Different statements have different bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Statement:
     """Bytes that a mixer can sign; made by the functions of this module.
 
     Attributes:
-        digest: 32 bytes that differ wherever two statements do.
+        digest: 32 bytes, different for different statements.
     """
 
     digest: bytes
 
     def signed(self, key: SigningKey) -> bytes:
-        """The signature, 64 bytes (Ed25519)."""
+        """The statement's signature with a key, 64 bytes (Ed25519)."""
         return key.sign(self.digest)
 
     def holds(self, signature: bytes, *, verifying_key: bytes) -> bool:
@@ -50,12 +50,12 @@ class Statement:
 
 
 def role_statement(*, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int) -> Statement:
-    """A mixer says that it is the one asked, and which node of the run it is.
+    """A mixer's statement of who it is, and as which node of the run.
 
     Args:
-        challenge: random bytes of whoever asks, :data:`CHALLENGE_BYTES` of them, used for one question.
+        challenge: :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
         run: name of the run.
-        node: the mixer's own id in it; another node cannot pass the answer on as its own.
+        node: the mixer's own id in the run; so no other node can pass the answer off as its own.
         sealing_key: public key to which clients seal.
         minimum: fewest reports that the mixer gives out.
     """
@@ -67,7 +67,7 @@ def role_statement(*, challenge: bytes, run: str, node: int, sealing_key: bytes,
 def request_digest(
     *, context: RoundContext, analyzer_key: bytes, minimum: int, size: int, envelopes: Sequence[bytes]
 ) -> bytes:
-    """32 bytes that differ wherever two requests to mix do, the order of their envelopes included."""
+    """Digest of a request to mix, 32 bytes; it covers the order of the envelopes, too."""
     inputs = _statement(_REQUEST, *envelopes)
     return _statement(
         _REQUEST, context.digest(), analyzer_key, _number(minimum), _number(size), inputs.digest
@@ -77,12 +77,12 @@ def request_digest(
 def batch_statement(
     *, request: bytes, answered: int, rejected: Mapping[int, Refusal], reports: Sequence[bytes]
 ) -> Statement:
-    """A mixer says what it made of a request, given by :func:`request_digest`."""
+    """A mixer's statement of the batch that it gives back for a request, given by :func:`request_digest`."""
     return _statement(_BATCH, request, _number(answered), *_positions(rejected), *reports)
 
 
 def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
-    """A mixer says that it gives nothing out for a request, and why."""
+    """A mixer's statement that it gives back nothing for a request, and why."""
     return _statement(_REFUSED, request, str(code).encode(), *_positions(rejected))
 
 
@@ -96,7 +96,7 @@ def _number(value: int) -> bytes:
 
 
 def _statement(kind: bytes, *parts: bytes) -> Statement:
-    """Every part with its length before it, so that no two lists of parts are the same bytes."""
+    """The digest of the parts, each with its length before it, so that different lists have other bytes."""
     digest = hashlib.sha256()
     for part in (kind, *parts):
         digest.update(_number(len(part)) + part)

@@ -1,4 +1,4 @@
-"""The rounds that a mixer has seen, on disk."""
+"""The rounds that a mixer has begun, on disk."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SCHEMA = """
 class SpentTokens:
     """Tokens of rounds that a mixer has begun; each can be spent once, whatever came of the round.
 
-    An envelope opens in the round of its own token alone, so tokens are all that must be remembered. A mixer
-    that forgets them could be made to mix a batch again with one envelope less, and give that client away.
-    Hence a file belongs to one key, is made together with it, and is never made anew by itself.
+    An envelope opens only in the round of its own token, so tokens are all that must be remembered. A mixer
+    that forgot them could be made to mix a batch again without one envelope, which would show that client's
+    report. Hence a file belongs to one key, is made together with it, and is never replaced automatically.
 
     Args:
         path: a file that :meth:`create` made.
-        public_key: public key of the mixer it belongs to.
+        public_key: public key of the mixer that it belongs to.
 
     Raises:
         ShuffleError: if the file is missing, is something else, or belongs to another key.
@@ -59,12 +59,12 @@ class SpentTokens:
         """Make the file of a new mixer key, readable by its owner alone.
 
         Args:
-            path: where nothing is yet.
-            public_key: 32 bytes.
+            path: of the new file; must not exist.
+            public_key: the mixer's, 32 bytes.
 
         Raises:
-            FileExistsError: if there is something already.
-            ShuffleError: if the key is none.
+            FileExistsError: if the path exists already.
+            ShuffleError: if the key has another length.
         """
         if len(public_key) != KEY_BYTES:
             raise ShuffleError(f"a public key has {KEY_BYTES} bytes, got {len(public_key)}")
@@ -95,7 +95,7 @@ class SpentTokens:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own for every use: nothing is held over a fork, and each statement commits."""
+        """A new connection for every use, so that none is shared with a fork; each statement commits."""
         try:
             with closing(
                 sqlite3.connect(
@@ -112,7 +112,7 @@ class SpentTokens:
 
 
 def state_beside(key_file: Path | str) -> Path:
-    """Where the state of a mixer's key is kept unless said otherwise: its file's name and ``.rounds``."""
+    """The default path of a mixer's state file: the key file's name and ``.rounds``."""
     return Path(f"{key_file}.rounds")
 
 

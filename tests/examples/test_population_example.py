@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr_shuffle import InMemoryStage, MechanismSpec
+from flwr_shuffle import InMemoryStage, MechanismSpec, Replies
 from flwr_shuffle.messages import RECORD_KEY, Instruction, payload_of, read_plain_payload
 
 from shuffle_plugins.core import Reports
@@ -53,7 +53,7 @@ def test_each_client_answers_with_a_report_of_its_own(grid, example):
     assert all(len(read_plain_payload(payload_of(reply), size=size)) == size for reply in replies)
     assert grid.sizes["payload_bytes"] == size + 1 < grid.sizes["reply_bytes"]
     stage = InMemoryStage(InMemoryShuffler())
-    collected = stage.collect(replies, instruction=instruction, dim=DIM, grid=grid, timeout=None)
+    collected = stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=grid))
     assert (len(collected.reports), collected.unreadable, collected.refusal) == (len(nodes), 0, None)
 
 

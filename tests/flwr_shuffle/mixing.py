@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, Instruction, context_of, instruction_of, reply
-from flwr_shuffle.stages.base import Anonymous
+from flwr_shuffle.stages.base import Anonymous, Replies
 from flwr_shuffle.stages.mix_node import register_mix_node
 from flwr_shuffle.stages.mix_stage import MixNodeStage
 
@@ -122,7 +122,7 @@ class MixedRun:
 
     def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
         """Have replies shuffled."""
-        return self.stage.collect(replies, instruction=instruction, dim=DIM, grid=self.grid, timeout=None)
+        return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
 
     def round(self) -> Anonymous:
         """An honest round from beginning to end."""

@@ -73,6 +73,55 @@ class Needed:
     answered: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replies:
+    """A round's replies, and what a stage needs to read them.
+
+    Attributes:
+        messages: what the clients answered, each another invited node; one that answered with an error has
+            dropped out.
+        instruction: what they were asked.
+        dim: length of the vector that a client reports.
+        grid: the plain grid, to reach other nodes.
+        timeout: seconds to wait for other nodes; None waits without end.
+    """
+
+    messages: Sequence[Message]
+    instruction: Instruction
+    dim: int
+    grid: Grid
+    timeout: float | None = None
+
+    @property
+    def answers(self) -> list[Message]:
+        """The replies without an error."""
+        return [reply for reply in self.messages if not reply.has_error()]
+
+    @property
+    def report_bytes(self) -> int:
+        """Bytes of one report of the round."""
+        return self.instruction.mechanism.report_bytes(dim=self.dim)
+
+    def anonymous(
+        self,
+        reports: Reports | None,
+        *,
+        answered: int,
+        unreadable: int,
+        refusal: Refusal | None = None,
+    ) -> Anonymous:
+        """What a stage gives back of these replies; the arguments are the fields of :class:`Anonymous`."""
+        return Anonymous(
+            reports=reports,
+            answered=answered,
+            participants=tuple(
+                str(node) for node in sorted(each.metadata.src_node_id for each in self.answers)
+            ),
+            unreadable=unreadable,
+            refusal=refusal,
+        )
+
+
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
@@ -125,21 +174,5 @@ class ShuffleStage(ABC):
         self._needed = needed
 
     @abstractmethod
-    def collect(
-        self,
-        replies: Sequence[Message],
-        *,
-        instruction: Instruction,
-        dim: int,
-        grid: Grid,
-        timeout: float | None,
-    ) -> Anonymous:
-        """Shuffle one round's replies. Each is of another invited node; some may be errors.
-
-        Args:
-            replies: what the clients answered; one that answered with an error has dropped out.
-            instruction: what they were asked.
-            dim: length of the vector that a client reports.
-            grid: the plain grid, to reach other nodes.
-            timeout: seconds to wait for other nodes; None waits without end.
-        """
+    def collect(self, replies: Replies) -> Anonymous:
+        """Shuffle one round's replies."""

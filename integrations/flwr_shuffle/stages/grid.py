@@ -14,7 +14,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
-from flwr_shuffle.stages.base import Anonymous, ShuffleStage
+from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout
 from flwr_shuffle.wrapped_grid import WrappedGrid
 
@@ -127,7 +127,9 @@ class ShuffleGrid(WrappedGrid):
         received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
         received.log()
         anonymous = self._stage.collect(
-            received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
+            Replies(
+                messages=received.replies, instruction=instruction, dim=dim, grid=self._grid, timeout=timeout
+            )
         )
         return [AnonymousReply(anonymous, token=instruction.token, errors=_errors(received.replies))]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from flwr.app import Message
-from flwr.serverapp import Grid
-
-from flwr_shuffle.messages import Instruction, payload_of, read_plain_payload
-from flwr_shuffle.stages.base import Anonymous, ShuffleStage, Total
+from flwr_shuffle.messages import payload_of, read_plain_payload
+from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
 from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
 
@@ -41,25 +37,13 @@ class InMemoryStage(ShuffleStage):
         """Fewest reports that the shuffler accepts."""
         return self._shuffler.minimum
 
-    def collect(
-        self,
-        replies: Sequence[Message],
-        *,
-        instruction: Instruction,
-        dim: int,
-        grid: Grid,
-        timeout: float | None,
-    ) -> Anonymous:
+    def collect(self, replies: Replies) -> Anonymous:
         """Shuffle the unsealed reports; see :meth:`ShuffleStage.collect`."""
-        del grid, timeout
-        answers = [reply for reply in replies if not reply.has_error()]
-        participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
-        size = instruction.mechanism.report_bytes(dim=dim)
-        encoded = []
+        instruction, encoded = replies.instruction, []
         dummies = unreadable = 0
-        for reply in answers:
+        for reply in replies.answers:
             try:
-                report = read_plain_payload(payload_of(reply), size=size)
+                report = read_plain_payload(payload_of(reply), size=replies.report_bytes)
             except ValueError:
                 unreadable += 1
                 continue
@@ -67,22 +51,15 @@ class InMemoryStage(ShuffleStage):
                 encoded.append(report)
             elif instruction.participation < 1:
                 dummies += 1
-        batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=dim)
-        answered = len(batches) + dummies
-        unreadable += damaged
+        batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=replies.dim)
+        answered, unreadable = len(batches) + dummies, unreadable + damaged
         try:
             if len(batches) < self.needed.reports or answered < self.needed.answered:
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             reports = self._shuffler.shuffle(batches)
         except BatchRefused as refused:
-            return Anonymous(
-                reports=None,
-                answered=answered,
-                participants=participants,
-                unreadable=unreadable,
-                refusal=refused.code,
-            )
-        return Anonymous(reports=reports, answered=answered, participants=participants, unreadable=unreadable)
+            return replies.anonymous(None, answered=answered, unreadable=unreadable, refusal=refused.code)
+        return replies.anonymous(reports, answered=answered, unreadable=unreadable)
 
 
 class SummingStage(InMemoryStage):
@@ -110,20 +87,12 @@ class SummingStage(InMemoryStage):
         """True: only the sum of the reports comes out."""
         return True
 
-    def collect(
-        self,
-        replies: Sequence[Message],
-        *,
-        instruction: Instruction,
-        dim: int,
-        grid: Grid,
-        timeout: float | None,
-    ) -> Anonymous:
+    def collect(self, replies: Replies) -> Anonymous:
         """Add up the reports; see :meth:`ShuffleStage.collect`. Impossible reports are left out."""
-        shuffled = super().collect(replies, instruction=instruction, dim=dim, grid=grid, timeout=timeout)
+        shuffled = super().collect(replies)
         if shuffled.reports is None:
             return shuffled
-        total, count = valid_sum(instruction.mechanism.build(dim=dim), shuffled.reports)
+        total, count = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
         left_out = len(shuffled.reports) - count
         enough = count >= max(self.minimum, self.needed.reports)
         return replace(

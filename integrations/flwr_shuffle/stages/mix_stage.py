@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flwr_shuffle.messages import Instruction, context_of, payload_of
+from flwr_shuffle.messages import context_of, payload_of
 from flwr_shuffle.mix_messages import (
     MIX_QUERY,
     ROLE_QUERY,
@@ -22,7 +22,7 @@ from flwr_shuffle.mix_messages import (
     read_answer,
     refusal_in,
 )
-from flwr_shuffle.stages.base import Anonymous, ShuffleStage
+from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports
 from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.shuffler import (
@@ -169,27 +169,18 @@ class MixNodeStage(ShuffleStage):
             time.sleep(pause)
             pause = min(2 * pause, max(_LONGEST_PAUSE, self._poll_interval))
 
-    def collect(
-        self,
-        replies: Sequence[Message],
-        *,
-        instruction: Instruction,
-        dim: int,
-        grid: Grid,
-        timeout: float | None,
-    ) -> Anonymous:
+    def collect(self, replies: Replies) -> Anonymous:
         """Have one round's envelopes mixed, and read the batch; see :meth:`ShuffleStage.collect`.
 
         A reply that cannot be an envelope is dropped here. The mixer drops envelopes that are not good, and
         says at which positions they were, so that the log can name the nodes.
         """
-        answers = [reply for reply in replies if not reply.has_error()]
-        participants = tuple(str(node) for node in sorted(reply.metadata.src_node_id for reply in answers))
-        size = envelope_size(instruction.mechanism.report_bytes(dim=dim))
-        payloads = {reply.metadata.src_node_id: _payload(reply) for reply in answers}
+        instruction, dim = replies.instruction, replies.dim
+        size = envelope_size(replies.report_bytes)
+        payloads = {reply.metadata.src_node_id: _payload(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
-        unreadable = len(answers) - len(envelopes)
+        unreadable = len(payloads) - len(envelopes)
         context = context_of(instruction, dim=dim)
         needed = max(self.minimum, self.needed.reports, instruction.minimum)
         try:
@@ -202,28 +193,21 @@ class MixNodeStage(ShuffleStage):
                 size=size,
                 envelopes=list(envelopes.values()),
             )
-            batch = self._mixed(request, grid=grid, timeout=timeout)
+            batch = self._mixed(request, grid=replies.grid, timeout=replies.timeout)
         except BatchRefused as refused:
             self._note_bad(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
             if refused.code is Refusal.UNDER_MINIMUM and instruction.participation == 1:
                 good = min(good, needed - 1)  # the others sent dummies, though all were asked for reports
-            return Anonymous(
-                reports=None,
-                answered=good,
-                participants=participants,
-                unreadable=unreadable,
-                refusal=refused.code,
-            )
+            return replies.anonymous(None, answered=good, unreadable=unreadable, refusal=refused.code)
         self._note_bad(bad, batch.rejected, nodes=list(envelopes))
         opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
         batches, _ = readable_reports(opened, mechanism=instruction.mechanism, dim=dim)
         answered = batch.answered if instruction.participation < 1 else len(batch.reports)
         damaged = len(batch.reports) - len(batches)
-        return Anonymous(
-            reports=Reports.concat(batches) if batches else None,
+        return replies.anonymous(
+            Reports.concat(batches) if batches else None,
             answered=answered - damaged,
-            participants=participants,
             unreadable=unreadable + len(batch.rejected) + damaged,
             refusal=None if batches else Refusal.UNREADABLE,
         )

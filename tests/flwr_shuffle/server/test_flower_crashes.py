@@ -55,7 +55,7 @@ POINTS = [
     (strategy, "strategy_state"),
     (checkpoints.ModelState, "to_bytes"),
     (BudgetLedger, "complete"),
-    (FederatedAccountant, "spent"),
+    (FederatedAccountant, "charged_epsilon"),
 ]
 
 

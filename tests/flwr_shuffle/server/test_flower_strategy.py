@@ -449,7 +449,7 @@ def test_a_mixers_lost_answer_is_charged_in_full(tmp_path):
     from shuffle_plugins.shuffler import Refusal
 
     class Lost(InMemoryStage):
-        def collect(self, replies, **known):
+        def collect(self, replies):
             return Anonymous(reports=None, answered=CLIENTS, participants=(), refusal=Refusal.NO_ANSWER)
 
     with BudgetLedger(tmp_path / "ledger", model="m") as ledger:

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr_shuffle import InMemoryStage, ShuffleStage
+from flwr_shuffle import InMemoryStage, Replies, ShuffleStage
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction, plain_payload
 from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
@@ -70,7 +70,7 @@ def test_every_order_is_as_likely():
     replies = inner.send_and_receive([question(node, asked) for node in inner.get_node_ids()])
     seen = Counter()
     for _ in range(600):
-        found = stage().collect(replies, instruction=asked, dim=DIM, grid=inner, timeout=None)
+        found = stage().collect(Replies(messages=replies, instruction=asked, dim=DIM, grid=inner))
         seen[tuple(rows.index(found.reports.narrow(i, i + 1).to_bytes()) for i in range(4))] += 1
     orders = list(itertools.permutations(range(4)))
     assert set(seen) <= set(orders)

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import MixNodeStage, SelfSampling, ShuffleStrategy
-from flwr_shuffle.stages.base import Anonymous
+from flwr_shuffle.stages.base import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.shuffler.keys import generate_sealing_key
@@ -28,11 +28,11 @@ app = ServerApp()
 class PausingStage(MixNodeStage):
     """A stage that can be killed with a batch in its hands."""
 
-    def collect(self, replies, *, instruction, dim, grid, timeout) -> Anonymous:
+    def collect(self, replies: Replies) -> Anonymous:
         """The mix node's, with a place to stop before and after."""
-        pause(f"replied-{instruction.server_round}")
-        batch = super().collect(replies, instruction=instruction, dim=dim, grid=grid, timeout=timeout)
-        pause(f"shuffled-{instruction.server_round}")
+        pause(f"replied-{replies.instruction.server_round}")
+        batch = super().collect(replies)
+        pause(f"shuffled-{replies.instruction.server_round}")
         return batch
 
 
