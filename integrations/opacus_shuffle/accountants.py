@@ -110,7 +110,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             new_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
         )
 
-    def spent_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
+    def charged_epsilon_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
         """Certified ε at δ of the history and ``num_steps`` more rounds; infinite if there is none.
 
         What :meth:`would_exceed` compares with its target.
@@ -235,10 +235,6 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
             found.append(f"it was to stop at (ε, δ) = {target}, and no target is set now")
         return found
 
-    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise what :meth:`load_state_dict` would raise, and change nothing."""
-        self._read_state(state_dict)
-
     def continues(self, state_dict: Mapping[str, Any]) -> bool:
         """Whether a saved history holds everything recorded here: loading it forgets no round.
 
@@ -299,7 +295,7 @@ class _RecordRound(AccountingHook):
         """The accountant's present history, which ``load_state_dict`` replaces."""
         return self.accountant.recorded_in
 
-    def __call__(self, optimizer: ShuffleMixin) -> None:
+    def __call__(self, optimizer: Any) -> None:
         if not isinstance(optimizer, ShuffleMixin):
             raise ShufflePrivacyError(
                 f"{type(optimizer).__name__} does not randomise locally, so a shuffle accountant cannot say "

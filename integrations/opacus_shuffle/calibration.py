@@ -75,7 +75,7 @@ class Run:
         return self._largest_epsilon()
 
     def _spent(self, new_round: Round) -> float:
-        return self.accountant.spent_with(
+        return self.accountant.charged_epsilon_with(
             new_round, num_steps=self.num_rounds, target_delta=self.target_delta
         )
 

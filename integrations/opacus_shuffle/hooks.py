@@ -7,15 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opacus.accountants import IAccountant
 
 from opacus_shuffle.errors import ShufflePrivacyError
 from shuffle_plugins.accounting import Round
-
-if TYPE_CHECKING:
-    from opacus_shuffle.optimizer import ShuffleMixin
 
 _OURS = "subsampled_shuffle_"  # how the names of accountants that know rounds begin
 
@@ -27,8 +24,8 @@ class AccountingHook(ABC):
     """
 
     @abstractmethod
-    def __call__(self, optimizer: ShuffleMixin) -> None:
-        """Record the round, or raise to refuse it."""
+    def __call__(self, optimizer: Any) -> None:
+        """Record ``optimizer.round``, or raise to refuse it."""
 
     @property
     def recorded_in(self) -> object:
@@ -66,7 +63,7 @@ class PaidEpoch:
             )
         return self
 
-    def recorded_by(self, hook: AccountingHook, optimizer: ShuffleMixin) -> PaidEpoch:
+    def recorded_by(self, hook: AccountingHook, optimizer: Any) -> PaidEpoch:
         """Have the hook record the epoch, unless it did before."""
         if any(place is hook.recorded_in for place in self.recorded_in):
             return self

@@ -108,7 +108,7 @@ class TrainingPlan:
         Infinite where the accountant certifies none.
         """
         try:
-            return self._accountant.spent_with(
+            return self._accountant.charged_epsilon_with(
                 self._next_round, num_steps=self._num_rounds, target_delta=self.delta
             )
         except ArithmeticError:

@@ -232,7 +232,7 @@ def test_its_epsilon_is_not_computed_unless_somebody_reads_it(
         raise AssertionError("computed")
 
     plan: TrainingPlan = engine.training_plan
-    monkeypatch.setattr(type(engine.accountant), "spent_with", forbidden)
+    monkeypatch.setattr(type(engine.accountant), "charged_epsilon_with", forbidden)
     with pytest.raises(AssertionError, match="computed"):
         _ = plan.epsilon
 

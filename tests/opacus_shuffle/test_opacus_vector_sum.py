@@ -465,13 +465,13 @@ def test_a_target_takes_few_looks_at_the_accountant(
     make_model: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
-    ask = SubsampledShufflePLDAccountant.spent_with
+    ask = SubsampledShufflePLDAccountant.charged_epsilon_with
 
     def counted(self: SubsampledShufflePLDAccountant, *args: Any, **options: Any) -> float:
         looks.append(ask(self, *args, **options))
         return looks[-1]
 
-    monkeypatch.setattr(SubsampledShufflePLDAccountant, "spent_with", counted)
+    monkeypatch.setattr(SubsampledShufflePLDAccountant, "charged_epsilon_with", counted)
     for target in (0.05, 3.0):
         solved(make_model, dataset, engine=PrivacyEngine(), target_epsilon=target)
         assert 0.99 * target < max(spent for spent in looks if spent <= target)
