@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
-from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
+from shuffle_plugins.accounting.target import PrivacyTarget
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 from shuffle_plugins.core import checks
 
@@ -21,19 +22,7 @@ LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
 MAX_NUM_STEPS = 10**9
 """The most rounds that a calibration answers with."""
 
-_RELATIVE_PRECISION = 1e-4
-
-
-def _spent(shuffle_round: ShuffleRound, num_steps: int, *, delta: float, method: Method) -> float:
-    accountant = ShuffleAccountant(method=method)
-    accountant.step(shuffle_round, num_steps=num_steps)
-    return accountant.charged_epsilon(delta)
-
-
-def _fits(
-    shuffle_round: ShuffleRound, num_steps: int, *, target_epsilon: float, delta: float, method: Method
-) -> bool:
-    return _spent(shuffle_round, num_steps, delta=delta, method=method) <= target_epsilon
+_RELATIVE_PRECISION = 1e-4  # of ε0: four digits
 
 
 def calibrate_local_epsilon(
@@ -69,31 +58,34 @@ def calibrate_local_epsilon(
     Raises:
         ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
     """
-    checks.target_epsilon(target_epsilon)
+    target = _target(target_epsilon, delta, num_steps, method)
+    scheme = checks.choice(Sampling, "sampling", sampling)
+    seen_by = checks.choice(Adversary, "adversary", adversary)
 
-    def spent(local_epsilon: float) -> float:
-        shuffle_round = ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=population,
-            cohort=cohort,
-            sampling=Sampling(sampling),
-            adversary=Adversary(adversary),
-            mechanism=mechanism,
-            blanket=blanket_factory(local_epsilon) if blanket_factory else None,
+    def cost(local_epsilon: float) -> float:
+        return target.cost(
+            ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=population,
+                cohort=cohort,
+                sampling=scheme,
+                adversary=seen_by,
+                mechanism=mechanism,
+                blanket=blanket_factory(local_epsilon) if blanket_factory else None,
+            )
         )
-        return _spent(shuffle_round, num_steps, delta=delta, method=method)
 
     found = largest_within(
-        spent,
-        target=target_epsilon,
+        cost,
+        target=target.epsilon,
         start=normal_guess(
             target_epsilon=target_epsilon,
             delta=delta,
             population=population,
             cohort=cohort,
             num_steps=num_steps,
-            sampling=Sampling(sampling),
-            adversary=Adversary(adversary),
+            sampling=scheme,
+            adversary=seen_by,
         ),
         lowest=LEAST_SEARCHED_LOCAL_EPSILON,
         highest=LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -145,10 +137,10 @@ def calibrate_num_steps(
     Raises:
         ValueError: if an argument is out of range, or a single round costs more than the target.
     """
-    checks.target_epsilon(target_epsilon)
+    target = _target(target_epsilon, delta, 1, method)
 
     def fits(num_steps: int) -> bool:
-        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
+        return replace(target, num_steps=num_steps).allows(shuffle_round)
 
     return _largest(
         fits, MAX_NUM_STEPS, refusal=f"a single round costs more than ε={target_epsilon} at δ={delta}"
@@ -178,30 +170,37 @@ def calibrate_cohort(
         ValueError: if an argument is out of range, or no cohort within the population fits; full
             participation has no cohort to choose.
     """
-    checks.target_epsilon(target_epsilon)
-    scheme = Sampling(sampling)
+    target = _target(target_epsilon, delta, num_steps, method)
+    scheme = checks.choice(Sampling, "sampling", sampling)
+    seen_by = checks.choice(Adversary, "adversary", adversary)
     if scheme is Sampling.FULL:
         raise ValueError("under full participation the cohort is the population; nothing is left to choose")
-    if scheme is Sampling.EPOCH and Adversary(adversary) is Adversary.MODEL_OBSERVER:
+    if scheme is Sampling.EPOCH and seen_by is Adversary.MODEL_OBSERVER:
         raise ValueError("an epoch costs the same at every batch size; choose the batch that trains best")
 
     def fits(cohort: int) -> bool:
-        shuffle_round = ShuffleRound(
-            local_epsilon=local_epsilon,
-            population=population,
-            cohort=cohort,
-            sampling=scheme,
-            adversary=Adversary(adversary),
-            mechanism=mechanism,
-            blanket=blanket,
+        return target.allows(
+            ShuffleRound(
+                local_epsilon=local_epsilon,
+                population=population,
+                cohort=cohort,
+                sampling=scheme,
+                adversary=seen_by,
+                mechanism=mechanism,
+                blanket=blanket,
+            )
         )
-        return _fits(shuffle_round, num_steps, target_epsilon=target_epsilon, delta=delta, method=method)
 
     refusal = f"no cohort of {population} clients fits ε={target_epsilon}, δ={delta}"
-    if scheme is Sampling.SINGLE_PASS or Adversary(adversary) is Adversary.SERVER:
+    if scheme is Sampling.SINGLE_PASS or seen_by is Adversary.SERVER:
         removed = _largest(lambda less: fits(population + 1 - less), population, refusal=refusal)
         return population + 1 - removed
     return _largest(fits, population, refusal=refusal)
+
+
+def _target(target_epsilon: float, delta: float, num_steps: int, method: Method) -> PrivacyTarget:
+    epsilon = checks.target_epsilon(target_epsilon)
+    return PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps, method=method)
 
 
 def _largest(fits: Callable[[int], bool], limit: int, *, refusal: str) -> int:
