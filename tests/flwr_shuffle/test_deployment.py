@@ -30,9 +30,10 @@ from processes import Deployment, free_port, marked_pids, wait_for
 from shuffle_plugins.shuffler import EnvelopeOpener, Opened, envelope_size, open_reports
 from shuffle_plugins.shuffler.keys import SealingKey, read_enrolled, read_mixer_key
 
-pytestmark = pytest.mark.process
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
+]
 
 DIM = 40
 CLIENTS = 4

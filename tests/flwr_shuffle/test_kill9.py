@@ -33,9 +33,10 @@ from shuffle_plugins.shuffler.keys import (
     write_private_key,
 )
 
-pytestmark = pytest.mark.process
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc"),
+]
 
 
 # -- every point of a round, in one process ------------------------------------------------------------------
