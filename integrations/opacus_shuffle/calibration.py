@@ -25,7 +25,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 
 _BISECTIONS = 30  # of the range of ε0, so that it is found to a part in 10**9
-_WELL_USED = 0.97  # share of a target from which on nobody need be told of the rest
+_WELL_USED = 0.97  # share of a target; with less of it used, the user is warned
 _LEAST_NOISE, _MOST_NOISE = 0.25, 2.0**14  # noise multipliers that are tried: less has no finite ε
 _PRECISION = 1e-3  # relative, of noise multipliers and of ε0 beside a δ0
 

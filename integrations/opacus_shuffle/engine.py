@@ -141,7 +141,7 @@ class _Settings:
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     """Trains under the subsampled shuffle model; use it in place of ``opacus.PrivacyEngine``.
 
-    Every sample's gradient is clipped and randomised, on its own with ε0 or with the coins of a multi-message
+    Every sample's gradient is clipped and randomised, by itself with ε0 or by the noise of a multi-message
     sum, and only the sum over a randomly drawn cohort is released. ε is for replace-one neighbours at
     fixed n, against an observer of the model.
 
@@ -257,28 +257,30 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 rounded; ``sampling`` says how batches are drawn here too.
             local_epsilon: ε0 of one sample's gradient in one step, in nats, spent once over all parameters.
                 For local randomizers.
-            noise_multiplier: for ``"vector-sum"`` and ``"multi-message"``, the deviation of the Gaussian that
-                the sum protects as, over ``max_grad_norm``, per coordinate of the sum, as Opacus counts it. A
-                replaced record moves the sum by up to twice ``max_grad_norm``. For ``"vector-sum"`` it is
-                also the noise's deviation; ``"multi-message"`` has more noise and sends fewer bits.
+            noise_multiplier: for multi-message sums, ``"vector-sum"`` and ``"multi-message"``: standard
+                deviation, over ``max_grad_norm``, of Gaussian noise in each coordinate of the sum that would
+                give about the same privacy. As in Opacus, except that a record is replaced and not left out,
+                which moves the sum by up to twice ``max_grad_norm``. The noise of ``"vector-sum"`` has this
+                deviation; ``"multi-message"`` has more noise and sends fewer bits.
             max_grad_norm: radius of the randomizer's norm ball: ℓ2 for ``"privunit"``, ``"vector-sum"`` and
                 ``"multi-message"``, ℓ∞ for ``"linf-coordinate"``. Gradients outside are clipped to it. With
                 ``clipping="per_layer"`` a list, one radius for each trainable parameter in the optimizer's
                 order.
-            randomizer: name in ``shuffle_plugins.mechanisms.registry``, a ``LocalRandomizer`` class, or a
-                factory; or a sum of many messages per client: ``"vector-sum"``, ``"multi-message"``, or a
-                ``functools.partial`` of ``VectorSum.with_noise`` or ``BallSum.with_noise`` with further
-                options.
-            sampling: law of the batches: ``"without-replacement"`` (the default), ``"poisson"``, or
+            randomizer: name of a local randomizer or a multi-message sum in
+                ``shuffle_plugins.mechanisms.registry``; or a class that derives from ``PrivateSum``, such as
+                ``PrivUnit`` or ``VectorSum``, a ``functools.partial`` of it with further options, or a
+                function that builds one.
+            sampling: how batches are drawn: ``"without-replacement"`` (the default), ``"poisson"``, or
                 ``"epoch"``, which is ``DataLoader(shuffle=True, drop_last=True)``: a fresh secret order of
                 all records in each iteration, cut into batches. An epoch costs one round of everybody, before
                 its first release; for local randomizers.
             poisson_sampling: Opacus's way to say the same, where a script passes it: True is ``"poisson"``,
                 False is ``"without-replacement"``, or ``"epoch"`` if ``sampling`` says so.
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
-                parameter's part of it, where ε is the same and the noise is that of the ball which the parts
-                make up; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
-                round (Andrew et al. 2021). An ``AdaptiveGradientClipping`` is that with its numbers.
+                parameter's part of it, at the same ε, with the noise of a ball that holds all parts
+                together; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
+                round (Andrew et al. 2021). An ``AdaptiveGradientClipping`` is the same
+                with the five numbers below set.
             target_unclipped_quantile: with ``"adaptive"``, share of gradients to leave unclipped; 0.5 by
                 default.
             clipbound_learning_rate: with ``"adaptive"``, how fast the radius follows; 0.2 by default.
@@ -426,7 +428,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> PrivateObjects:
         """As :meth:`make_private`, with the largest ε0, up to 20, whose run stays within (ε, δ).
 
-        For ``"vector-sum"`` and ``"multi-message"`` with the least noise instead. Either is solved for the
+        Multi-message sums get the least noise multiplier instead. Either is solved for the
         exact n, k, number of steps, randomizer and accountant, on top of what the accountant has recorded
         already. Read it from ``optimizer.local_epsilon`` or ``optimizer.noise_multiplier``. The step that
         would exceed the budget raises ``PrivacyBudgetExceeded``.

@@ -1,4 +1,4 @@
-"""Loaders that tell the optimizer about each batch, and how they are made from an ordinary loader."""
+"""Loaders that announce each batch to the optimizer, and how they are made from an ordinary loader."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ShuffleMixin:
     A step is taken on a batch that a :class:`~opacus_shuffle.CohortLoader` has just delivered, once, and on
     no other. A batch without a step is skipped: nothing is released, nothing recorded.
 
-    Refuses, before anything is recorded or released, a round that is not what the accountant is told: a batch
+    Refuses, before anything is recorded or released, a round that is not what the accountant records: a batch
     that was not delivered, or was stepped on already, another number of gradients than records in the batch,
     a physical batch missing, accumulated gradients, NaN or infinite gradients, no accountant attached. After
     a refusal the round is dropped, with the rest of its physical batches, and every ``p.grad`` is cleared.
@@ -85,8 +85,8 @@ class ShuffleMixin:
             randomizer: name of a local randomizer or a multi-message sum in the registry, a ``PrivateSum``
                 class, or a factory, such as a ``functools.partial`` of ``VectorSum.with_noise``.
             local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
-            noise_multiplier: of a multi-message sum, the deviation of the Gaussian that it protects as, over
-                ``max_grad_norm``, per coordinate of the sum.
+            noise_multiplier: of a multi-message sum: standard deviation, over ``max_grad_norm``, of Gaussian
+                noise in each coordinate of the sum that would give about the same privacy.
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``PrivateSum.norm``);
                 with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
             clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
@@ -262,8 +262,8 @@ class ShuffleMixin:
         """Deviation of the released sum's error per coordinate over ``max_grad_norm``, to log and compare.
 
         The root mean square over coordinates, for a cohort of the expected size in the randomizer's worst
-        case, rounding included. It says how loud the noise is and nothing about ε: the noise of local
-        randomizers is no Gaussian of that deviation, and must not be accounted as one.
+        case, rounding included. It measures error and says nothing about ε: the noise of local randomizers
+        is not Gaussian, and must not be accounted as if it were.
         """
         mechanism = self.mechanism
         reports = 1 if mechanism.must_be_summed else self._cohort

@@ -170,7 +170,7 @@ def _privacy_parameter(factory: Any) -> str:
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # a callable of C's, which does not tell
+    except (TypeError, ValueError):  # a callable without a signature
         return {}
 
 

@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
-_LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting was told of
+_LAW = ("population", "cohort", "rank", "world_size")  # attributes that the accounting relies on
 _KEY_WORDS, _WORD_BITS = 5, 62  # integers are drawn below 2**62; five of them are 310 bits
 
 
@@ -147,7 +147,7 @@ class CohortSampler(BatchSampler):
         self._drawn: deque[Delivery] = deque()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but for those that the accounting was told of.
+        """Set an attribute, but for those that the accounting relies on.
 
         Raises:
             ShufflePrivacyError: for the population, the cohort, the rank and the number of processes.
@@ -170,7 +170,7 @@ class CohortSampler(BatchSampler):
         return self.cohort
 
     def attach(self, listener: DeliveryListener) -> None:
-        """Tell an optimizer about every batch that is delivered, so that it takes no other.
+        """Notify an optimizer of every batch that is delivered, so that it takes no other.
 
         From then on batches are drawn for a :class:`~opacus_shuffle.CohortLoader` only: another loader would
         not say when it delivers them.
@@ -184,7 +184,7 @@ class CohortSampler(BatchSampler):
 
     @property
     def listener(self) -> DeliveryListener | None:
-        """The optimizer that is told about delivered batches; None if none is attached."""
+        """The optimizer that is notified of delivered batches; None if none is attached."""
         return self._listener
 
     def start(self) -> None:

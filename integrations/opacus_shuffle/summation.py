@@ -144,8 +144,9 @@ class SumSetting:
                 )
             if noise_multiplier is None:
                 raise ShufflePrivacyError(
-                    "a sum of many messages per client needs noise_multiplier, the deviation of the Gaussian "
-                    "that it protects as, over max_grad_norm; make_private_with_epsilon finds it"
+                    "a sum of many messages per client needs noise_multiplier, the standard deviation, over "
+                    "max_grad_norm, of Gaussian noise that would give about the same privacy; "
+                    "make_private_with_epsilon finds it"
                 )
             return cls(builder=builder, privacy=noise_multiplier, radius=radius, adaptive=adaptive)
         if noise_multiplier is not None:
