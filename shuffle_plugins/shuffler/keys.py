@@ -35,7 +35,7 @@ SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-_LONGEST_KEY_FILE = 10_000
+_LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
 _END = b"-----END PRIVATE KEY-----\n"
 
 

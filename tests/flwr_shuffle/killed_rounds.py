@@ -35,7 +35,7 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import MIX_KEY
+from flwr_shuffle.mix_messages import MIX_KEY, MIXER, ROLE
 from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.stages import mix_node
 
@@ -171,7 +171,7 @@ def train(folder: Path) -> None:
     def node_config(position: int) -> dict[str, Any]:
         if position == CLIENTS:
             return {
-                mix_node.ROLE: mix_node.MIXER,
+                ROLE: MIXER,
                 mix_node.KEY_FILE: str(folder / "mixer.key"),
                 mix_node.ENROLLED_FILE: str(folder / "enrolled"),
                 mix_node.MIN_BATCH: 2,

@@ -18,7 +18,7 @@ from flwr.app import UserConfigValue
 from flwr_shuffle.messages import ClientRefusal
 from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits as ClientLimits
-from shuffle_plugins.shuffler import ShuffleError, keys
+from shuffle_plugins.shuffler import keys
 
 Number = TypeVar("Number", int, float)
 
@@ -118,44 +118,27 @@ class ClientSettings:
         """
         own = _own(node_config)
         try:
-            return cls._of(own, limits, max_local_delta)
-        except (ValueError, ShuffleError) as error:
+            _check_keys(own)
+            both = stricter(limits or ClientLimits(), _limits(own))
+            delta = _number(own, NodeKey.MAX_LOCAL_DELTA)
+            if delta is not None:
+                checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
+            mixer_key, signing_key = own.get(NodeKey.MIXER_PUBLIC_KEY), _path(own, NodeKey.SIGNING_KEY_FILE)
+            if (mixer_key is None) != (signing_key is None):
+                raise ValueError(f"{NodeKey.MIXER_PUBLIC_KEY} and {NodeKey.SIGNING_KEY_FILE} go together")
+            settings = cls(
+                limits=both,
+                max_local_delta=_least(max_local_delta, delta) or 0.0,
+                ledger_file=_path(own, NodeKey.LEDGER_FILE),
+                mixer_key=None if mixer_key is None else keys.parse_mixer_sealing_key(mixer_key),
+                signing_key_file=signing_key,
+                reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
+            )
+        except ValueError as error:
             raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
-
-    @classmethod
-    def _of(
-        cls,
-        own: Mapping[str, UserConfigValue],
-        limits: ClientLimits | None,
-        max_local_delta: float | None,
-    ) -> Self:
-        _check_keys(own)
-        configured = ClientLimits(
-            max_local_epsilon=_number(own, NodeKey.MAX_LOCAL_EPSILON),
-            max_rounds=_whole_number(own, NodeKey.MAX_ROUNDS),
-            max_total_local_epsilon=_number(own, NodeKey.MAX_TOTAL_LOCAL_EPSILON),
-            min_reports=_whole_number(own, NodeKey.MIN_REPORTS),
-            max_epsilon=_number(own, NodeKey.MAX_EPSILON),
-            delta=_number(own, NodeKey.DELTA),
-        )
-        both = stricter(limits, configured) if limits is not None else configured
         if both.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
-        delta = _number(own, NodeKey.MAX_LOCAL_DELTA)
-        if delta is not None:
-            checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
-        mixer_key, signing_key = own.get(NodeKey.MIXER_PUBLIC_KEY), _path(own, NodeKey.SIGNING_KEY_FILE)
-        if (mixer_key is None) != (signing_key is None):
-            raise ValueError(f"{NodeKey.MIXER_PUBLIC_KEY} and {NodeKey.SIGNING_KEY_FILE} go together")
-        settings = cls(
-            limits=both,
-            max_local_delta=_least(max_local_delta, delta) or 0.0,
-            ledger_file=_path(own, NodeKey.LEDGER_FILE),
-            mixer_key=None if mixer_key is None else keys.parse_mixer_sealing_key(mixer_key),
-            signing_key_file=signing_key,
-            reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
-        )
-        if not (both.limits_all_rounds or (both.max_epsilon is not None and settings.mixer_key is not None)):
+        if not (both.limits_all_rounds or (both.max_epsilon is not None and mixer_key is not None)):
             raise ClientRefused(ClientRefusal.NO_TOTAL)
         if own.keys() & _COUNTED and settings.ledger_file is None:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
@@ -198,6 +181,18 @@ def stricter(first: ClientLimits, second: ClientLimits) -> ClientLimits:
         min_reports=max(fewest, default=None),
         max_epsilon=_least(first.max_epsilon, second.max_epsilon),
         delta=_least(first.delta, second.delta),
+    )
+
+
+def _limits(own: Mapping[str, UserConfigValue]) -> ClientLimits:
+    """The limits that a node's operator set."""
+    return ClientLimits(
+        max_local_epsilon=_number(own, NodeKey.MAX_LOCAL_EPSILON),
+        max_rounds=_whole_number(own, NodeKey.MAX_ROUNDS),
+        max_total_local_epsilon=_number(own, NodeKey.MAX_TOTAL_LOCAL_EPSILON),
+        min_reports=_whole_number(own, NodeKey.MIN_REPORTS),
+        max_epsilon=_number(own, NodeKey.MAX_EPSILON),
+        delta=_number(own, NodeKey.DELTA),
     )
 
 
