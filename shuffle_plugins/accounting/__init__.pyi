@@ -37,6 +37,7 @@ from .losses.distribution import profile_losses as profile_losses
 from .losses.shuffle import pair_losses as pair_losses
 from .numerics.grid import Floats as Floats
 from .numerics.search import largest_within as largest_within
+from .numerics.search import narrowed as narrowed
 from .numerics.search import zero_between as zero_between
 from .pairs.blanket import Blanket as Blanket
 from .pairs.clones import binary_pair as binary_pair

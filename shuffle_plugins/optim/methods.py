@@ -20,7 +20,7 @@ from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.optim.plans import OptimizationPlan, Stage
 from shuffle_plugins.optim.problems import Problem
 from shuffle_plugins.optim.steps import Accelerated, Averaged, Decaying, Rule
-from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols import TargetUnreachable
 
 _GOLDEN = (math.sqrt(5) - 1) / 2  # the golden section's ratio
 _MOST_SAMPLED_STEPS = 1 << 9  # the bound on the last iterate falls slowly; so more steps gain little

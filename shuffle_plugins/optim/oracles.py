@@ -16,16 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound
-from shuffle_plugins.accounting.numerics.search import largest_within
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound, largest_within
+from shuffle_plugins.core import Rows
+from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.optim.participation import Participation
-from shuffle_plugins.protocols.coins.sampling import MOST_COINS, heads
-from shuffle_plugins.protocols.coins.vector_sum import VectorSum
-from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum, heads
 from shuffle_plugins.randomness import Randomness
 
 _LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all

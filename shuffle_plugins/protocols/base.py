@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Round, Sampling
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.randomness import Randomness, secure
 
 

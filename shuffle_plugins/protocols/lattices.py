@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.compressors import stochastic_round
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.protocols.rounding import BallRounding
 from shuffle_plugins.randomness import Randomness
 

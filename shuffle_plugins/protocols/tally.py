@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
 
 MOST_MESSAGES = 1 << 28
 """Messages of all clients together that are listed one by one."""

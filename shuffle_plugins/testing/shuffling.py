@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Sampling, ShuffleRound
-from shuffle_plugins.accounting.accountant import ShuffleAccountant
-from shuffle_plugins.auditing.audit import audit_round
-from shuffle_plugins.auditing.neighbours import Neighbours
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.auditing import Neighbours, audit_round
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable
 from shuffle_plugins.testing.privacy import AUDITED, CONFIDENCE, LARGEST_Z, UNSEEN
 

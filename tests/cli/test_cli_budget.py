@@ -14,9 +14,8 @@ from ledger_rounds import drawn, people
 
 from shuffle_plugins import cli
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
-from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits
-from shuffle_plugins.ledger.client import written
-from shuffle_plugins.mechanisms.spec import MechanismSpec
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, written
+from shuffle_plugins.mechanisms import MechanismSpec
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -16,6 +16,7 @@ from shuffle_plugins.accounting import (
     Blanket,
     FederatedAccountant,
     FederatedRound,
+    LaplaceRound,
     Round,
     Sampling,
     ShuffleAccountant,
@@ -23,11 +24,11 @@ from shuffle_plugins.accounting import (
     SumRound,
     Tag,
     TaggedRound,
+    delta_from_rdp,
+    epsilon_from_rdp,
     pair_epsilon_interval,
 )
-from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
 from shuffle_plugins.accounting.pairs.gaussian_cover import gaussian_cover, log_ratio
-from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     ideal_hadamard_response,

@@ -15,11 +15,15 @@ from functools import lru_cache
 import numpy as np
 
 from paper_figures.data import Curve, FigureData, Panel, ParametersFrom, Role
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.accounting.composition.conversion import epsilon_from_rdp
-from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting import (
+    Blanket,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_local_epsilon,
+    epsilon_from_rdp,
+)
 from shuffle_plugins.accounting.published import clones, shuffle_rdp
-from shuffle_plugins.compressors.kashin import KashinFrame
+from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.mechanisms import blanket, get
 from shuffle_plugins.mechanisms.privunit.privunit_law import optimal_privunit
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes

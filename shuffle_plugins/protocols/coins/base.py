@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.protocols.base import SummingProtocol, check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
 from shuffle_plugins.protocols.coins.sampling import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads

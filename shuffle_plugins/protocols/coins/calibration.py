@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from shuffle_plugins.accounting import PrivacyTarget, SumRound, gaussian_losses
-from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.losses.distribution import FINE
-from shuffle_plugins.accounting.numerics.search import narrowed
+from shuffle_plugins.accounting import (
+    FINE,
+    LossComposition,
+    PrivacyTarget,
+    SumRound,
+    gaussian_losses,
+    narrowed,
+)
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
     FEWEST_TRIALS,

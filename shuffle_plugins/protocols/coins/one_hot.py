@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.protocols.base import check_categories
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
 from shuffle_plugins.randomness import Randomness

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.private_sum import Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.base import check_overhead, honest_population
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import fewest_coins

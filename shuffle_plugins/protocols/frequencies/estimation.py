@@ -17,9 +17,7 @@ from shuffle_plugins.accounting import (
     ShuffleRound,
     calibrate_local_epsilon,
 )
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.confidence import clopper_pearson_lower, clopper_pearson_upper
-from shuffle_plugins.core.reports import ReportLayout, Reports
+from shuffle_plugins.core import ReportLayout, Reports, checks, clopper_pearson_lower, clopper_pearson_upper
 from shuffle_plugins.mechanisms import FrequencyOracle, registry
 from shuffle_plugins.protocols.base import (
     Participants,

@@ -9,9 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Reports
-from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.mechanisms.frequency import FrequencyOracle
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import FrequencyOracle, registry
 
 MOST_REFUSED = 1 << 12
 

@@ -10,11 +10,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, Sampling
-from shuffle_plugins.accounting.numerics.search import narrowed
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, Sampling, narrowed
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.protocols.base import (
     SummingProtocol,
     check_overhead,

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
-from shuffle_plugins.mechanisms.private_sum import Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
 from shuffle_plugins.mechanisms.signs.representations import (
     Frame,

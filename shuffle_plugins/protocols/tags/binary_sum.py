@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
 

@@ -22,20 +22,25 @@ from mod_harness import GENEROUS, adding, ask, grid_of, instruction
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.ledger import ClientLedger, ClientLimits
-from shuffle_plugins.mechanisms.spec import MechanismSpec
-from shuffle_plugins.shuffler import RoundContext, envelope_size, open_reports
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
-from shuffle_plugins.shuffler.errors import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import (
+from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.shuffler import (
+    BatchRefused,
+    EnvelopeOpener,
+    Mixer,
     MixerKey,
+    Refusal,
+    RoundContext,
+    SpentTokens,
+    envelope_size,
+    open_reports,
+)
+from shuffle_plugins.shuffler.keys import (
     generate_sealing_key,
     generate_signing_key,
     public_key_bytes,
     public_key_hex,
     write_private_key,
 )
-from shuffle_plugins.shuffler.mixer import Mixer
-from shuffle_plugins.shuffler.tokens import SpentTokens
 
 MODEL = {"w": np.zeros(4, np.float32)}
 TRAIN = adding({"w": np.ones(4)})

@@ -47,7 +47,7 @@ from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 DELTA = 1e-6
 SUM = VectorSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.5, overhead=0.3)

@@ -8,8 +8,7 @@ import torch
 from scipy.stats import binom
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core.reports import Field, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.protocols import HistogramSum
 from shuffle_plugins.protocols.published import frequencies as published
 from shuffle_plugins.randomness import SeededRandomness

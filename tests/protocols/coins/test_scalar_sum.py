@@ -13,7 +13,7 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import ScalarSum
 from shuffle_plugins.protocols.published import sums as published
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 
 def law_of_view(protocol, numbers):

@@ -10,14 +10,13 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Adversary, Round, ShuffleAccountant
-from shuffle_plugins.accounting.rounds.laplace import LaplaceRound
+from shuffle_plugins.accounting import Adversary, LaplaceRound, Round, ShuffleAccountant
 from shuffle_plugins.core import Field, Reports
 from shuffle_plugins.protocols import ScalarSum, SplitSum
 from shuffle_plugins.protocols.shares.mixing import mixing_distance
 from shuffle_plugins.protocols.shares.noise import PolyaNoise
 from shuffle_plugins.randomness import SeededRandomness
-from shuffle_plugins.shuffler.memory import InMemoryShuffler
+from shuffle_plugins.shuffler import InMemoryShuffler
 
 
 def law_of_shares(numbers, shares, modulus):

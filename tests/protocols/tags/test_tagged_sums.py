@@ -13,7 +13,7 @@ from thinning import first_fast
 from torch import Tensor
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.core.reports import Reports
+from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms.signs.bit_planes import plane_value
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, plane_weights
 from shuffle_plugins.protocols import BallSum, BinarySum, CubeSum, VectorSum
