@@ -98,8 +98,8 @@ class ReportLayout:
         """Reports of this layout.
 
         Args:
-            values: a tensor for each field, (clients,) or (clients, width); integers are stored in the
-                smallest dtype that holds their bits.
+            values: a tensor for each field, (clients,) or (clients, …) with so many values per client;
+                integers are stored in the smallest dtype that holds their bits.
 
         Raises:
             ValueError: if there are more or fewer tensors than fields, their shapes are others than the
@@ -107,6 +107,8 @@ class ReportLayout:
         """
         fields = []
         for layout, value in zip(self.fields, values, strict=True):
+            if not layout.floating:
+                value = value.reshape((len(value),) if layout.width == 1 else (len(value), layout.width))
             field = Field(value.byte() if value.dtype == torch.bool else value, layout.bits)
             small = value if layout.floating else value.to(compact_dtype(layout.bits))
             fields.append(field._holding(small))
@@ -122,6 +124,30 @@ class ReportLayout:
         """
         if reports.layout != self:
             raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
+
+    def read(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
+        """The integers of reports, checked: int64, (reports,) or (reports, width), one tensor for each field.
+
+        Args:
+            reports: as they were received, from strangers.
+            below: for each field, what its values must be below.
+
+        Raises:
+            ValueError: if the reports have another layout, or a value is out of range.
+        """
+        self.check(reports)
+        found = []
+        for layout, field, limit in zip(self.fields, reports.fields, below, strict=True):
+            # Field itself refuses what does not fit in its bits.
+            if limit < 1 << layout.bits and field.values.numel() and int(field.values.max()) >= limit:
+                raise ValueError(
+                    f"a report of {self.mechanism} holds a number outside [0, {limit}): it was altered or "
+                    "forged; drop it"
+                )
+            if field.values.dim() == 2 and layout.width == 1:
+                raise ValueError(f"a report of {self.mechanism} has one number here, got a list of one")
+            found.append(field.values.to(torch.int64))
+        return tuple(found)
 
 
 def _words(layout: ReportLayout) -> str:

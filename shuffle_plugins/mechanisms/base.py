@@ -154,19 +154,28 @@ class Mechanism(ABC):
             local_delta=self.local_delta,
         )
 
-    def check_reports(self, reports: Reports, *, fields: int) -> None:
-        """Refuse reports of another mechanism or dimension, or with another number of fields.
-
-        ``sum`` calls it first; what the fields hold is for the mechanism itself to check.
+    def check_reports(self, reports: Reports) -> None:
+        """Refuse reports of another mechanism or dimension, or of other fields than the layout's.
 
         Raises:
             ValueError: if the reports are not this mechanism's.
         """
-        if reports.mechanism != self.name or reports.dim != self.dim or len(reports.fields) != fields:
-            raise ValueError(
-                f"these are reports of {reports.mechanism!r} in dimension {reports.dim}, "
-                f"not of {self.name!r} in dimension {self.dim}"
-            )
+        self.layout.check(reports)
+
+    def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
+        """The whole numbers in reports of this mechanism, checked: one int64 tensor for each field.
+
+        Args:
+            reports: as they were received, from strangers.
+            below: for each field, what its values must be below.
+
+        Returns:
+            (reports,) for a field of one value per report, else (reports, width).
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or a value is out of range.
+        """
+        return self.layout.read(reports, *below)
 
 
 class LocalRandomizer(Mechanism, PrivateSum):

@@ -45,10 +45,10 @@ from torch import Tensor
 from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.rotation import Rotation
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.randomized_response import random_signs, sign_values
+from shuffle_plugins.mechanisms.signs.randomized_response import random_signs
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -272,13 +272,13 @@ def range_reports(values: Tensor, *, plan: UserLevelMean, randomness: Randomness
     thresholds = SignThresholds.of(plan.stage_epsilon)
     signs = random_signs(entries, thresholds=thresholds, randomness=randomness)
     coordinates = torch.arange(count, device=device) % size
-    coordinate_bits, row_bits = (size - 1).bit_length(), (bins - 1).bit_length()
-    fields = (
-        Field(coordinates.to(compact_dtype(coordinate_bits)), coordinate_bits),
-        Field(rows.to(compact_dtype(row_bits)), row_bits),
-        Field(signs, 1),
-    )
-    return Reports(mechanism=RANGE_REPORTS, dim=size, fields=fields)
+    return _range_layout(plan).reports(coordinates, rows, signs)
+
+
+def _range_layout(plan: UserLevelMean) -> ReportLayout:
+    """A coordinate, a row of the Hadamard matrix, and a sign."""
+    bits = [(count - 1).bit_length() for count in (plan.rotation.size, plan.bins, 2)]
+    return ReportLayout(RANGE_REPORTS, plan.rotation.size, tuple(map(FieldLayout, bits)))
 
 
 def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:
@@ -288,16 +288,9 @@ def find_centre(reports: Reports, *, plan: UserLevelMean) -> Tensor:
         ValueError: if the reports are not those of :func:`range_reports` for this plan.
     """
     bins, size = plan.bins, plan.rotation.size
-    if reports.mechanism != RANGE_REPORTS or reports.dim != size or len(reports.fields) != 3:
-        raise ValueError(f"these are not reports on the range of {size} coordinates")
-    coordinates, rows = (part.values for part in reports.fields[:2])
-    for values, limit in ((coordinates, size), (rows, bins)):
-        if values.is_floating_point() or values.dim() != 1:
-            raise ValueError("a report names a coordinate and a row by whole numbers")
-        if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
-            raise ValueError(f"a report names a coordinate or row outside [0, {limit})")
-    signs = sign_values(reports.fields[2]).double()
-    cells = coordinates.to(torch.int64) * bins + rows.to(torch.int64)
+    coordinates, rows, plus = _range_layout(plan).read(reports, size, bins, 2)
+    signs = (2 * plus - 1).double()
+    cells = coordinates * bins + rows
     counts = torch.zeros(size * bins, dtype=torch.float64, device=signs.device).index_add_(0, cells, signs)
     fullest = hadamard_transform(counts.view(size, bins)).argmax(dim=1)
     return (2 * fullest + 1 - bins).double() * plan.spread

@@ -173,12 +173,20 @@ def test_foreign_and_forged_range_reports_are_refused():
     sent = range_reports(values, plan=PLAN, randomness=SeededRandomness(1))
     coordinates, rows, signs = sent.fields
     forged = [
-        ("not reports on the range", sent.mechanism, (coordinates, rows)),
-        ("not reports on the range", "privunit", sent.fields),
-        ("outside", sent.mechanism, (coordinates, Field(torch.full((12_000,), PLAN.bins), 20), signs)),
-        ("outside", sent.mechanism, (Field(torch.full((12_000,), 8), 4), rows, signs)),
-        ("whole numbers", sent.mechanism, (Field(torch.zeros(12_000), 32), rows, signs)),
-        ("one bit", sent.mechanism, (coordinates, rows, Field(torch.zeros(12_000, dtype=torch.int64), 2))),
+        ("these are reports of", sent.mechanism, (coordinates, rows)),
+        ("these are reports of", "privunit", sent.fields),
+        (
+            "these are reports of",
+            sent.mechanism,
+            (coordinates, Field(torch.full((12_000,), PLAN.bins), 20), signs),
+        ),
+        ("these are reports of", sent.mechanism, (Field(torch.full((12_000,), 8), 4), rows, signs)),
+        ("these are reports of", sent.mechanism, (Field(torch.zeros(12_000), 32), rows, signs)),
+        (
+            "these are reports of",
+            sent.mechanism,
+            (coordinates, rows, Field(torch.zeros(12_000, dtype=torch.int64), 2)),
+        ),
     ]
     for message, mechanism, fields in forged:
         bad = Reports(mechanism=mechanism, dim=sent.dim, fields=fields)

@@ -1,6 +1,7 @@
 """The conformance suite catches planted faults, each by the check that is for it, and passes the sound."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -280,13 +281,13 @@ class TrustsReports(PrivUnit):
     """Does not look at the vectors that it adds up."""
 
     def sum(self, reports):
-        self.check_reports(reports, fields=1)
+        self.check_reports(reports)
         return reports.fields[0].values.sum(dim=0).mul_(self.report_norm)
 
 
 class TakesAnybodysReports(LInfCoordinate):
-    def check_reports(self, reports, *, fields):
-        pass
+    def read_reports(self, reports, *below):
+        return tuple(field.values.long() for field in reports.fields)
 
 
 def test_forged_reports_that_are_believed():
@@ -608,7 +609,7 @@ class HalfTheBall(LocalRandomizer):
 
     @property
     def layout(self):
-        return self._whole.layout
+        return replace(self._whole.layout, mechanism=self.name)
 
     @property
     def worst_variance(self):
@@ -631,7 +632,7 @@ class HalfTheBall(LocalRandomizer):
         return Reports(mechanism=self.name, dim=1, fields=inner.fields)
 
     def sum(self, reports):
-        self.check_reports(reports, fields=1)
+        self.check_reports(reports)
         inner = Reports(mechanism=self._whole.name, dim=1, fields=reports.fields)
         return (self._whole.sum(inner) + len(reports) * self.radius) / 2
 

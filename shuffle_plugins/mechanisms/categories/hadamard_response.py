@@ -11,8 +11,8 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import hadamard_blanket
 from shuffle_plugins.randomness import Randomness
@@ -68,7 +68,7 @@ class HadamardResponse(MixtureOracle):
 
     def outcomes(self) -> Reports | None:
         """Every column, up to 2**16 of them."""
-        return self._reports(torch.arange(self._size)) if self._size <= MOST_OUTCOMES else None
+        return self.layout.reports(torch.arange(self._size)) if self._size <= MOST_OUTCOMES else None
 
     @property
     def _log_reports(self) -> float:
@@ -79,8 +79,7 @@ class HadamardResponse(MixtureOracle):
         return hadamard_signs(torch.tensor(category + 1, device=columns.device), columns) > 0
 
     def _columns(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, fields=1)
-        return whole_numbers(reports.fields[0], below=self._size)
+        return self.read_reports(reports, self._size)[0]
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         """The number of a column of the Hadamard matrix for each category."""
@@ -88,8 +87,4 @@ class HadamardResponse(MixtureOracle):
         columns = randomness.integers(self._size, len(x), device=x.device)
         wrong = self._truthful(x, randomness) & (hadamard_signs(rows, columns) < 0)
         # Flipping a column's bit at the row's lowest one changes the sign: it maps one half onto the other.
-        return self._reports(torch.where(wrong, columns ^ (rows & -rows), columns))
-
-    def _reports(self, columns: Tensor) -> Reports:
-        field = Field(columns.to(compact_dtype(self._bits)), self._bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))
+        return self.layout.reports(torch.where(wrong, columns ^ (rows & -rows), columns))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import k_rr_blanket
 from shuffle_plugins.randomness import Randomness
@@ -66,7 +66,7 @@ class KRandomizedResponse(MixtureOracle):
 
     def outcomes(self) -> Reports | None:
         """Every category, up to 2**16 of them."""
-        return self._reports(torch.arange(self.dim)) if self.dim <= MOST_OUTCOMES else None
+        return self.layout.reports(torch.arange(self.dim)) if self.dim <= MOST_OUTCOMES else None
 
     @property
     def _log_reports(self) -> float:
@@ -76,14 +76,10 @@ class KRandomizedResponse(MixtureOracle):
         return self._named(reports) == category
 
     def _named(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, fields=1)
-        return whole_numbers(reports.fields[0], below=self.dim)
+        return self.read_reports(reports, self.dim)[0]
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         """A category for each client: its own, or one drawn uniformly."""
         truthful = self._truthful(x, randomness)
-        return self._reports(torch.where(truthful, x, randomness.integers(self.dim, len(x), device=x.device)))
-
-    def _reports(self, named: Tensor) -> Reports:
-        field = Field(named.to(compact_dtype(self._bits)), self._bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))
+        uniform = randomness.integers(self.dim, len(x), device=x.device)
+        return self.layout.reports(torch.where(truthful, x, uniform))

@@ -11,8 +11,8 @@ from torch import Tensor
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_scatter, hadamard_signs, padded_dim
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, whole_numbers
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import odds_below
 from shuffle_plugins.mechanisms.categories.oracles_law import (
     flip_threshold,
@@ -144,7 +144,7 @@ class LimitedHadamard(FrequencyOracle):
         if 2 * self._size > MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self._size)
-        return self._reports(every // 2, every % 2)
+        return self.layout.reports(every // 2, every % 2)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held the category x, thresholds as they are rounded.
@@ -162,19 +162,13 @@ class LimitedHadamard(FrequencyOracle):
         return torch.where(hadamard_signs(rows, groups) > 0, self._yes, self._no)
 
     def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self.check_reports(reports, fields=2)
-        groups = whole_numbers(reports.fields[0], below=self._size)
-        return groups, whole_numbers(reports.fields[1], below=2)
+        groups, answers = self.read_reports(reports, self._size, 2)
+        return groups, answers
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         """A group and a bit for each category."""
         groups = randomness.integers(self._size, len(x), device=x.device)
-        return self._reports(groups, randomness.bernoulli(self._one_thresholds(x + 1, groups)))
-
-    def _reports(self, groups: Tensor, answers: Tensor) -> Reports:
-        group = Field(groups.to(compact_dtype(self._index_bits)), self._index_bits)
-        fields = (group, Field(answers.to(torch.uint8), 1))
-        return Reports(mechanism=self.name, dim=self.dim, fields=fields)
+        return self.layout.reports(groups, randomness.bernoulli(self._one_thresholds(x + 1, groups)))
 
 
 def _smaller_probability(entropy: float) -> float:

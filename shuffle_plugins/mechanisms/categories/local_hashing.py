@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import hash_range, local_hashing_blanket
 from shuffle_plugins.randomness import Randomness
@@ -141,8 +141,7 @@ class LocalHashing(MixtureOracle):
         return found.remainder(self._buckets)
 
     def _parts(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self.check_reports(reports, fields=1)
-        numbers = whole_numbers(reports.fields[0], below=self._buckets, width=self._digits + 1)
+        (numbers,) = self.read_reports(reports, self._buckets)
         return numbers[:, :-1], numbers[:, -1]
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
@@ -154,5 +153,4 @@ class LocalHashing(MixtureOracle):
 
     def _reports(self, coefficients: Tensor, values: Tensor) -> Reports:
         numbers = torch.cat([coefficients, values.unsqueeze(1)], dim=1)
-        field = Field(numbers.to(compact_dtype(self._bits)), self._bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(field,))
+        return self.layout.reports(numbers)

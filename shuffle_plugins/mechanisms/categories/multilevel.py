@@ -129,11 +129,7 @@ class MultilevelHadamard:
         Raises:
             ValueError: if the reports are not of these levels, or the key is not a bit for each of them.
         """
-        own = public.mechanism == LimitedHadamard.name and public.dim == self.dim and len(public.fields) == 2
-        if not own:
-            raise ValueError(
-                f"these reports, of {public.mechanism!r} in dimension {public.dim}, have no levels"
-            )
+        self._levels[0].check_reports(public)
         bits = whole_numbers(Field(key, 1), below=2)
         if len(bits) != len(public):
             raise ValueError(f"a key has a bit for each of {len(public)} reports, got {len(bits)}")
@@ -141,10 +137,8 @@ class MultilevelHadamard:
 
 
 def _flipped(reports: Reports, bits: Tensor) -> Reports:
-    group, answer = reports.fields
-    answers = whole_numbers(answer, below=2) ^ bits.to(answer.values.device)
-    fields = (group, Field(answers.to(torch.uint8), 1))
-    return Reports(mechanism=reports.mechanism, dim=reports.dim, fields=fields)
+    groups, answers = (field.values for field in reports.fields)
+    return reports.layout.reports(groups, answers.to(torch.int64) ^ bits.to(answers.device))
 
 
 def _cascade(local_epsilons: Sequence[float]) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:

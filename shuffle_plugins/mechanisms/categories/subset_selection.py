@@ -11,9 +11,9 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
-from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
-from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle, whole_numbers
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
+from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES, MixtureOracle
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import subset_blanket, subset_size
 from shuffle_plugins.mechanisms.categories.subsets import (
@@ -115,7 +115,7 @@ class SubsetSelection(MixtureOracle):
         """Every set of ``size`` categories, where there are at most 2**16."""
         if self._rank_bits is None or math.comb(self.dim, self._size) > MOST_OUTCOMES:
             return None
-        return self._reports(torch.arange(math.comb(self.dim, self._size)), self._rank_bits)
+        return self.layout.reports(torch.arange(math.comb(self.dim, self._size)))
 
     @property
     def _log_reports(self) -> float:
@@ -130,19 +130,17 @@ class SubsetSelection(MixtureOracle):
         return (self._elements(reports) == category).any(dim=1)
 
     def _elements(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, fields=1)
-        field = reports.fields[0]
         if self._rank_bits is not None:
-            ranks = whole_numbers(field, below=math.comb(self.dim, self._size))
+            (ranks,) = self.read_reports(reports, math.comb(self.dim, self._size))
             return unrank(ranks, things=self.dim, size=self._size)
-        elements = whole_numbers(field, below=self.dim, width=self._size)
+        (elements,) = self.read_reports(reports, self.dim)
         if bool((elements[:, 1:] <= elements[:, :-1]).any()):
             raise ValueError("a report is no ascending list of categories: it was altered or forged; drop it")
         return elements
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, fields=1)
-        flags = flags_of(reports.fields[0], width=self.dim)
+        self.check_reports(reports)
+        flags = reports.fields[0].values
         if bool((row_counts(flags) != self._size).any()):
             raise ValueError(
                 f"a report is no set of {self._size} categories: it was altered or forged; drop it"
@@ -155,13 +153,8 @@ class SubsetSelection(MixtureOracle):
         anchors = torch.where(self._truthful(x, randomness), x, anywhere)
         if self._flagged:
             flags = flags_through(anchors, things=self.dim, size=self._size, randomness=randomness)
-            return self._reports(flags, 1)
+            return self.layout.reports(flags)
         elements = elements_through(anchors, things=self.dim, size=self._size, randomness=randomness)
         if self._rank_bits is not None:
-            return self._reports(rank(elements, things=self.dim), self._rank_bits)
-        return self._reports(elements, self._index_bits)
-
-    def _reports(self, values: Tensor, bits: int) -> Reports:
-        return Reports(
-            mechanism=self.name, dim=self.dim, fields=(Field(values.to(compact_dtype(bits)), bits),)
-        )
+            return self.layout.reports(rank(elements, things=self.dim))
+        return self.layout.reports(elements)

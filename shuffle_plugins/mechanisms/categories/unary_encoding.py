@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
-from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, flags_of, row_counts
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, oue_blanket, rappor_blanket
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
@@ -71,7 +71,7 @@ class UnaryEncoding(FrequencyOracle):
         if self.dim > MOST_OUTCOMES.bit_length() - 1:
             return None
         words = torch.arange(1 << self.dim).unsqueeze(1)
-        return self._reports((words >> torch.arange(self.dim) & 1).to(torch.uint8))
+        return self.layout.reports((words >> torch.arange(self.dim) & 1).to(torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held the category x, thresholds as they are rounded.
@@ -86,8 +86,8 @@ class UnaryEncoding(FrequencyOracle):
         return others + _log_probability(own, 1, threshold=self._own_threshold)
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports, fields=1)
-        return flags_of(reports.fields[0], width=self.dim)
+        self.check_reports(reports)
+        return reports.fields[0].values
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         """A bit for each category of each client."""
@@ -98,10 +98,7 @@ class UnaryEncoding(FrequencyOracle):
             thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)
             thresholds.scatter_(1, part, self._own_threshold)
             bits[start : start + rows] = randomness.bernoulli(thresholds)
-        return self._reports(bits)
-
-    def _reports(self, bits: Tensor) -> Reports:
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(bits, 1),))
+        return self.layout.reports(bits)
 
 
 class Rappor(UnaryEncoding):

@@ -94,7 +94,7 @@ class DiscreteLaplace(GridNoise):
         if self.dim > 1 or self._bits > _MOST_OUTCOME_BITS:
             return None
         codes = torch.arange(2 * self.limit + 1, dtype=compact_dtype(self._bits))
-        return self._reports(codes.unsqueeze(1))
+        return self.layout.reports(codes)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, (reports,) float64, had its client held x (dim,); exact."""

@@ -13,7 +13,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports, compact_dtype
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
@@ -77,14 +77,9 @@ class GridNoise(LocalRandomizer):
 
     def _codes(self, reports: Reports) -> Tensor:
         """The codes of reports, (reports, dim), as compact as they came, checked."""
-        self.check_reports(reports, fields=1)
-        field = reports.fields[0]
-        if field.values.is_floating_point() or field.bits != self.bits:
-            raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
-        if field.width != self.dim:
-            raise ValueError(f"a report of {self.name} is {self.dim} codes of {self.bits} bits")
-        codes = field.values.reshape(len(reports), self.dim)
-        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
+        self.check_reports(reports)
+        codes = reports.fields[0].values.reshape(len(reports), self.dim)
+        if codes.numel() and int(codes.max()) > 2 * self.limit:
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
         return codes
 
@@ -93,15 +88,11 @@ class GridNoise(LocalRandomizer):
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
         for start, stop in self._chunks(x.num_rows):
             codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
-        return self._reports(codes)
+        return self.layout.reports(codes)
 
     def _cut(self, x: Rows, randomness: Randomness) -> Tensor:
         """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
-
-    def _reports(self, codes: Tensor) -> Reports:
-        values = codes.squeeze(1) if self.dim == 1 else codes
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(values, self.bits),))
 
     def _chunks(self, count: int) -> list[tuple[int, int]]:
         size = max(1, _CHUNK_VALUES // self.dim)

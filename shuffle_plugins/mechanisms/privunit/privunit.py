@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_law import (
     PrivUnitParameters,
@@ -88,10 +88,8 @@ class PrivUnit(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or are not unit vectors.
         """
-        self.check_reports(reports, fields=1)
-        vectors = reports.fields[0].values
-        if vectors.dtype != torch.float32 or vectors.shape != (len(reports), self.dim):
-            raise ValueError(f"a report of {self.name} is {self.dim} float32 values")
+        self.check_reports(reports)
+        vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         norms = torch.linalg.vector_norm(vectors, dim=1)
         if not bool(((norms - 1).abs() <= _UNIT_TOLERANCE).all()):
             raise ValueError("a report is not a unit vector: it was altered or forged; drop it")
@@ -102,7 +100,7 @@ class PrivUnit(LocalRandomizer):
         if self.dim > 1:
             return None
         signs = torch.tensor([[-1.0], [1.0]])
-        return Reports(mechanism=self.name, dim=1, fields=(Field(signs, 32),))
+        return self.layout.reports(signs)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of each unit vector with respect to the uniform law, or log-probability at dim 1.
@@ -151,7 +149,7 @@ class PrivUnit(LocalRandomizer):
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """A unit vector for each row."""
         vectors = dense_reports(x, norms, draws=self._draw(norms, randomness), randomness=randomness)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(vectors, 32),))
+        return self.layout.reports(vectors)
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> Draws:
         count = norms.shape[0]

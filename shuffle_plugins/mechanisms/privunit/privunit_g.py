@@ -11,7 +11,7 @@ from scipy import special
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,
@@ -92,7 +92,7 @@ class PrivUnitG(LocalRandomizer):
         return spread.mul_(self.scale**2).sub_(lengths.square())
 
     def blanket(self) -> Blanket:
-        """Two disjoint half-spaces; see ``privunit_g_parameters.privunit_g_blanket``."""
+        """Two disjoint half-spaces; see ``privunit_g_law.privunit_g_blanket``."""
         return privunit_g_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:
@@ -101,10 +101,8 @@ class PrivUnitG(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or are longer than any that it makes.
         """
-        self.check_reports(reports, fields=1)
-        vectors = reports.fields[0].values
-        if vectors.dtype != torch.float32 or vectors.shape != (len(reports), self.dim):
-            raise ValueError(f"a report of {self.name} is {self.dim} float32 values")
+        self.check_reports(reports)
+        vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         lengths = torch.linalg.vector_norm(vectors, dim=1)
         if not bool((lengths <= self.dim**0.5 + _LONGEST_BEYOND).all()):
             raise ValueError(
@@ -177,7 +175,7 @@ class PrivUnitG(LocalRandomizer):
                 1
             )
             vectors[start:stop] = normals.addcmul_(directions, shift)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(vectors, 32),))
+        return self.layout.reports(vectors)
 
     def _draw(self, norms: Tensor, randomness: Randomness) -> _Draws:
         """Kinds and inner products; a zero row is plain, whatever was drawn."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, compact_dtype
+from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.folding import Folding
 from shuffle_plugins.mechanisms.privunit.privunit import PrivUnit
@@ -146,7 +146,10 @@ class ProjUnit(LocalRandomizer):
     def outcomes(self) -> Reports | None:
         """The two signs in one dimension."""
         listed = self._inner.outcomes() if self.dim == 1 else None
-        return None if listed is None else self._join(torch.zeros(len(listed), dtype=torch.int64), listed)
+        if listed is None:
+            return None
+        patterns = torch.zeros(len(listed), dtype=torch.int64)
+        return self.layout.reports(patterns, listed.fields[0].values)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-density of V with respect to the uniform law, given the pattern, (reports,) float64."""
@@ -166,21 +169,13 @@ class ProjUnit(LocalRandomizer):
         """A pattern for each row, and the unit vector for its projection."""
         patterns = randomness.integers(self._folding.patterns, x.num_rows, device=x.device)
         folded = self._folding.project(x, patterns, factors=self.clip_factors(norms))
-        return self._join(patterns, self._inner.randomize(folded, randomness=randomness, clip=True))
-
-    def _join(self, patterns: Tensor, inner: Reports) -> Reports:
-        chosen = Field(patterns.to(compact_dtype(self._pattern_bits)), self._pattern_bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(chosen, inner.fields[0]))
+        inner = self._inner.randomize(folded, randomness=randomness, clip=True)
+        return self.layout.reports(patterns, inner.fields[0].values)
 
     def _split(self, reports: Reports) -> tuple[Tensor, Reports]:
         """Patterns, checked, and the reports of PrivUnit."""
-        self.check_reports(reports, fields=2)
-        chosen, vectors = reports.fields
-        if chosen.values.is_floating_point() or chosen.values.dim() != 1:
-            raise ValueError(f"a report of {self.name} names one pattern by a whole number")
-        patterns = chosen.values.to(torch.int64)
-        if patterns.numel() and not (
-            int(patterns.min()) >= 0 and int(patterns.max()) < self._folding.patterns
-        ):
+        self.check_reports(reports)
+        patterns, vectors = (field.values for field in reports.fields)
+        if patterns.numel() and int(patterns.max()) >= self._folding.patterns:
             raise ValueError(f"a report names a pattern outside [0, {self._folding.patterns})")
-        return patterns, Reports(mechanism=self._inner.name, dim=self.projected_dim, fields=(vectors,))
+        return patterns.to(torch.int64), self._inner.layout.reports(vectors)

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     random_signs,
     sign_log_likelihood,
-    sign_values,
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds, bit_blanket
 from shuffle_plugins.randomness import Randomness
@@ -69,24 +68,21 @@ class BinaryRandomizedResponse(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's.
         """
-        self.check_reports(reports, fields=1)
-        total = sign_values(reports.fields[0]).sum(dtype=torch.int64)
+        (plus,) = self.read_reports(reports, 2)
+        total = 2 * plus.sum() - len(reports)
         return (total.double() * self.report_value).to(torch.float32).reshape(1)
 
     def outcomes(self) -> Reports:
         """Minus and plus."""
-        return self._reports(torch.arange(2, dtype=torch.uint8))
+        return self.layout.reports(torch.arange(2, dtype=torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each sign, had its client held x (1,); thresholds as they are rounded."""
         value = x.detach().reshape(1).clamp(-self.radius, self.radius) / self.radius
-        return sign_log_likelihood(sign_values(reports.fields[0]), value, thresholds=self._thresholds)
+        return sign_log_likelihood(self.read_reports(reports, 2)[0], value, thresholds=self._thresholds)
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """A sign for each row."""
         values = x.dense().squeeze(1).to(norms.dtype) * self.clip_factors(norms) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
-        return self._reports(plus)
-
-    def _reports(self, plus: Tensor) -> Reports:
-        return Reports(mechanism=self.name, dim=self.dim, fields=(Field(plus, 1),))
+        return self.layout.reports(plus)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Field, FieldLayout, Reports, compact_dtype
+from shuffle_plugins.core import FieldLayout, Reports
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,
@@ -138,16 +138,6 @@ class BitPlanes:
         for level, (weight, noise) in enumerate(zip(self.weights, self.noises, strict=True)):
             yield weight, noise, plane_value(x, level=level, levels=self.plan.levels)
 
-    def reports(self, places: Tensor, bits: Tensor, *, mechanism: str, dim: int) -> Reports:
-        """Reports of places and bits; without places where blocks have one coordinate."""
-        index_bits = self.blocks.index_bits
-        shape = (len(bits),) if self.messages == 1 else (len(bits), self.messages)
-        fields: tuple[Field, ...] = (Field(bits.to(torch.uint8).reshape(shape), 1),)
-        if index_bits:
-            named = places.to(compact_dtype(index_bits)).reshape(shape)
-            fields = (Field(named, index_bits), *fields)
-        return Reports(mechanism=mechanism, dim=dim, fields=fields)
-
     @property
     def layout(self) -> tuple[FieldLayout, ...]:
         """The form of a report: places, unless blocks have one coordinate, and signs."""
@@ -155,35 +145,23 @@ class BitPlanes:
         bits = self.blocks.index_bits
         return (FieldLayout(bits, self.messages), signs) if bits else (signs,)
 
-    @property
-    def fields(self) -> int:
-        """Fields of a report."""
-        return len(self.layout)
+    def sent(self, places: Tensor, bits: Tensor) -> tuple[Tensor, ...]:
+        """The fields of reports of places and bits: bits alone where every block has one coordinate."""
+        return (places, bits) if self.blocks.index_bits else (bits,)
 
     def parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        """Coordinates (reports, levels, samples) int64 and signs ±1 of the same shape.
+        """Coordinates and signs ±1 in reports of this layout, each (reports, levels, samples) int64.
 
         Raises:
-            ValueError: if reports have another layout, or name a place that does not exist.
+            ValueError: if reports name a place that does not exist.
         """
         shape = (len(reports), self.plan.levels, self.plan.samples)
-        parts = []
-        for part, bits in zip(reports.fields, (self.blocks.index_bits, 1)[-self.fields :], strict=True):
-            if part.values.is_floating_point() or part.bits != bits or part.width != self.messages:
-                raise ValueError(
-                    f"a report of {reports.mechanism} has {self.messages} parts of {bits} bits, "
-                    f"got {part.width} of {part.bits}"
-                )
-            parts.append(part.values.to(torch.int64).reshape(shape))
-        bits_sent = parts[-1]
-        places = parts[0] if len(parts) == 2 else torch.zeros_like(bits_sent)
-        if places.numel():
-            beyond = (places < 0) | (places >= self.blocks.lengths().to(places.device))
-            if bool(beyond.any()):
-                raise ValueError("a report names a coordinate outside its block")
-            if not (int(bits_sent.min()) >= 0 and int(bits_sent.max()) <= 1):
-                raise ValueError("a sign takes one bit")
-        return self.columns(places), bits_sent * 2 - 1
+        parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
+        bits = parts[-1]
+        places = parts[0] if len(parts) == 2 else torch.zeros_like(bits)
+        if bool((places >= self.blocks.lengths().to(places.device)).any()):
+            raise ValueError("a report names a coordinate outside its block")
+        return self.columns(places), bits * 2 - 1
 
     def sum(self, reports: Reports) -> Tensor:
         """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64.

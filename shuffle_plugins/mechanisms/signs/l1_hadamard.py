@@ -12,7 +12,7 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
 from shuffle_plugins.compressors.norms import l1_norms
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import (
@@ -22,7 +22,6 @@ from shuffle_plugins.mechanisms.signs.public_indices import (
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     random_signs,
     sign_log_likelihood,
-    sign_values,
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
@@ -141,7 +140,7 @@ class L1Hadamard(LocalRandomizer):
         if not self.shufflable or 2 * self._size > _MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self._size)
-        return self._reports(every // 2, (every % 2).to(torch.uint8))
+        return self.layout.reports(every // 2, (every % 2).to(torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
@@ -172,9 +171,8 @@ class L1Hadamard(LocalRandomizer):
         )
         coefficients = hadamard_coefficients(x, indices.unsqueeze(1)).squeeze(1).double()
         values = coefficients * self.clip_factors(norms.double()) / self._l1_radius
-        return self._reports(
-            indices, random_signs(values, thresholds=self._thresholds, randomness=randomness)
-        )
+        plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
+        return self.layout.reports(indices, plus) if self.shufflable else self.layout.reports(plus)
 
     def _public_indices(self, clients: int, device: torch.device) -> Tensor:
         assert self._public_seed is not None
@@ -187,25 +185,14 @@ class L1Hadamard(LocalRandomizer):
             device=device,
         ).squeeze(1)
 
-    def _reports(self, indices: Tensor, plus: Tensor) -> Reports:
-        sign = Field(plus, 1)
-        if not self.shufflable:
-            return Reports(mechanism=self.name, dim=self.dim, fields=(sign,))
-        named = Field(indices.to(compact_dtype(self._index_bits)), self._index_bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(named, sign))
-
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self.check_reports(reports, fields=2 if self.shufflable else 1)
-        signs = sign_values(reports.fields[-1])
-        if not self.shufflable:
-            return self._public_indices(len(reports), signs.device), signs
-        named = reports.fields[0].values
-        if named.dim() != 1 or named.is_floating_point() or reports.fields[0].bits != self._index_bits:
-            raise ValueError(f"a report of {self.name} names one coefficient in {self._index_bits} bits")
-        indices = named.to(torch.int64)
-        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self._size):
-            raise ValueError(f"a report names a coefficient outside [0, {self._size})")
-        return indices, signs
+        """Indices and signs ±1, (reports,) int64."""
+        if self.shufflable:
+            indices, plus = self.read_reports(reports, self._size, 2)
+        else:
+            (plus,) = self.read_reports(reports, 2)
+            indices = self._public_indices(len(reports), plus.device)
+        return indices, 2 * plus - 1
 
 
 def _p_norm(magnitudes: Tensor, p: float) -> Tensor:

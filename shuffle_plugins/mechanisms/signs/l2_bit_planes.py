@@ -120,18 +120,18 @@ class L2BitPlanes(CoefficientRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a place that does not exist.
         """
-        self.check_reports(reports, fields=self._planes.fields)
+        self.check_reports(reports)
         total = self._representation.reconstruct(self._planes.sum(reports))
         return (total * self.coefficient_radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
         """Every combination of places and signs, where they are at most 2**16."""
         every = self._planes.outcomes()
-        return None if every is None else self._planes.reports(*every, mechanism=self.name, dim=self.dim)
+        return None if every is None else self.layout.reports(*self._planes.sent(*every))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self.check_reports(reports, fields=self._planes.fields)
+        self.check_reports(reports)
         return self._planes.log_likelihood(reports, self._coefficients_of(x))
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -139,7 +139,7 @@ class L2BitPlanes(CoefficientRandomizer):
         places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
         values = self._sampled_values(x, norms, self._planes.columns(places))
         bits = self._planes.flip(values, randomness=randomness)
-        return self._planes.reports(places, bits, mechanism=self.name, dim=self.dim)
+        return self.layout.reports(*self._planes.sent(places, bits))
 
     @property
     def _worst_spread_variance(self) -> float:

@@ -139,11 +139,12 @@ class L2Block(CoefficientRandomizer):
     def outcomes(self) -> Reports | None:
         """Every pattern of every block, where they are at most 2**16; none with public blocks."""
         every = self._blocks.outcomes()
-        return None if every is None else self._blocks.reports(*every, mechanism=self.name, dim=self.dim)
+        return None if every is None else self.layout.reports(*every)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        return self._blocks.log_likelihood(*self._parse(reports), self._coefficients_of(x))
+        blocks, patterns = self._parse(reports)
+        return self._blocks.log_likelihood(blocks, patterns, self._coefficients_of(x))
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """A block of coefficients of each row, and the pattern of their signs."""
@@ -155,7 +156,8 @@ class L2Block(CoefficientRandomizer):
         values = self._sampled_values(x, norms, columns.clamp(max=self._representation.size - 1))
         values.masked_fill_(columns >= self._representation.size, 0.0)
         patterns = self._blocks.encode(values, randomness=randomness)
-        return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
+        sent = (blocks, patterns) if self.shufflable else (patterns,)
+        return self.layout.reports(*sent)
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
         size, most = self._representation.size, min(self.dim, MAX_SIGNS)
@@ -227,9 +229,7 @@ class L2Block(CoefficientRandomizer):
             device=device,
         ).squeeze(1)
 
-    def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self.check_reports(reports, fields=self._blocks.fields)
-        blocks, patterns = self._blocks.parse(reports)
-        if blocks is None:
-            blocks = self._public_blocks(len(reports), patterns.device)
-        return blocks, patterns
+    def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
+        """Blocks and patterns, (reports,) int64."""
+        read = self.read_reports(reports, *self._blocks.limits)
+        return read if self.shufflable else (self._public_blocks(len(reports), read[0].device), *read)

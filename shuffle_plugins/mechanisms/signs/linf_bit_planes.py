@@ -112,17 +112,17 @@ class LInfBitPlanes(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a place that does not exist.
         """
-        self.check_reports(reports, fields=self._planes.fields)
+        self.check_reports(reports)
         return (self._planes.sum(reports) * self.radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:
         """Every combination of places and signs, where they are at most 2**16."""
         every = self._planes.outcomes()
-        return None if every is None else self._planes.reports(*every, mechanism=self.name, dim=self.dim)
+        return None if every is None else self.layout.reports(*self._planes.sent(*every))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self.check_reports(reports, fields=self._planes.fields)
+        self.check_reports(reports)
         return self._planes.log_likelihood(reports, x.detach().double() / self.radius)
 
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
@@ -134,4 +134,4 @@ class LInfBitPlanes(LocalRandomizer):
         places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
         values = entries(x, self._planes.columns(places)).double() / self.radius
         bits = self._planes.flip(values, randomness=randomness)
-        return self._planes.reports(places, bits, mechanism=self.name, dim=self.dim)
+        return self.layout.reports(*self._planes.sent(places, bits))

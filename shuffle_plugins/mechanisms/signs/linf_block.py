@@ -123,11 +123,12 @@ class LInfBlock(LocalRandomizer):
     def outcomes(self) -> Reports | None:
         """Every pattern of every block, where they are at most 2**16."""
         every = self._blocks.outcomes()
-        return None if every is None else self._blocks.reports(*every, mechanism=self.name, dim=self.dim)
+        return None if every is None else self.layout.reports(*every)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        return self._blocks.log_likelihood(*self._parse(reports), x.detach().double() / self.radius)
+        blocks, patterns = self._parse(reports)
+        return self._blocks.log_likelihood(blocks, patterns, x.detach().double() / self.radius)
 
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
         """Each coordinate brought into [-radius, radius] by itself."""
@@ -140,10 +141,7 @@ class LInfBlock(LocalRandomizer):
         values = entries(x, columns.clamp(max=self.dim - 1)).double() / self.radius
         values.masked_fill_(columns >= self.dim, 0.0)
         patterns = self._blocks.encode(values, randomness=randomness)
-        return self._blocks.reports(blocks, patterns, mechanism=self.name, dim=self.dim)
+        return self.layout.reports(blocks, patterns)
 
-    def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
-        self.check_reports(reports, fields=self._blocks.fields)
-        blocks, patterns = self._blocks.parse(reports)
-        assert blocks is not None
-        return blocks, patterns
+    def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
+        return self.read_reports(reports, *self._blocks.limits)

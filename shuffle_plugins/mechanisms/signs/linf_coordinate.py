@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows, compact_dtype
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     random_signs,
     sign_log_likelihood,
-    sign_values,
 )
 from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
@@ -78,14 +77,8 @@ class LInfCoordinate(LocalRandomizer):
         Raises:
             ValueError: if the reports are not this mechanism's, or name a coordinate that does not exist.
         """
-        self.check_reports(reports, fields=2)
-        named = reports.fields[0].values
-        if named.dim() != 1 or named.is_floating_point():
-            raise ValueError(f"a report of {self.name} names one coordinate by a whole number")
-        indices = named.to(torch.int64)
-        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < self.dim):
-            raise ValueError(f"a report names a coordinate outside [0, {self.dim})")
-        signs = sign_values(reports.fields[1]).to(torch.float32)
+        indices, plus = self.read_reports(reports, self.dim, 2)
+        signs = (2 * plus - 1).to(torch.float32)
         return (
             torch.zeros(self.dim, device=indices.device).index_add_(0, indices, signs).mul_(self.report_value)
         )
@@ -95,14 +88,13 @@ class LInfCoordinate(LocalRandomizer):
         if 2 * self.dim > _MOST_OUTCOMES:
             return None
         every = torch.arange(2 * self.dim)
-        return self._reports(every // 2, (every % 2).to(torch.uint8))
+        return self.layout.reports(every // 2, (every % 2).to(torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        indices = reports.fields[0].values.to(torch.int64)
+        indices, plus = self.read_reports(reports, self.dim, 2)
         values = x.detach()[indices].clamp(-self.radius, self.radius) / self.radius
-        signs = sign_values(reports.fields[1])
-        return sign_log_likelihood(signs, values, thresholds=self._thresholds) - math.log(self.dim)
+        return sign_log_likelihood(plus, values, thresholds=self._thresholds) - math.log(self.dim)
 
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
         """Each coordinate brought into [-radius, radius] by itself."""
@@ -113,8 +105,4 @@ class LInfCoordinate(LocalRandomizer):
         indices = randomness.integers(self.dim, x.num_rows, device=x.device)
         values = x.gather(indices).to(norms.dtype).clamp(-self.radius, self.radius) / self.radius
         plus = random_signs(values, thresholds=self._thresholds, randomness=randomness)
-        return self._reports(indices, plus)
-
-    def _reports(self, indices: Tensor, plus: Tensor) -> Reports:
-        chosen = Field(indices.to(compact_dtype(self._index_bits)), self._index_bits)
-        return Reports(mechanism=self.name, dim=self.dim, fields=(chosen, Field(plus, 1)))
+        return self.layout.reports(indices, plus)

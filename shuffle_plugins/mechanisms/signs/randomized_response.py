@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Field
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.randomness import PROBABILITY_BITS, WHOLE, Randomness
 
@@ -38,14 +37,3 @@ def sign_log_likelihood(signs: Tensor, values: Tensor, *, thresholds: SignThresh
     plus = plus_thresholds(values, thresholds=thresholds)
     drawn = torch.where(signs > 0, plus, WHOLE - plus)
     return drawn.double().log_().sub_(PROBABILITY_BITS * math.log(2))
-
-
-def sign_values(field: Field) -> Tensor:
-    """Signs ±1 of a field of bits, int64.
-
-    Raises:
-        ValueError: if the field does not hold one bit per report.
-    """
-    if field.values.is_floating_point() or field.bits != 1 or field.values.dim() != 1:
-        raise ValueError("a sign takes one bit per report")
-    return field.values.to(torch.int64).mul_(2).sub_(1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Field, FieldLayout, Reports, compact_dtype
+from shuffle_plugins.core import FieldLayout
 from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,
@@ -60,9 +60,10 @@ class SignBlocks:
         return (pattern,) if self.public else (FieldLayout(self.index_bits), pattern)
 
     @property
-    def fields(self) -> int:
-        """Fields of a report."""
-        return len(self.layout)
+    def limits(self) -> tuple[int, ...]:
+        """What the values of each field are below."""
+        patterns = 1 << self.cap.signs
+        return (patterns,) if self.public else (self.blocks, patterns)
 
     @property
     def sign_value(self) -> float:
@@ -82,34 +83,6 @@ class SignBlocks:
         """Patterns (clients,) to send for values (clients, s) in [-1, 1]."""
         patterns = round_to_patterns(values, randomness=randomness)
         return send_patterns(patterns, cap=self.cap, randomness=randomness)
-
-    def reports(self, blocks: Tensor, patterns: Tensor, *, mechanism: str, dim: int) -> Reports:
-        """Reports of blocks, if private, and patterns."""
-        pattern = Field(patterns.to(compact_dtype(self.cap.signs)), self.cap.signs)
-        if self.public:
-            return Reports(mechanism=mechanism, dim=dim, fields=(pattern,))
-        named = Field(blocks.to(compact_dtype(self.index_bits)), self.index_bits)
-        return Reports(mechanism=mechanism, dim=dim, fields=(named, pattern))
-
-    def parse(self, reports: Reports) -> tuple[Tensor | None, Tensor]:
-        """Blocks, None if public, and patterns, (reports,) int64.
-
-        Raises:
-            ValueError: if reports have another layout, or name a block that does not exist.
-        """
-        limits = ((self.index_bits, self.blocks), (self.cap.signs, 1 << self.cap.signs))[-self.fields :]
-        parts = []
-        for part, (bits, limit) in zip(reports.fields, limits, strict=True):
-            if part.values.is_floating_point() or part.values.dim() != 1 or part.bits != bits:
-                raise ValueError(
-                    f"a report of {reports.mechanism} is a block of {self.index_bits} bits and a pattern of "
-                    f"{self.cap.signs} signs"
-                )
-            values = part.values.to(torch.int64)
-            if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
-                raise ValueError(f"a report names a block or a pattern outside [0, {limit})")
-            parts.append(values)
-        return (None, parts[0]) if self.public else (parts[0], parts[1])
 
     def sum(self, blocks: Tensor, patterns: Tensor) -> Tensor:
         """Unbiased estimate of the sum of vectors in [-1, 1], (dim,) float64, from whole counts."""

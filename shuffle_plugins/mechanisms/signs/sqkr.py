@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Field, FieldLayout, ReportLayout, Reports, compact_dtype
+from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
@@ -214,40 +214,23 @@ class SQKR(CoefficientRandomizer):
             device=device,
         )
 
+    @property
+    def _names_places(self) -> bool:
+        return self.shufflable and self._blocks.index_bits > 0
+
     def _reports(self, places: Tensor, patterns: Tensor) -> Reports:
-        fields: tuple[Field, ...] = (Field(patterns.to(compact_dtype(self.signs)), self.signs),)
-        bits = self._blocks.index_bits
-        if self.shufflable and bits:
-            named = places.to(compact_dtype(bits))
-            fields = (Field(named.squeeze(1) if self.signs == 1 else named, bits), *fields)
-        return Reports(mechanism=self.name, dim=self.dim, fields=fields)
+        return self.layout.reports(*((places, patterns) if self._names_places else (patterns,)))
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
         """Columns (reports, k) and patterns (reports,), int64."""
-        named = self.shufflable and self._blocks.index_bits > 0
-        self.check_reports(reports, fields=2 if named else 1)
-        pattern = reports.fields[-1]
-        if pattern.values.is_floating_point() or pattern.values.dim() != 1 or pattern.bits != self.signs:
-            raise ValueError(f"a report of {self.name} has one pattern of {self.signs} signs")
-        patterns = pattern.values.to(torch.int64)
-        if patterns.numel() and not (int(patterns.min()) >= 0 and int(patterns.max()) < 1 << self.signs):
-            raise ValueError(f"a pattern has {self.signs} signs")
-        starts = self._blocks.starts().to(patterns.device)
-        if not named:
-            if self.shufflable:
-                return starts.expand(len(reports), -1), patterns
-            return starts + self._public_places(len(reports), patterns.device), patterns
-        place = reports.fields[0]
-        if (
-            place.values.is_floating_point()
-            or place.width != self.signs
-            or place.bits != self._blocks.index_bits
-        ):
-            raise ValueError(
-                f"a report of {self.name} names {self.signs} places of {self._blocks.index_bits} bits"
-            )
-        places = place.values.to(torch.int64).view(len(reports), self.signs)
-        beyond = (places < 0) | (places >= self._blocks.lengths().to(places.device))
-        if bool(beyond.any()):
-            raise ValueError("a report names a coefficient outside its block")
-        return starts + places, patterns
+        if self._names_places:
+            places, patterns = self.read_reports(reports, self._blocks.longest, 1 << self.signs)
+            places = places.view(len(reports), self.signs)
+            if bool((places >= self._blocks.lengths().to(places.device)).any()):
+                raise ValueError("a report names a coefficient outside its block")
+        else:
+            (patterns,) = self.read_reports(reports, 1 << self.signs)
+            places = patterns.new_zeros(len(reports), self.signs)
+            if not self.shufflable:
+                places = self._public_places(len(reports), patterns.device)
+        return self._blocks.starts().to(patterns.device) + places, patterns

@@ -239,7 +239,7 @@ class TaggedSum(SummingProtocol):
         """
         check_clips(clip)
         places, bits = self._encoded(self._checked(x), secure(randomness))
-        return self.planes.reports(places, bits, mechanism=self.name, dim=self.dim)
+        return self.layout.reports(*self.planes.sent(places, bits))
 
     @property
     def message_layout(self) -> ReportLayout:

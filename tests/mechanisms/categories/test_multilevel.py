@@ -124,7 +124,7 @@ def test_bad_levels_and_keys_are_refused():
         with pytest.raises(ValueError, match=r"key|bits|whole number"):
             levels.unlock(made.public, key)
     field = Field(torch.zeros(4, dtype=torch.uint8), 1)
-    with pytest.raises(ValueError, match="no levels"):
+    with pytest.raises(ValueError, match="these are reports of"):
         levels.unlock(Reports(mechanism="k-rr", dim=4, fields=(field, field)), made.keys[:, 0])
     with pytest.raises(ValueError, match="category"):
         levels.randomize(torch.tensor([4]))

@@ -96,7 +96,7 @@ def test_forged_reports_are_refused(case):
         for forged in worse:
             fields = [*reports.fields]
             fields[place] = forged
-            with pytest.raises(ValueError, match="a report"):
+            with pytest.raises(ValueError, match="report"):
                 mechanism.sum(Reports(mechanism=mechanism.name, dim=mechanism.dim, fields=tuple(fields)))
     for foreign in (
         Reports(mechanism="another", dim=mechanism.dim, fields=reports.fields),
