@@ -271,7 +271,7 @@ class RunningSum:
             raise ValueError(f"the batch is of {self._protocol.cohort} clients, got {self._count}")
         total = self.state + self._coins()
         second = self._protocol.cohort * self._protocol.coins / 2
-        return self._protocol.lattice.decode(
+        return self._protocol.lattice.in_units(
             total.double() - self._protocol.cohort * self._protocol.levels - 2 * second
         )
 

@@ -87,7 +87,7 @@ class Lattice(ABC):
             total += self.encode(part, randomness=randomness).sum(dim=0).cpu()
         return total
 
-    def decode(self, sums: Tensor) -> Tensor:
+    def in_units(self, sums: Tensor) -> Tensor:
         """Sums of encoded data in the units of the data, float64."""
         return sums.double() * self.step
 

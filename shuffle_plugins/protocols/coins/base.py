@@ -241,7 +241,7 @@ class CoinSum(SummingProtocol):
         if ones.shape != (self.lattice.size,):
             raise ValueError(f"a total is ({self.lattice.size},), got {tuple(ones.shape)}")
         count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
-        return self.lattice.decode(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
+        return self.lattice.in_units(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
 
     def senders(self, total: Tensor | Tally) -> int:
         """How many clients' messages a tally is of.

@@ -1,4 +1,6 @@
-"""What papers promise of private frequencies, and what a trusted server reaches: for comparison only.
+"""What a paper promises of private frequencies, and what a trusted server reaches: for comparison only.
+
+Feldman, McMillan, Talwar 2021, Theorems 3.1 and 5.2.
 
 Errors are E‖f̂ − f‖² of the frequencies of n clients over K categories, replace-one.
 """
@@ -12,8 +14,6 @@ from shuffle_plugins.accounting import largest_within
 from shuffle_plugins.accounting.published import clones
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
-
-SOURCE = "Feldman, McMillan, Talwar 2021, Theorems 3.1 and 5.2"
 
 _LEAST, _PRECISION = 1e-4, 1e-6
 

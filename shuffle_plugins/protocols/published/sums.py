@@ -1,11 +1,12 @@
-"""What the paper's own constants ask for, for comparison only."""
+"""What the papers' own constants ask for, for comparison only.
+
+Cheu, Joseph, Mao, Peng 2022, Lemma 3.1 and Theorem 3.2; Girgis 2023 (thesis), Theorem 3.5.2.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-SOURCE = "Cheu, Joseph, Mao, Peng 2022, Lemma 3.1 and Theorem 3.2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ def scalar_sum(
     1/3, and ε ≤ 1, the same numbers give ε/h (Claim A.8).
 
     Args:
-        clients, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
+        cohort, epsilon, delta, upper: as the lemma's n, ε, δ and Δ.
         levels: g, by default the least that the lemma allows for upper = 1, √n.
 
     Raises:
@@ -80,7 +81,7 @@ def multi_message_budget(
     but starts from bounds so loose that the certified ε is about a twelfth of the one asked for.
 
     Args:
-        clients, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
+        cohort, samples, levels, epsilon, delta: as the theorem's n, s, m, ε and δ.
 
     Raises:
         ValueError: outside the theorem's range, 0 < ε ≤ m·s and 0 < δ < ½.

@@ -30,10 +30,10 @@ MOST_SHARES = 64
 WRAPS = 2.0**-40
 """Bound on the probability that noise takes an honest sum out of the range of its representatives."""
 
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 18  # memory of a few MB
 _DISTANCE_SHARE = 0.1  # of δ, that may be spent on what shares give away
-_PRECISION = 1e-4
-_LEAST_EPSILON, _MOST_EPSILON = 1e-5, 500.0
+_PRECISION = 1e-4  # relative, of ε0
+_LEAST_EPSILON, _MOST_EPSILON = 1e-5, 500.0  # ε0 of the noise, where searches end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +42,15 @@ class SplitSum(SummingProtocol):
 
     It sends m shares, whole numbers mod q that are uniform but for their sum. The shuffler mixes everybody's;
     the analyzer adds them up mod q. Shuffled shares tell no more than their sum, up to a total variation that
-    is computed (``accounting.share_mixing``), and the sum bears the noise of a trusted server. Balle, Bell,
-    Gascón, Nissim 2019, "Differentially private summation with multi-message shuffling", and 2020, "Private
-    summation in the multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky, Sahai 2006.
+    :mod:`shuffle_plugins.protocols.shares.mixing` computes, and the sum bears the noise of a trusted server.
+    Balle, Bell, Gascón, Nissim 2019, "Differentially private summation with multi-message shuffling", and
+    2020, "Private summation in the multi-message shuffle model"; splitting: Ishai, Kushilevitz, Ostrovsky,
+    Sahai 2006.
 
-    q is a power of two, so large that honest sums and their noise do not wrap around but with probability
-    below 2**-40. Privacy does not depend on that. Accuracy does depend on every message: a client that sends
-    something else, or only a part of its shares, moves the sum anywhere. Where that is to be feared use
-    :class:`ScalarSum`, in which a client's influence is bounded.
+    q is a power of two, so large that the probability that an honest sum and its noise wrap around is below
+    2**-40. Privacy does not depend on that. Accuracy depends on every message: a client that sends something
+    else, or only some of its shares, can move the sum to any value. If clients may do so, use
+    :class:`ScalarSum`, which bounds a client's influence.
 
     Data are (clients, 1).
 

@@ -98,7 +98,7 @@ def test_rounding_is_unbiased_and_bounded():
     encoded = lattice.encode(x.repeat_interleave(20_000, dim=0), randomness=SeededRandomness(3))
     assert float((encoded.double() ** 2).sum(dim=1).max()) <= lattice.norm_bound**2
     for row, part in zip(x.double(), encoded.split(20_000), strict=True):
-        error = lattice.decode(part.sum(dim=0)) / 20_000 - row
+        error = lattice.in_units(part.sum(dim=0)) / 20_000 - row
         assert float(error.abs().max()) < 5 * 0.5 * (2.0 / 7) / math.sqrt(20_000) + 1e-9
 
 

@@ -1,0 +1,179 @@
+"""The interface that hosts know: of local randomizers, multi-message sums, and one that a stranger wrote."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import PrivateSum, SumSpec, available, get, registry, spec_from_json
+from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
+from shuffle_plugins.randomness import SeededRandomness
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extending.md"
+COHORT = 40
+NAMES = ["privunit", "linf-bit-planes", "discrete-laplace", "vector-sum", "multi-message", "signed-sum"]
+
+
+@pytest.fixture(autouse=True)
+def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the page on extending defines and registers under "signed-sum"."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    (code,) = [
+        code
+        for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        if "SignedSum" in code
+    ]
+    module = ModuleType("my_sums")
+    monkeypatch.setitem(sys.modules, "my_sums", module)  # dataclasses look their module up
+    exec(code, vars(module))
+    return vars(module)
+
+
+def built(name: str) -> PrivateSum:
+    dim = 1 if name == "signed-sum" else 6
+    if registry.kind_of(name) is registry.Kind.SUMS:
+        return get(name, dim=dim, cohort=COHORT, noise_multiplier=4.0, radius=2.0)
+    return get(name, dim=dim, local_epsilon=3.0, radius=2.0)
+
+
+def rows(mechanism: PrivateSum, count: int = COHORT) -> torch.Tensor:
+    x = torch.randn(count, mechanism.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return x / x.abs().sum(dim=1, keepdim=True).clamp(min=1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layout_is_that_of_the_reports(name: str) -> None:
+    mechanism = built(name)
+    reports = mechanism.randomize(rows(mechanism, 3))
+    assert reports.layout == mechanism.layout
+    assert mechanism.bits_per_report == reports.bits_per_report
+    for message in reports.each_to_bytes():
+        assert len(message) == mechanism.layout.report_bytes
+        assert message.startswith(mechanism.layout.header(1))
+        assert Reports.from_bytes(message).layout == mechanism.layout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_totals_of_groups_add_up_to_the_estimate(name: str) -> None:
+    mechanism = built(name)
+    reports = mechanism.randomize(rows(mechanism), randomness=SeededRandomness(2))
+    whole = mechanism.total(reports)
+    parts = mechanism.total(reports.narrow(0, 13)) + mechanism.total(reports.narrow(13, COHORT))
+    if mechanism.must_be_summed:
+        assert whole.dtype == torch.int64
+        assert torch.equal(parts, whole)
+    assert torch.allclose(parts, whole, rtol=1e-5, atol=1e-4)
+    estimate = mechanism.estimate(whole, reports=COHORT)
+    assert torch.equal(estimate, mechanism.sum(reports))
+    assert torch.allclose(mechanism.aggregate(reports), estimate / COHORT)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reports_and_simulated_shares_estimate_the_sum(name: str) -> None:
+    mechanism = built(name)
+    x, errors = rows(mechanism), {"reports": [], "shares": []}
+    for seed in range(60):
+        source = SeededRandomness(seed)
+        sent = mechanism.randomize(x, randomness=source)
+        errors["reports"].append(mechanism.sum(sent).double() - x.sum(dim=0))
+        parts = [mechanism.share(part, randomness=source) for part in x.split(11)]
+        noise = mechanism.common_noise(randomness=source)
+        total = torch.stack(parts).sum(dim=0) if noise is None else torch.stack(parts).sum(dim=0) + noise
+        errors["shares"].append(mechanism.estimate(total, reports=COHORT).double() - x.sum(dim=0))
+    variance = mechanism.worst_variance * (1 if mechanism.must_be_summed else COHORT)
+    for found in errors.values():
+        stacked = torch.stack(found)
+        assert float(stacked.mean(dim=0).norm()) < 5 * math.sqrt(variance / len(found))
+        assert float(stacked.square().sum(dim=1).mean()) < 1.6 * variance
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_round_goes_to_an_accountant(name: str) -> None:
+    mechanism = built(name)
+    accountant = ShuffleAccountant()
+    accountant.step(
+        mechanism.round(population=10 * COHORT, cohort=COHORT, sampling=Sampling.WITHOUT_REPLACEMENT)
+    )
+    assert 0 < accountant.epsilon(1e-6).upper < math.inf
+    assert mechanism.must_be_summed == (mechanism.cohort is not None)
+    assert mechanism.privacy_parameter == ("noise_multiplier" if mechanism.cohort else "local_epsilon")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reports_of_another_mechanism_are_refused(name: str) -> None:
+    mechanism = built(name)
+    foreign = built("vector-sum" if name != "vector-sum" else "multi-message")
+    with pytest.raises(ValueError, match="not of"):
+        mechanism.total(foreign.randomize(torch.zeros(2, foreign.dim)))
+
+
+def test_a_sum_is_for_its_cohort_and_clips() -> None:
+    mechanism = built("vector-sum")
+    with pytest.raises(ValueError, match="40 clients"):
+        mechanism.randomize_sum(torch.zeros(3, 6))
+    with pytest.raises(ValueError, match="always clips"):
+        mechanism.randomize(torch.zeros(3, 6), clip=False)
+
+
+def test_kinds_tell_mechanisms_apart() -> None:
+    assert set(available()) == {name for kind in registry.Kind for name in available(kind)}
+    assert available("sums") == ("multi-message", "signed-sum", "vector-sum")
+    assert "signed-sum" not in available(*registry.ONE_MESSAGE)
+    assert {"k-rr", "oue"} <= set(available("categories"))
+    assert registry.kind_of("privunit") is registry.Kind.VECTORS
+    with pytest.raises(ValueError, match="kind must be one of"):
+        available("vector")
+    with pytest.raises(ValueError, match="no blanket"):
+        registry.blanket("vector-sum", local_epsilon=1.0, dim=3)
+
+
+def test_sums_are_built_by_noise_or_by_their_fields() -> None:
+    fields = {"dim": 3, "cohort": 60, "levels": 6, "coins": 40}
+    assert get("vector-sum", **fields) == VectorSum(**fields)
+    by_noise = get("multi-message", dim=6, cohort=60, noise_multiplier=3.0, frame="rotation", seed=4)
+    assert by_noise == BallSum.with_noise(
+        dim=6, cohort=60, noise_multiplier=3.0, frame="rotation", seed=4, radius=1.0
+    )
+    with pytest.raises(TypeError, match="its options"):
+        get("vector-sum", dim=3, cohort=60, noise_multiplier=3.0, level=2)
+    with pytest.raises(TypeError, match="local_epsilon"):
+        get("privunit", dim=3)
+
+
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "signed-sum"])
+def test_a_sum_is_agreed_on_as_text(name: str) -> None:
+    mechanism = built(name)
+    spec = SumSpec(protocol=mechanism)
+    text = spec.to_json()
+    assert f'"clients":{COHORT}' in text
+    assert "cohort" not in text
+    again = spec_from_json(text)
+    assert again == spec
+    assert again.build(dim=mechanism.dim) == mechanism
+    assert again.fingerprint(dim=mechanism.dim) == spec.fingerprint(dim=mechanism.dim)
+    assert (again.must_be_summed, again.cohort) == (True, COHORT)
+    assert again.report_bytes(dim=mechanism.dim) == mechanism.layout.report_bytes
+    with pytest.raises(ValueError, match="build it with dim=77"):
+        again.build(dim=77)
+
+
+def test_a_protocol_that_is_no_registered_sum_has_no_spec() -> None:
+    with pytest.raises(ValueError, match="must be a registered sum"):
+        SumSpec(protocol=ScalarSum(cohort=60, levels=3, coins=40))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be a registered sum"):
+        SumSpec(protocol=get("privunit", local_epsilon=1.0, dim=3))
+
+
+def test_what_was_written_on_the_page_runs(page: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    signed = page["signed"]
+    assert isinstance(signed, page["SignedSum"])
+    assert abs(float(signed.estimate(page["total"], reports=1_000))) < 6 * signed.worst_variance**0.5
