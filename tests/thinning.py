@@ -1,4 +1,4 @@
-"""Parametrisation of which only the first values belong to the fast tests."""
+"""Parametrisation of which only some values belong to the fast tests."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def first_fast(
         for place, value in enumerate(values)
     ]
     return pytest.mark.parametrize(names, marked, ids=ids)
+
+
+def every_third_fast(cases: Iterable[tuple[str, ...]]) -> list[Any]:
+    """Many cases of one kind: every third is fast, the others are marked ``slow``; ids are the words."""
+    return [
+        pytest.param(*case, id="-".join(case), marks=[] if place % 3 == 0 else pytest.mark.slow)
+        for place, case in enumerate(cases)
+    ]

@@ -65,6 +65,7 @@ def test_no_published_bound_is_below_ours_on_a_dozen_settings(modules: Any, cell
         assert grid_report.violations(cell) == []
 
 
+@pytest.mark.slow
 def test_three_and_ten_categories_are_known_to_two_per_cent(cells: list[Any]) -> None:
     known = [own for cell in cells for own in cell.mechanisms.values()]
     assert len(known) == 8
