@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound, largest_within
-from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.optim.participation import Participation
-from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum, heads
+from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
 from shuffle_plugins.randomness import Randomness
 
 _LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
@@ -249,16 +248,11 @@ class RunningSum:
     def __init__(self, protocol: VectorSum, *, randomness: Randomness) -> None:
         self._protocol, self._randomness = protocol, randomness
         self._count = 0
-        self.state = self._coins()
-
-    def _coins(self) -> Tensor:
-        return heads(
-            self._protocol.cohort * self._protocol.coins, self._protocol.dim, randomness=self._randomness
-        )
+        self.state = protocol.common_noise(randomness=randomness)
 
     def receive(self, gradients: Tensor) -> None:
         """Add clients' gradients, rounded to the lattice."""
-        self.state = self.state + self._protocol.share(Rows.of(gradients), randomness=self._randomness)
+        self.state = self.state + self._protocol.share(gradients, randomness=self._randomness)
         self._count += len(gradients)
 
     def close(self) -> Tensor:
@@ -269,7 +263,7 @@ class RunningSum:
         """
         if self._count != self._protocol.cohort:
             raise ValueError(f"the batch is of {self._protocol.cohort} clients, got {self._count}")
-        total = self.state + self._coins()
+        total = self.state + self._protocol.common_noise(randomness=self._randomness)
         second = self._protocol.cohort * self._protocol.coins / 2
         return self._protocol.lattice.in_units(
             total.double() - self._protocol.cohort * self._protocol.levels - 2 * second
