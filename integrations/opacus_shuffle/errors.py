@@ -40,6 +40,6 @@ def checked(check: Callable[..., T], *arguments: Any, **limits: Any) -> T:
 def warn_caller(message: str) -> None:
     """Warn at the line of the user's code that called into this package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(f"{__package__}."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)
