@@ -40,7 +40,7 @@ _Result = TypeVar("_Result")
 _LANES_32, _LANES_64 = _VECTOR_BYTES // 4, _VECTOR_BYTES // 8
 _LANE_BITS_32, _LANE_BITS_64 = _LANES_32.bit_length() - 1, _LANES_64.bit_length() - 1
 _IN_L1, _IN_L2 = 12, 17  # log2 of the entries of a block that stays in the first and the second cache
-_WORTH_A_THREAD = 1 << 19
+_WORTH_A_THREAD = 1 << 19  # entries; a thread costs more than fewer
 
 
 def _emitted(typed: Callable[..., Any]) -> Any:

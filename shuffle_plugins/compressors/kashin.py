@@ -19,8 +19,8 @@ from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.core import Rows, checks
 
-_CHUNK = 1 << 20
-_MARGIN = 1e-3
+_CHUNK = 1 << 20  # coefficients handled at a time
+_MARGIN = 1e-3  # share of the level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 

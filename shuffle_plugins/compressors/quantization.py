@@ -11,10 +11,10 @@ from torch import Tensor
 from shuffle_plugins.compressors.public_bits import public_random_bytes
 from shuffle_plugins.randomness import PROBABILITY_BITS, Randomness
 
-_CHUNK = 1 << 16
-_LIMIT = 2.0**62
-_DITHER_LIMIT = 2.0**52
-_DITHER_BITS = 32
+_CHUNK = 1 << 16  # values handled at a time, which fit a cache
+_LIMIT = 2.0**62  # larger values do not fit the thresholds' 62 bits
+_DITHER_LIMIT = 2.0**52  # larger float64 values have no digits left for the dither
+_DITHER_BITS = 32  # bits of a public offset
 
 
 def stochastic_round(values: Tensor, *, randomness: Randomness) -> Tensor:

@@ -19,6 +19,7 @@ Below it, rounding probabilities to 62 bits changes what a report says by more t
 gain, tanh(ε0/2), is off by up to 2**-59. Above it, a float cannot hold e^ε0 with room to compute.
 """
 
+# Vectors of such length, and sums of many, are in float32's range.
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-30, 1e30
 MAX_DIM = 1 << 53  # whole numbers up to here are exact in float64
 _MOST_STEPS = 10**12  # sums over so many rounds keep twelve digits in float64's sixteen

@@ -17,7 +17,7 @@ from shuffle_plugins.core import checks
 MAX_BITS = 62
 """Most bits of one value."""
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 18  # groups handled at a time, which fit a cache
 
 
 def compact_dtype(bits: int) -> torch.dtype:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_CACHED_ENTRIES = 1 << 18
+_CACHED_ENTRIES = 1 << 18  # handled at a time, which fit a cache
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -74,7 +74,7 @@ class Rows:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     def narrow(self, start: int, stop: int) -> Rows:
-        """Rows start..stop as views."""
+        """Rows ``start`` to ``stop`` (not included), as views of the same blocks."""
         return Rows([block[start:stop] for block in self.blocks])
 
     def l1_norm(self) -> Tensor:

@@ -53,8 +53,8 @@ from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresho
 from shuffle_plugins.randomness import Randomness, secure
 
 RANGE_REPORTS = "user-level-range"
-_MOST_BINS = 1 << 20
-_GUESS = 0.5
+_MOST_BINS = 1 << 20  # per coordinate; the server transforms them all
+_GUESS = 0.5  # a bound on the failures that is no better than a coin
 
 
 class Split(StrEnum):

@@ -20,8 +20,8 @@ COIN_BITS = 16
 
 _KEY_BYTES = 32
 _NONCES = 1 << 64
-_BLOCKS_PER_CONTEXT = 1 << 32
-_ZEROS = bytes(1 << 16)
+_BLOCKS_PER_CONTEXT = 1 << 32  # OpenSSL's counter has 32 bits
+_ZEROS = bytes(1 << 16)  # encrypted, they are the keystream
 
 
 @dataclass(frozen=True, slots=True, repr=False)

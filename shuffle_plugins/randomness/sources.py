@@ -19,9 +19,9 @@ from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
 
 Size = int | tuple[int, ...]
 
-_NORMAL_BLOCK = 1 << 15
-_FINE_BITS = 53
-_COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)
+_NORMAL_BLOCK = 1 << 15  # pairs made at a time, which fit a cache
+_FINE_BITS = 53  # magnitudes below 2**53 have fewer digits than float64
+_COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)  # the share of pairs with such a magnitude, which are drawn anew
 
 
 class Randomness(ABC):

@@ -19,15 +19,15 @@ from shuffle_plugins.testing.case import (
 from shuffle_plugins.testing.privacy import LARGEST_Z, UNSEEN
 
 _FLOAT32 = 2e-6
-_ROUNDING = 4e-7
-_EXACT = 1e-4
-_TOLERANCE = 0.02
-_PARTS = 100
-_ONE_BY_ONE = 500
-_MOST_ONE_BY_ONE = 2500
-_ENOUGH = 0.004
-_SHARE = 20
-_SAMPLES_PER_SUM = 400
+_ROUNDING = 4e-7  # relative, of float32 estimates
+_EXACT = 1e-4  # relative, of a variance enumerated from float32 estimates
+_TOLERANCE = 0.02  # relative error of a variance that is let pass
+_PARTS = 100  # batches of which means are taken, to estimate their error
+_ONE_BY_ONE = 500  # reports estimated between two looks at the error
+_MOST_ONE_BY_ONE = 2500  # estimating one report at a time is slow
+_ENOUGH = 0.004  # relative standard error at which no more reports are estimated
+_SHARE = 20  # at most a twentieth of the reports is estimated one by one
+_SAMPLES_PER_SUM = 400  # samples that a sum counts for
 _FEWEST_SUMS, _MOST_SUMS, _SUMMED = 40, 75, 12
 
 

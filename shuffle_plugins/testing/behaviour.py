@@ -10,8 +10,8 @@ from shuffle_plugins.randomness import SeededRandomness
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable, splits
 
 _CLIENTS = 200
-_LOUDEST = 2.0
-_ROUNDING = 2e-5
+_LOUDEST = 2.0  # above this ε0 two batches may report the same by chance
+_ROUNDING = 2e-5  # relative, of float32 sums in another order
 
 
 def repeats_under_a_seed(case: Case) -> Measured:

@@ -19,9 +19,9 @@ Measured = dict[str, float]
 Records = Callable[[AuditedMechanism], Tensor]
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: float("inf")}
-_MOST_ENUMERATED = 1 << 12
-_SEEDS_APART = 1 << 20
-_HASH_FACTOR = 6364136223846793005
+_MOST_ENUMERATED = 1 << 12  # reports that are listed one by one
+_SEEDS_APART = 1 << 20  # no two checks share a seed
+_HASH_FACTOR = 6364136223846793005  # Knuth's multiplier for 64-bit words
 
 
 class Broken(Exception):
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """ε0 and dimension."""
+        """ε0 and dimension in words, by which a result names its case."""
         return f"ε0={self.mechanism.local_epsilon:g}, dim={self.mechanism.dim}"
 
     def source(self, salt: int = 0) -> SeededRandomness:
@@ -65,7 +65,7 @@ class Case:
         return SeededRandomness(self.seed * _SEEDS_APART + salt)
 
     def generator(self, salt: int = 0) -> torch.Generator:
-        """Randomness for data."""
+        """Randomness for the data of a check; another for every salt."""
         return torch.Generator().manual_seed(self.seed * _SEEDS_APART + salt)
 
     @property

@@ -48,10 +48,10 @@ _CHECKS: tuple[Check, ...] = (
 )
 _BUILDING = "builds"
 _PARAMETERS = "refuses bad parameters"
-_MOST_VALUES = 1 << 21
+_MOST_VALUES = 1 << 21  # float32 values in the reports of a sample, to bound memory
 _LEAST_SAMPLES = 1000
-_TELLING = (0.02, 12.0)
-_FEWER = 5
+_TELLING = (0.02, 12.0)  # between these ε0 a sample of reports tells most
+_FEWER = 5  # elsewhere a fifth of the samples is drawn
 
 DEFAULT_DIMS = (1, 2, 7)
 DEFAULT_LOCAL_EPSILONS = (1e-4, 1.5, 50.0)

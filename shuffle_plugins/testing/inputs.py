@@ -16,8 +16,8 @@ from shuffle_plugins.testing.privacy import LARGEST_Z
 _CLIENTS = 50
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_TOLERANCE = 1e-9
-_CLOSE = 1e-4
+_TOLERANCE = 1e-9  # relative, of a norm in float64
+_CLOSE = 1e-4  # relative; clipping twice may round twice in float32
 _COHORT, _COHORTS = 200, 60
 
 

@@ -25,13 +25,13 @@ AUDITED = (0.05, 8.0)
 CONFIDENCE = 1 - 1e-6
 """Of every attack."""
 
-_LARGEST_SURPRISE = 5.5
-_SUREST = -10.0
-_ROUNDING = 1e-9
-_SMALLEST_P = 1e-7
-_LEAST_EXPECTED = 10.0
-_ONLY_EVIDENCE = 4
-_FEWER = 8
+_LARGEST_SURPRISE = 5.5  # standard errors; a sound mechanism exceeds them less than once in 10**7
+_SUREST = -10.0  # log-weights are cut here, so that one rare report does not decide
+_ROUNDING = 1e-9  # of probabilities that a mechanism computes in float64
+_SMALLEST_P = 1e-7  # a sound sampler has a smaller p-value once in ten million checks
+_LEAST_EXPECTED = 10.0  # reports per cell that the chi-square law needs
+_ONLY_EVIDENCE = 4  # times as many samples where only an attack speaks of ε0
+_FEWER = 8  # an eighth of the samples suffices here
 
 
 def probabilities_sum_to_one(case: Case) -> Measured:

@@ -21,15 +21,15 @@ from shuffle_plugins.auditing import Neighbours, audit_round
 from shuffle_plugins.testing.case import Broken, Case, Measured, NotApplicable
 from shuffle_plugins.testing.privacy import AUDITED, CONFIDENCE, LARGEST_Z, UNSEEN
 
-_SIZES = (1, 2, 3)
-_SHARES = (0.0, 0.3, 0.6, 0.9)
+_SIZES = (1, 2, 3)  # clients in a round; more cannot be enumerated
+_SHARES = (0.0, 0.3, 0.6, 0.9)  # of ε0, at which δ is compared
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
-_ROUNDING = 1e-9
-_MOST_TUPLES = 1 << 15
-_MOST_RECORDS = 16
-_PAIRS_EACH = 2
+_ROUNDING = 1e-9  # of probabilities that a mechanism computes in float64
+_MOST_TUPLES = 1 << 15  # outcomes of a shuffled round that are enumerated
+_MOST_RECORDS = 16  # all pairs of these are tried
+_PAIRS_EACH = 2  # pairs of records kept for each ε
 _FINEST, _COARSER = 1e-9, 8.0
-_LEAST_LOG = -1e4
+_LEAST_LOG = -1e4  # stands for the logarithm of zero
 _AUDITED_DELTA = 0.01
 _MOST_TRIALS = 20_000
 

@@ -16,9 +16,9 @@ from shuffle_plugins.mechanisms import LocalRandomizer
 from shuffle_plugins.testing.case import Broken, Case, Measured
 
 _CLIENTS = 37
-_FLIPS = 80
-_CHECKSUM = 4
-_LOUDEST = 1000.0
+_FLIPS = 80  # forged reports, each with two bits flipped
+_CHECKSUM = 4  # bytes at the end of the wire form
+_LOUDEST = 1000.0  # a forged report may move the sum by so many times a report's size
 
 
 def takes_its_bits_on_the_wire(case: Case) -> Measured:

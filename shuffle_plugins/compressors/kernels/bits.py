@@ -9,10 +9,10 @@ from shuffle_plugins.randomness import runs_kernels
 
 WORD_BITS = 32
 
-_CHUNK_VALUES = 1 << 20
-_CHUNK_WORDS = 1 << 16
-_LOW_BITS = 0x0101010101010101
-_GATHER = 0x0102040810204080
+_CHUNK_VALUES = 1 << 20  # bits handled at a time
+_CHUNK_WORDS = 1 << 16  # words handled at a time
+_LOW_BITS = 0x0101010101010101  # the lowest bit of each of eight bytes
+_GATHER = 0x0102040810204080  # moves the lowest bits of eight bytes into the top byte
 
 
 def packed_width(columns: int) -> int:

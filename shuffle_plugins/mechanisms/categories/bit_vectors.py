@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 255
+_BLOCK = 255  # ones that a byte can count
 
 
 def column_counts(flags: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.mechanisms.categories.oracles_law import hash_range, local_hashing_blanket
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK = 1 << 20
-_LARGEST_RANGE = 1 << 31
+_CHUNK = 1 << 20  # comparisons made at a time
+_LARGEST_RANGE = 1 << 31  # a product of two numbers fits a signed word
 
 
 class LocalHashing(MixtureOracle):

@@ -13,7 +13,7 @@ from fractions import Fraction
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import WHOLE
 
-_FOLLOWED = 1e-6
+_FOLLOWED = 1e-6  # relative; odds further from e^ε0 make the law only a bound
 
 
 def odds_below(local_epsilon: float | Fraction) -> Fraction:
@@ -66,7 +66,7 @@ class Mixture:
 
     @property
     def truth(self) -> float:
-        """γ."""
+        """γ, the probability of a report drawn from those likely for the category."""
         return self.kept / WHOLE
 
     @property

@@ -25,8 +25,8 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture, follows, odds_below
 from shuffle_plugins.randomness import WHOLE
 
-_WIDEST_HASH = 10**9
-_NO_EDGE = 1 - 1e-6
+_WIDEST_HASH = 10**9  # beyond, more buckets gain nothing that float64 shows
+_NO_EDGE = 1 - 1e-6  # nearer to 1, the spread masses lose their digits
 
 
 def flip_threshold(local_epsilon: float | Fraction) -> int:

@@ -18,7 +18,7 @@ from shuffle_plugins.mechanisms.categories.mixture_oracle import whole_numbers
 from shuffle_plugins.mechanisms.categories.mixture_oracle_law import Mixture
 from shuffle_plugins.randomness import Randomness, secure
 
-_SMALL = 1e-4
+_SMALL = 1e-4  # below, the fraction loses digits to cancellation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

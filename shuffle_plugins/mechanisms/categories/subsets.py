@@ -13,8 +13,8 @@ from shuffle_plugins.randomness import Randomness
 
 RANK_BITS = 62
 
-_LARGEST_TABLE = 1 << 12
-_CHUNK = 1 << 18
+_LARGEST_TABLE = 1 << 12  # of binomials that is looked up; computed beyond
+_CHUNK = 1 << 18  # values handled at a time, which fit a cache
 
 
 def rank_bits(things: int, size: int) -> int | None:

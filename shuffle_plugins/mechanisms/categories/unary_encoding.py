@@ -17,7 +17,7 @@ from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, ou
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 18  # bits drawn at a time
 
 
 class UnaryEncoding(FrequencyOracle):
@@ -123,7 +123,7 @@ class Rappor(UnaryEncoding):
         self._own_threshold = WHOLE - self._other_threshold
 
     def blanket(self) -> Blanket:
-        """That of RAPPOR."""
+        """The privacy blanket of RAPPOR; see ``oracles_law.rappor_blanket``."""
         return rappor_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
 

@@ -19,12 +19,12 @@ from scipy import special
 from shuffle_plugins.accounting import Blanket, Floats
 from shuffle_plugins.core import checks
 
-_CELLS = 1 << 13
+_CELLS = 1 << 13  # in which continuous weights are counted first
 _FEWEST_LEVELS, _MOST_LEVELS = 6, 96
 _TAIL_LEVELS = 0.01  # … and by factors of e of what remains of the record, for each
 _LOG_LEVELS = 0.2  # levels spread by the logarithm of the weight, relative to the others
 _EXCESS = 1e-3  # of the information, that spreading over levels may add
-_LARGEST_LOG_WEIGHT = 150.0
+_LARGEST_LOG_WEIGHT = 150.0  # keeps products of weights in float64's range
 
 
 def laplace_blanket(local_epsilon: float) -> Blanket:

@@ -28,11 +28,11 @@ from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 LEAST_BITS, MOST_BITS = 6, 40
 MAX_SIGMA = 1 << 26
 """Largest σ that discrete Gaussian noise is sampled with."""
-_TAIL = 9.5
-_ROUNDING_SHARE = 1e-3
+_TAIL = 9.5  # codes end so many σ beyond the ball; cut with probability below 1e-20
+_ROUNDING_SHARE = 1e-3  # of δ0, spent on rows that rounding makes too long
 _SMOOTHING_VARIANCE = 4
-_GOOD_ENOUGH = 1.005
-_MARGIN = 1e-9
+_GOOD_ENOUGH = 1.005  # times the least noise; finer grids are not tried
+_MARGIN = 1e-9  # relative; covers rounding in float64
 _BISECTIONS = 80
 
 

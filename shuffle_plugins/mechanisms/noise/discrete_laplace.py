@@ -24,7 +24,7 @@ from shuffle_plugins.mechanisms.noise.discrete_sampling import discrete_laplace
 from shuffle_plugins.mechanisms.noise.grid_noise import GridNoise
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOME_BITS = 16
+_MOST_OUTCOME_BITS = 16  # more outcomes are not listed
 
 
 class DiscreteLaplace(GridNoise):

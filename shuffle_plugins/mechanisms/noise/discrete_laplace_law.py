@@ -39,11 +39,11 @@ FINE_BITS = 20
 COARSE_BITS = 12
 """Bits per coordinate of the mechanism called discrete Laplace, unless it is told others."""
 
-_TAIL = 28.0
-_MARGIN = 1e-9
-_SCALE_DIGITS = 40
-_LOUDEST_BLANKET = 150.0
-_MOST_STEPS = 1 << 22
+_TAIL = 28.0  # noise scales from the ball to the last code; cut with probability below e^-28
+_MARGIN = 1e-9  # relative; covers rounding in float64
+_SCALE_DIGITS = 40  # binary digits of the noise's scale, a fraction
+_LOUDEST_BLANKET = 150.0  # keeps products of the blanket's weights in float64's range
+_MOST_STEPS = 1 << 22  # arrays of the blanket's levels stay small
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

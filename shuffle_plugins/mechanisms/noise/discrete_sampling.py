@@ -23,10 +23,10 @@ from shuffle_plugins.mechanisms.noise.discrete_gaussian_law import MAX_SIGMA
 from shuffle_plugins.randomness import Randomness
 
 MAX_SCALE = 1 << 30
-_FARTHEST = 24
-_CHUNK = 1 << 16
-_DIGITS = 63
-_FLOAT_ERROR = 2.0**-48
+_FARTHEST = 24  # in σ; beyond lies a probability below e^-280
+_CHUNK = 1 << 16  # values drawn at a time, which fit a cache
+_DIGITS = 63  # bits of the uniform draw that is compared
+_FLOAT_ERROR = 2.0**-48  # relative; bounds float64 here with room. Closer calls are decided in integers
 
 
 def bernoulli_exp(numerators: Tensor, *, denominator: int, randomness: Randomness) -> Tensor:

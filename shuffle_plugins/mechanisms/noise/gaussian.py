@@ -12,7 +12,7 @@ from shuffle_plugins.mechanisms.noise.approximate_noise import DEFAULT_LOCAL_DEL
 from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
 from shuffle_plugins.randomness import Randomness
 
-_TAIL = 10.0
+_TAIL = 10.0  # codes end so many σ beyond the ball; cut with probability below 1e-22
 
 
 class Gaussian(ApproximateNoise):

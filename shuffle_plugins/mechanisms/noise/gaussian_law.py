@@ -15,7 +15,7 @@ from scipy import special
 from shuffle_plugins.accounting import zero_between
 from shuffle_plugins.core import checks
 
-_MARGIN = 1e-9
+_MARGIN = 1e-9  # relative; covers rounding in float64, so that δ0 holds
 
 
 def check_local_delta(local_delta: float) -> float:

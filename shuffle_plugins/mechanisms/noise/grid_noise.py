@@ -18,7 +18,7 @@ from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_VALUES = 1 << 18
+_CHUNK_VALUES = 1 << 18  # values handled at a time, which fit a cache
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}
 
 

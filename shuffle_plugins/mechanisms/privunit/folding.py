@@ -23,9 +23,9 @@ from torch import Tensor
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
 from shuffle_plugins.core import Rows
 
-_MIXED = 1024
-_CHUNK_VALUES = 1 << 18
-_EXTREME = 1e15
+_MIXED = 1024  # columns mixed by one transform, short enough for a cache
+_CHUNK_VALUES = 1 << 18  # values handled at a time, which fit a cache
+_EXTREME = 1e15  # rows so much longer than the ball are handled in float64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

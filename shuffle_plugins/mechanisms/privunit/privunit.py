@@ -21,8 +21,8 @@ from shuffle_plugins.mechanisms.privunit.privunit_sum import ChunkedSum, chunk_s
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
-_UNIT_TOLERANCE = 1e-3
-_ROUNDED_ANGLE = 5e-7
+_UNIT_TOLERANCE = 1e-3  # of the norm of a float32 vector
+_ROUNDED_ANGLE = 5e-7  # radians by which rounding to float32 may turn a report
 
 
 class PrivUnit(LocalRandomizer):
@@ -61,7 +61,7 @@ class PrivUnit(LocalRandomizer):
 
     @property
     def parameters(self) -> PrivUnitParameters:
-        """Cap, mixture and mean."""
+        """The cap, the probability of a uniform report, and the mean's length."""
         return self._parameters
 
     @property

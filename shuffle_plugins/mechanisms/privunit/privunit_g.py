@@ -21,9 +21,9 @@ from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
 from shuffle_plugins.mechanisms.privunit.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
 from shuffle_plugins.randomness import WHOLE, Randomness
 
-_CHUNK_VALUES = 1 << 19
-_LONGEST_BEYOND = 64.0
-_EXTREME = 1e15
+_CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
+_LONGEST_BEYOND = 64.0  # a report exceeds √d by more with probability below 1e-100
+_EXTREME = 1e15  # norms beyond are handled in float64: squares may overflow
 
 
 class PrivUnitG(LocalRandomizer):
@@ -67,7 +67,7 @@ class PrivUnitG(LocalRandomizer):
 
     @property
     def parameters(self) -> PrivUnitGParameters:
-        """Threshold, mixture and mean."""
+        """The half-space's threshold, the probability of a plain report, and the mean's length."""
         return self._parameters
 
     @property

@@ -29,7 +29,7 @@ from shuffle_plugins.mechanisms.privunit.sphere import cap_measure, cap_moment, 
 from shuffle_plugins.mechanisms.signs.randomized_response_law import bit_blanket
 from shuffle_plugins.randomness import WHOLE
 
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # relative; rounding in float64 never costs ε0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,9 +47,9 @@ CPU_CHUNK = 32
 ACCELERATOR_CHUNK = 256
 """Clients per chunk elsewhere, where products of matrices are cheap."""
 
-_EXTREME = 1e15
-_ILL_CONDITIONED = 1e-3
-_RANK_TOLERANCE = 1e-11
+_EXTREME = 1e15  # norms beyond are measured again in float64: squares may overflow
+_ILL_CONDITIONED = 1e-3  # eigenvalues below may be mostly float32 rounding
+_RANK_TOLERANCE = 1e-11  # eigenvalues below count as zero
 
 Float64Array = NDArray[np.float64]
 

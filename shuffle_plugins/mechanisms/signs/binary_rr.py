@@ -59,7 +59,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
         return self.report_value**2 - values.double().square()
 
     def blanket(self) -> Blanket:
-        """One bit, counted exactly."""
+        """The blanket of one bit, whose law the accountant counts exactly."""
         return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
     def sum(self, reports: Reports) -> Tensor:
@@ -73,7 +73,7 @@ class BinaryRandomizedResponse(LocalRandomizer):
         return (total.double() * self.report_value).to(torch.float32).reshape(1)
 
     def outcomes(self) -> Reports:
-        """Minus and plus."""
+        """The two reports there are, minus and plus."""
         return self.layout.reports(torch.arange(2, dtype=torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, SignThresholds, split_budget
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16
+_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 def plane_value(x: Tensor, *, level: int, levels: int) -> Tensor:

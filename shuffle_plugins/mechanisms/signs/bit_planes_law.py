@@ -27,9 +27,9 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, randomized_response_blanket
 
 MAX_LEVELS = 32
-_PATIENCE = 2
-_HALVINGS = 60
-_NEWTON_STEPS = 8
+_PATIENCE = 2  # levels without gain after which no more are tried
+_HALVINGS = 60  # of the bracket, to float64's digits
+_NEWTON_STEPS = 8  # to float64's digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
 )
 from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
 
-_CHUNK_ENTRIES = 1 << 20
-_LARGEST_LEVEL = 1e6
+_CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, which fit a cache
+_LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
 
 
 class CoefficientRandomizer(LocalRandomizer):
@@ -62,7 +62,7 @@ class CoefficientRandomizer(LocalRandomizer):
 
     @property
     def level(self) -> float:
-        """r_inf·√D/r."""
+        """r_inf·√D/r: how many times its average size a coefficient may have."""
         return self._level
 
     @property

@@ -11,7 +11,7 @@ from enum import StrEnum
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 
-_HALVINGS = 80
+_HALVINGS = 80  # of the bracket of the level: float64 has no more digits
 
 
 class Oversized(StrEnum):

@@ -29,8 +29,8 @@ from shuffle_plugins.mechanisms.signs.randomized_response_law import (
 )
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16
-_CHUNK_ENTRIES = 1 << 17
+_MOST_OUTCOMES = 1 << 16  # more reports are not listed
+_CHUNK_ENTRIES = 1 << 17  # entries handled at a time
 
 
 class L1Hadamard(LocalRandomizer):

@@ -97,12 +97,12 @@ class L2BitPlanes(CoefficientRandomizer):
 
     @property
     def plan(self) -> SampledPlan:
-        """Levels and samples."""
+        """How many bit planes there are, and how many coordinates are sent of each."""
         return self._planes.plan
 
     @property
     def constants(self) -> Constants:
-        """Whose constants."""
+        """Whether probabilities are exact, or those printed in the thesis."""
         return self._planes.constants
 
     @property

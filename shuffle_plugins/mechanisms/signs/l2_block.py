@@ -26,7 +26,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_bl
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_ENTRIES = 1 << 20
+_CHUNK_ENTRIES = 1 << 20  # overlaps handled at a time
 
 
 class L2Block(CoefficientRandomizer):
@@ -187,7 +187,7 @@ class L2Block(CoefficientRandomizer):
 
     @property
     def _pair_factor(self) -> float:
-        """B·ρ/g²."""
+        """B·ρ/g², by which inner products of neighbours add to the variance."""
         return self._blocks.coordinate_second_moment * self._blocks.cap.pair_moment
 
     @property

@@ -16,7 +16,7 @@ from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_ENTRIES = 1 << 20
+_CHUNK_ENTRIES = 1 << 20  # entries handled at a time
 
 
 class LInfBitPlanes(LocalRandomizer):
@@ -71,12 +71,12 @@ class LInfBitPlanes(LocalRandomizer):
 
     @property
     def plan(self) -> SampledPlan:
-        """Levels and samples."""
+        """How many bit planes there are, and how many coordinates are sent of each."""
         return self._planes.plan
 
     @property
     def constants(self) -> Constants:
-        """Whose constants."""
+        """Whether probabilities are exact, or those printed in the thesis."""
         return self._planes.constants
 
     @property

@@ -8,7 +8,7 @@ from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
 
-_DEFAULT_MOST_BITS = 15
+_DEFAULT_MOST_BITS = 15  # of a report, unless one coordinate takes more
 
 
 def block_count(*, dim: int, signs: int) -> int:

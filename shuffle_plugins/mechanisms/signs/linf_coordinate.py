@@ -21,7 +21,7 @@ from shuffle_plugins.mechanisms.signs.randomized_response_law import (
 )
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16
+_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 class LInfCoordinate(LocalRandomizer):

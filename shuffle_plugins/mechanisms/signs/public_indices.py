@@ -11,7 +11,7 @@ from torch import Tensor
 from shuffle_plugins.compressors import public_random_bytes
 from shuffle_plugins.core import checks
 
-_WORD = 8
+_WORD = 8  # bytes from which an index is drawn
 _LAST_POSITION = 1 << 40  # more clients than any round has
 
 

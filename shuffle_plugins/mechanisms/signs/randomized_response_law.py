@@ -34,7 +34,7 @@ class SignThresholds:
 
     @property
     def high(self) -> int:
-        """The largest threshold."""
+        """The largest threshold, 2**62 - low, taken at the value +1."""
         return WHOLE - self.low
 
     @property

@@ -57,7 +57,7 @@ class RotationRepresentation:
 
     @property
     def size(self) -> int:
-        """The padded dimension."""
+        """The dimension, padded to a power of two."""
         return self.rotation.size
 
     @property
@@ -67,19 +67,19 @@ class RotationRepresentation:
 
     @property
     def isometric(self) -> bool:
-        """If nothing is padded."""
+        """Whether nothing is padded, so that a rotation back keeps all norms."""
         return self.rotation.dim == self.rotation.size
 
     def overlaps(self) -> Tensor:
-        """Of columns cut to their first dim entries."""
+        """Inner products of columns of the rotation, cut to their first dim entries."""
         return _overlaps(torch.arange(self.rotation.dim), size=self.size)
 
     def represent(self, x: Tensor) -> Tensor:
-        """The rotated rows."""
+        """The rotated rows, (clients, size)."""
         return self.rotation.apply(x)
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """Rotated back, and cut."""
+        """The coefficients rotated back, without the padding."""
         return self.rotation.inverse(coefficients)
 
     def entries(self, rows: Rows, indices: Tensor) -> Tensor:
@@ -105,19 +105,19 @@ class KashinRepresentation:
 
     @property
     def isometric(self) -> bool:
-        """Never."""
+        """No: the frame has more coefficients than the vector has entries."""
         return False
 
     def overlaps(self) -> Tensor:
-        """Of columns of which the frame keeps some entries."""
+        """Inner products of the frame's vectors."""
         return _overlaps(self.frame.positions, size=self.size)
 
     def represent(self, x: Tensor) -> Tensor:
-        """Kashin coefficients."""
+        """A Kashin representation of each row, (clients, size)."""
         return self.frame.represent(x)
 
     def reconstruct(self, coefficients: Tensor) -> Tensor:
-        """The frame's synthesis."""
+        """The vectors that the frame makes of coefficients, (..., dim)."""
         return self.frame.reconstruct(coefficients)
 
     def entries(self, rows: Rows, indices: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class KashinRepresentation:
 
 
 def _overlaps(kept: Tensor, *, size: int) -> Tensor:
-    """Of columns of a Hadamard matrix over sqrt(size): H_pi H_pj = H_p(i XOR j), summed over kept rows p."""
+    """Inner products of columns of H/√size over the kept rows p, as H_pi·H_pj = H_p(i XOR j)."""
     indicator = torch.zeros(size, dtype=torch.float64)
     indicator[kept] = 1
     return hadamard_transform(indicator) / size

@@ -19,7 +19,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16
+_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class SignBlocks:
 
     @property
     def blocks(self) -> int:
-        """B."""
+        """B, the number of blocks."""
         return block_count(dim=self.dim, signs=self.cap.signs)
 
     @property
@@ -67,7 +67,7 @@ class SignBlocks:
 
     @property
     def sign_value(self) -> float:
-        """B/g."""
+        """B/g, what a sign stands for at its coordinate, for vectors in [-1, 1]."""
         return self.blocks / self.cap.gain
 
     @property

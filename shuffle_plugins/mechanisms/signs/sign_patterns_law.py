@@ -27,7 +27,7 @@ from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresho
 from shuffle_plugins.randomness import WHOLE
 
 MAX_SIGNS = 20
-_LOUDEST_EXACT = 42
+_LOUDEST_EXACT = 42  # from here on a probability is a few units of 2**-62 and cannot follow ε0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_bl
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16
+_MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
 class SQKR(CoefficientRandomizer):
@@ -190,7 +190,7 @@ class SQKR(CoefficientRandomizer):
 
     @property
     def _pair_gain(self) -> float:
-        """ρ/g²."""
+        """ρ/g², by which pairs of signs add to the variance."""
         return self._cap.pair_moment / self._cap.gain**2
 
     @property
