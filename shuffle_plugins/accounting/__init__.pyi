@@ -22,7 +22,7 @@ from .federated.participation import RecordedRound as RecordedRound
 from .federated.participation import distinct_participants as distinct_participants
 from .federated.rounds import FederatedRound as FederatedRound
 from .federated.rounds import RoundKind as RoundKind
-from .federated.rounds import frozen as frozen
+from .federated.rounds import as_tuples as as_tuples
 from .intervals import DeltaInterval as DeltaInterval
 from .intervals import EpsilonInterval as EpsilonInterval
 from .intervals import NamedBound as NamedBound

@@ -67,7 +67,7 @@ class Target:
 
 
 class Attack(ABC):
-    """A way to score rounds."""
+    """A way to score rounds by how much they look like D rather than D'."""
 
     name: str
 
@@ -161,7 +161,7 @@ class Aggregate(Attack):
     name: str = field(default="aggregate", init=False)
 
     def prepare(self, target: Target) -> Score | None:
-        """The score from aggregates."""
+        """The score: each round's estimated sum along the difference of the two records."""
         mechanism, neighbours = target.mechanism, target.neighbours
         line = estimand(neighbours.original, dim=mechanism.dim)
         line = line - estimand(neighbours.replacement, dim=mechanism.dim)
@@ -231,7 +231,7 @@ class _FrequencyTable:
 
     @property
     def size(self) -> int:
-        """Number of symbols seen."""
+        """How many different symbols the labelled reports showed."""
         return len(self.known)
 
     @classmethod

@@ -288,7 +288,7 @@ def _contend(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Contender:
-    """An attack, and the event that is best for it."""
+    """An attack that applies, its score, and the event at which it looks best."""
 
     attack: str
     score: Score

@@ -41,7 +41,7 @@ class Event:
 
     @property
     def innocent(self) -> Dataset:
-        """The other dataset."""
+        """The dataset on which the event is the less likely."""
         return Dataset.REPLACEMENT if self.suspect is Dataset.ORIGINAL else Dataset.ORIGINAL
 
     @classmethod

@@ -17,8 +17,8 @@ from shuffle_plugins.accounting import (
     Method,
     RecordedRound,
     RoundKind,
+    as_tuples,
     distinct_participants,
-    frozen,
 )
 from shuffle_plugins.ledger.database import Database, Format, LedgerFile, StrPath
 from shuffle_plugins.ledger.errors import LedgerError
@@ -76,7 +76,7 @@ _ERA = "#"  # stands between the names of a run and of an era of it, where parti
 
 
 class RoundState(StrEnum):
-    """How far a round came.
+    """How far a round has come, as the ledger has it.
 
     ``OPEN``: begun; charged the most it can still cost. ``RECEIVED``: charged at what was received, and
     free to be released. ``COMPLETE``: released, and its checkpoint saved. ``REFUSED``: nothing was released.
@@ -170,7 +170,7 @@ class BudgetLedger(LedgerFile):
 
         Args:
             app: name of the app; empty if it has none, as a script in a simulation.
-            layout: what tells models of different arrays apart.
+            layout: a text that differs between models of different arrays.
 
         Raises:
             LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
@@ -432,7 +432,7 @@ def read_accountant(
         "WHERE model = ?1 AND (?2 IS NULL OR run = ?2 OR substr(run, 1, length(?3)) = ?3) ORDER BY run",
         (model, run, None if run is None else run + _ERA),
     )
-    # Whoever was a node in one run, or era, may have been any node in another: names do not outlive it.
+    # A node of one run, or era, may have been any node of another: names do not last longer than that.
     eras: dict[str, dict[RoundKind, dict[str, int]]] = {}
     for named_in, kind, participant, rounds in rows:
         eras.setdefault(named_in, {}).setdefault(_read_kind(kind), {})[participant] = rounds
@@ -468,4 +468,4 @@ def _read(text: str) -> FederatedRound:
 
 @lru_cache(maxsize=4096)
 def _read_kind(text: str) -> Any:
-    return frozen(json.loads(text))
+    return as_tuples(json.loads(text))

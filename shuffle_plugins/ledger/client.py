@@ -67,7 +67,7 @@ class Charged(NamedTuple):
 
 
 class ReportRefused(ValueError):
-    """A report would go beyond what its client agreed to; ``code`` says which limit."""
+    """A report would exceed a limit of its client; ``code`` says which one."""
 
     def __init__(self, code: Refused) -> None:
         super().__init__(f"refused by the client's own limits: {code}")
@@ -80,7 +80,7 @@ class ClientLimits:
 
     Attributes:
         max_local_epsilon: largest ε0 of one report, in nats. Infinity, and nothing less, agrees to reports
-            that protect in the sum of everybody's alone: whoever adds up must be trusted.
+            that protect only once they are added to everybody's: the one who adds must be trusted.
         max_rounds: reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
         min_reports: fewest reports that one of the client's must be shuffled among.
@@ -116,7 +116,7 @@ class ClientLimits:
 
     @property
     def limits_all_rounds(self) -> bool:
-        """Whether the limits end the client's reports some day, whatever a server says.
+        """Whether the limits end the client's reports some day, no matter what a server says.
 
         ``max_epsilon`` alone does not: with a large enough promise a round costs next to nothing.
         """
@@ -217,12 +217,12 @@ def _round(shuffled: str) -> Round:
 
 
 def _reports(charged: Charged) -> float:
-    """How many reports a report was promised to be among."""
+    """How many reports the server promised to shuffle this one among."""
     return 1 if charged.shuffled is None else float(_round(charged.shuffled).cohort)
 
 
 def written(shuffled: Round) -> str:
-    """A round as :class:`Charged` holds it."""
+    """A round as JSON text, as :class:`Charged` holds it."""
     return json.dumps(shuffled.state(), allow_nan=False)
 
 
@@ -289,7 +289,7 @@ class ClientLedger(LedgerFile):
             )
 
     def spent(self) -> ClientSpending:
-        """What is in the file.
+        """What the reports in the file add up to.
 
         Raises:
             LedgerError: if it cannot be read.

@@ -19,7 +19,7 @@ _PATIENCE_S = 30.0  # that one process waits for another's transaction; those ta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """What makes a file a ledger of one kind.
+    """The format of one kind of ledger's files.
 
     Attributes:
         what: the kind, in words.

@@ -47,7 +47,7 @@ class ClippedVectors(Protocol):
 
     @property
     def worst_variance(self) -> float:
-        """Of a local randomizer E‖R(x) - x‖², at most; of a sum that of the whole sum."""
+        """The largest E‖R(x) - x‖² of a local randomizer's report, or of a sum's whole total."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

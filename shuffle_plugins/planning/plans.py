@@ -27,7 +27,7 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRow:
-    """One way to spend the target.
+    """One way to spend the target (ε, δ): a mechanism, a cohort, a number of rounds and their largest ε0.
 
     Attributes:
         mechanism: name of the randomizer.
@@ -68,7 +68,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """What the target would buy otherwise.
+    """What the target (ε, δ) would buy by other means, to compare a plan with.
 
     Attributes:
         name: of the alternative.
@@ -87,7 +87,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dismissed:
-    """A mechanism that was left out.
+    """A mechanism that a plan left out.
 
     Attributes:
         mechanism: its name.
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def neighbouring_relation(self) -> str:
-        """Always ``"replace-one"``."""
+        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
         return NEIGHBOURING_RELATION
 
     @property

@@ -166,14 +166,14 @@ def plan(
 
 @dataclass(frozen=True)
 class _Search:
-    """Which combinations to try next."""
+    """The search: which combinations to try next, and which of those tried is the best."""
 
     tried: Combinations
 
     def scan(
         self, names: Sequence[str], cohorts: Sequence[int], steps: Sequence[int], *, strict: bool, whole: bool
     ) -> tuple[Dismissed, ...]:
-        """Try the combinations in turn, but none that another mechanism beats whatever ε0 it gets.
+        """Try the combinations in turn, except those that another mechanism beats at every ε0.
 
         Of a large grid: every T with the largest cohort, every cohort with the best T, every T with the best
         cohort, until nothing changes; ``whole`` tries all of it. A lone mechanism's complaints are raised; of
@@ -312,7 +312,7 @@ class _Search:
         return thrifty if thrifty.total_bits < best.total_bits else best
 
     def _alike(self, best: PlanRow, *, num_steps: bool) -> list[PlanRow]:
-        """Rows of the best one's mechanism and T, or else cohort."""
+        """Rows of the best one's mechanism, with its T if ``num_steps`` is true, else with its cohort."""
         return [
             row
             for row in self.tried.rows.values()
@@ -323,7 +323,7 @@ class _Search:
     # -- what else there is -----------------------------------------------------------------------------
 
     def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
-        """No shuffler, a small sample, a trusted curator."""
+        """What the target buys without a shuffler, from a small sample, and from a trusted curator."""
         found = []
         unshuffled = self.tried.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:

@@ -37,7 +37,7 @@ _ORDERS: dict[NormName, float] = {"l1": 1.0, "l2": 2.0, "linf": math.inf}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportError:
-    """What one report costs.
+    """The error of one report, and its length.
 
     Attributes:
         variance: largest E‖R(x) - x‖² over the clients' ball.

@@ -23,7 +23,7 @@ from shuffle_plugins.accounting.federated.participation import (
     RecordedRound,
     distinct_participants,
 )
-from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, frozen
+from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval
 from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
@@ -77,7 +77,7 @@ class _Certificate:
     epsilon: float
 
     def after(self, cohort: Cohort) -> _Certificate | None:
-        """What it still says once one more round is recorded."""
+        """What the certificate still says once a round of this size is recorded; None if nothing."""
         if self.left < 1 or not self.cohort.covers(cohort):
             return None
         return replace(self, left=self.left - 1)
@@ -204,7 +204,7 @@ class FederatedAccountant:
 
     @property
     def method(self) -> Method:
-        """How upper bounds compose."""
+        """How upper bounds of rounds compose: ``"pld"`` or ``"rdp"``."""
         return self._method
 
     @property
@@ -419,7 +419,7 @@ class FederatedAccountant:
                     for saved, unnamed, released in state["history"]
                 ],
                 participation=[
-                    {frozen(kind): named for kind, named in era} for era in state["participation"]
+                    {as_tuples(kind): named for kind, named in era} for era in state["participation"]
                 ],
                 method=self._method,
             )

@@ -17,7 +17,13 @@ _UNUSUAL = 0.03  # share of a history's rounds that may be costlier than the siz
 
 
 class Cohort(NamedTuple):
-    """``reports`` of ``hiding`` clients, in a round of the kind with that number."""
+    """The size of a round of one kind.
+
+    Attributes:
+        kind: number of the kind.
+        hiding: clients among whom the reporting ones hide.
+        reports: clients that report.
+    """
 
     kind: int
     hiding: int
@@ -30,7 +36,7 @@ class Cohort(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Clients for each report, 1/γ."""
+        """How many clients there are for each report: 1/γ."""
         return self.hiding / self.reports
 
     @property
@@ -208,7 +214,7 @@ def costly_size(cohorts: Mapping[Cohort, int], kind: int) -> Cohort:
 
 
 def _lighter(safe: Cohort, other: Cohort) -> Cohort:
-    """The one that costs less to first order; the second may not exist."""
+    """The size that costs less to first order; ``other`` is no size if it has more reports than clients."""
     return other if other.reports <= other.hiding and other.weight < safe.weight else safe
 
 

@@ -14,7 +14,13 @@ from shuffle_plugins.accounting.rounds.base import Round
 
 
 class RecordedRound(NamedTuple):
-    """An entry of a history: the round, whether its participants are unknown, whether it was released."""
+    """An entry of a history.
+
+    Attributes:
+        federated_round: the round, at the number of reports that were received.
+        unnamed: whether its participants are unknown.
+        released: whether anything computed from its reports left the server.
+    """
 
     federated_round: FederatedRound
     unnamed: bool
@@ -48,7 +54,7 @@ class KindParticipation:
 
     @property
     def rounds(self) -> int:
-        """Rounds that one client can have been in, whatever it was called."""
+        """The most rounds that one client can have been in, under all its names together."""
         return self.most + sum(max(era.values(), default=0) for era in self.earlier) + self.unnamed
 
     def add(self, names: frozenset[str]) -> None:
@@ -73,7 +79,7 @@ class ParticipationCounts:
 
     @property
     def kinds(self) -> list[KindParticipation]:
-        """The kinds, by their index."""
+        """Participation in each kind of round, in the order of their indices."""
         return list(self._kinds.values())
 
     @property

@@ -97,10 +97,10 @@ class FederatedRound:
     ) -> Self:
         """A round whose clients the server drew: uniformly ``invited`` of ``candidates``.
 
-        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that those
-        who drop out earn nothing: γ stays invited / candidates. This needs that dropping out has nothing to
-        do with the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
-        far off one is if it is likelier for some. Before the server γ = 1, whoever drops out.
+        Before an observer the cohort hides among ``reports · candidates / invited`` clients, so that
+        dropping out adds no privacy: γ stays invited / candidates. This assumes that dropping out does not
+        depend on the data, and is as likely for every invited client; ``docs/proofs/accounting.md`` says how
+        much ε is off if it is likelier for some. Before the server γ = 1, also where clients drop out.
 
         Args:
             mechanism: the clients' randomizer.
@@ -109,7 +109,7 @@ class FederatedRound:
                 out.
             reports: reports that were shuffled together, at least 1.
             honest_fraction: share of the candidates, and of those that reported, who follow the protocol and
-                do not work with whom ε is against. The others hide nobody: an honest client is charged for a
+                do not collude with the adversary. The others hide nobody: an honest client is charged for a
                 cohort of honest ones alone.
 
         Raises:
@@ -147,8 +147,8 @@ class FederatedRound:
             answered: envelopes shuffled, dummies included.
             reports: real reports among them, at least 1.
             rate: probability with which a client was asked to report, if it is known. No more than
-                ``reports / rate`` clients are then taken to have tossed a coin: dummies beyond those hide
-                nobody, whoever sent them.
+                ``reports / rate`` clients are then taken to have tossed a coin: further dummies are
+                taken to hide nobody.
             honest_fraction: share of those that answered who follow the protocol and do not work with whom ε
                 is against, whether the others send reports or dummies.
 
@@ -171,7 +171,7 @@ class FederatedRound:
 
     @property
     def reports(self) -> int:
-        """Reports shuffled together."""
+        """How many reports were shuffled together."""
         return int(self.server.cohort)
 
     @property
@@ -231,9 +231,9 @@ class FederatedRound:
             raise ValueError(f"not the state of a FederatedRound: {error}") from error
 
 
-def frozen(value: Any) -> Any:
-    """Nested lists as nested tuples: what JSON makes of a state or a kind, as it was."""
-    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
+def as_tuples(value: Any) -> Any:
+    """A state or a kind read from JSON, its nested lists turned back into the tuples that were written."""
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _round(mechanism: _Randomizer, *, population: int, cohort: int) -> Round:
