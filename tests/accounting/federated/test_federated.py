@@ -397,15 +397,15 @@ def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
     assert accountant.charged_epsilon(DELTA, adversary=adversary) > 0.99 * budget
 
 
-def test_budget_checks_and_spent_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_checks_and_charges_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Counter[str]()
-    real = ShuffleAccountant.spent
+    real = ShuffleAccountant.charged_epsilon
 
     def counted(self: ShuffleAccountant, delta: float) -> float:
         asked["composed"] += 1
         return real(self, delta)
 
-    monkeypatch.setattr(ShuffleAccountant, "spent", counted)
+    monkeypatch.setattr(ShuffleAccountant, "charged_epsilon", counted)
     accountant, names = FederatedAccountant(), people(120)
     for one in varying(250):
         assert not accountant.would_exceed(drawn(60), max_epsilon=50.0, delta=DELTA)
