@@ -15,10 +15,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
 from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.public_indices import (
-    check_public,
-    public_indices,
-)
+from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     random_signs,
     sign_log_likelihood,
@@ -84,7 +81,7 @@ class L1Hadamard(LocalRandomizer):
     ) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
         self._p = checks.number("p", p, at_least=1, below=2)
-        self._public_seed, self._position = check_public(public_seed, position=position)
+        self._public = PublicIndices(purpose=self.name, seed=public_seed, position=position)
         self._thresholds = SignThresholds.of(local_epsilon)
         self._size = padded_dim(dim)
         self._l1_radius: float = dim ** (1 - 1 / self._p) * self.radius
@@ -92,7 +89,7 @@ class L1Hadamard(LocalRandomizer):
     @property
     def shufflable(self) -> bool:
         """Whether indices are private and so part of the report."""
-        return self._public_seed is None
+        return self._public.seed is None
 
     @property
     def domain(self) -> str:
@@ -175,15 +172,7 @@ class L1Hadamard(LocalRandomizer):
         return self.layout.reports(indices, plus) if self.shufflable else self.layout.reports(plus)
 
     def _public_indices(self, clients: int, device: torch.device) -> Tensor:
-        assert self._public_seed is not None
-        return public_indices(
-            self.name,
-            seed=self._public_seed,
-            position=self._position,
-            clients=clients,
-            highs=torch.tensor([self._size]),
-            device=device,
-        ).squeeze(1)
+        return self._public.of(clients, highs=torch.tensor([self._size]), device=device).squeeze(1)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, Tensor]:
         """Indices and signs ±1, (reports,) int64."""

@@ -16,10 +16,7 @@ from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
-from shuffle_plugins.mechanisms.signs.public_indices import (
-    check_public,
-    public_indices,
-)
+from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
@@ -96,7 +93,7 @@ class L2Block(CoefficientRandomizer):
         super().__init__(
             local_epsilon=local_epsilon, dim=dim, radius=radius, frame=frame, seed=seed, level=level
         )
-        self._public_seed, self._position = check_public(public_seed, position=position)
+        self._public = PublicIndices(purpose=self.name, seed=public_seed, position=position)
         self._blocks = self._choose_blocks(signs, max_bits)
         noise = self._second_moment / self._representation.size
         self._level = self._choose_level(Oversized(oversized), clients=clients, failure=failure, noise=noise)
@@ -104,7 +101,7 @@ class L2Block(CoefficientRandomizer):
     @property
     def shufflable(self) -> bool:
         """Whether blocks are private and so part of the report."""
-        return self._public_seed is None
+        return self._public.seed is None
 
     @property
     def signs(self) -> int:
@@ -219,15 +216,7 @@ class L2Block(CoefficientRandomizer):
             yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)
 
     def _public_blocks(self, clients: int, device: torch.device) -> Tensor:
-        assert self._public_seed is not None
-        return public_indices(
-            self.name,
-            seed=self._public_seed,
-            position=self._position,
-            clients=clients,
-            highs=torch.tensor([self._blocks.blocks]),
-            device=device,
-        ).squeeze(1)
+        return self._public.of(clients, highs=torch.tensor([self._blocks.blocks]), device=device).squeeze(1)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
         """Blocks and patterns, (reports,) int64."""

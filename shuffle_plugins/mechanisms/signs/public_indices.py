@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,48 +16,47 @@ _WORD = 8  # bytes from which an index is drawn
 _LAST_POSITION = 1 << 40  # more clients than any round has
 
 
-def check_public(public_seed: int | None, *, position: int) -> tuple[int | None, int]:
-    """Return the seed, or None, and the position of the first row.
-
-    Raises:
-        ValueError: unless the seed is a whole number or None, and the position one that it has a meaning for.
-    """
-    if public_seed is not None:
-        checks.whole("public_seed", public_seed, at_least=-math.inf)
-    elif _checked_position(position):
-        raise ValueError("position has a meaning only with public_seed")
-    return public_seed, _checked_position(position)
-
-
-def _checked_position(position: int) -> int:
-    return checks.whole("position", position, at_least=0, at_most=_LAST_POSITION)
-
-
-def public_indices(
-    purpose: str, *, seed: int, position: int, clients: int, highs: Tensor, device: torch.device
-) -> Tensor:
-    """Indices below ``highs`` of the clients at positions ``position``, ``position + 1``, …
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicIndices:
+    """Indices that everybody derives from a public seed and a client's position in the round.
 
     They depend on the purpose, the seed and the position alone, and not on how a round is cut into batches.
-    Uniform up to 2**-62·high, exactly so for powers of two. Time and memory grow with ``position + clients``.
 
-    Args:
-        purpose: what they are for.
-        seed: any whole number.
-        position: of the first client in the round.
-        clients: how many.
-        highs: int64 (count,), positive.
-        device: where the result goes.
-
-    Returns:
-        int64 (clients, count).
+    Attributes:
+        purpose: what they are for: other purposes have other indices.
+        seed: any whole number; None where clients draw indices of their own, and there are no public ones.
+        position: of the first client of a batch in the round, in [0, 2**40]; 0 without a seed.
 
     Raises:
-        ValueError: if the seed is not a whole number, or the position is out of range.
+        ValueError: if an attribute is out of range.
     """
-    count = len(highs)
-    end = (_checked_position(position) + clients) * count * _WORD
-    data = public_random_bytes(f"{purpose} indices", seed=seed, count=end)
-    words = np.frombuffer(data, dtype="<u8", offset=position * count * _WORD) >> np.uint64(2)
-    drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)
-    return drawn.remainder_(highs.to("cpu")).to(device)
+
+    purpose: str
+    seed: int | None
+    position: int
+
+    def __post_init__(self) -> None:
+        checks.whole("position", self.position, at_least=0, at_most=_LAST_POSITION)
+        if self.seed is not None:
+            checks.whole("public_seed", self.seed, at_least=-math.inf)
+        elif self.position:
+            raise ValueError("position has a meaning only with public_seed")
+
+    def of(self, clients: int, *, highs: Tensor, device: torch.device) -> Tensor:
+        """Indices below ``highs`` of the clients at ``position``, ``position + 1``, …, (clients, count).
+
+        Uniform up to 2**-62·high, exactly so for powers of two. Time and memory grow with ``position +
+        clients``.
+
+        Args:
+            clients: how many.
+            highs: int64 (count,), positive.
+            device: where the result goes.
+        """
+        assert self.seed is not None
+        count = len(highs)
+        start, end = (at * count * _WORD for at in (self.position, self.position + clients))
+        data = public_random_bytes(f"{self.purpose} indices", seed=self.seed, count=end)
+        words = np.frombuffer(data, dtype="<u8", offset=start) >> np.uint64(2)
+        drawn = torch.from_numpy(words.astype(np.int64)).view(clients, count)
+        return drawn.remainder_(highs.to("cpu")).to(device)

@@ -15,10 +15,7 @@ from shuffle_plugins.core.rows import Rows
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
-from shuffle_plugins.mechanisms.signs.public_indices import (
-    check_public,
-    public_indices,
-)
+from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,
@@ -104,7 +101,7 @@ class SQKR(CoefficientRandomizer):
         if signs is None:
             signs = best_signs(local_epsilon=self.local_epsilon, dim=dim)
         checks.whole("signs", signs, at_most=min(dim, MAX_SIGNS))
-        self._public_seed, self._position = check_public(public_seed, position=position)
+        self._public = PublicIndices(purpose=self.name, seed=public_seed, position=position)
         self._cap = cap_parameters(local_epsilon=self.local_epsilon, signs=signs)
         self._blocks = CoordinateBlocks(dim=self._representation.size, count=signs)
         noise = self._second_moment / self._representation.size
@@ -113,7 +110,7 @@ class SQKR(CoefficientRandomizer):
     @property
     def shufflable(self) -> bool:
         """Whether places are private and so part of the report."""
-        return self._public_seed is None
+        return self._public.seed is None
 
     @property
     def signs(self) -> int:
@@ -204,15 +201,7 @@ class SQKR(CoefficientRandomizer):
         return self.coefficient_radius**2 * self._second_moment - norms + self._pair_gain * pairs
 
     def _public_places(self, clients: int, device: torch.device) -> Tensor:
-        assert self._public_seed is not None
-        return public_indices(
-            self.name,
-            seed=self._public_seed,
-            position=self._position,
-            clients=clients,
-            highs=self._blocks.lengths(),
-            device=device,
-        )
+        return self._public.of(clients, highs=self._blocks.lengths(), device=device)
 
     @property
     def _names_places(self) -> bool:

@@ -11,7 +11,7 @@ from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
-from shuffle_plugins.mechanisms.signs.public_indices import public_indices
+from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 
 PUBLIC = [("l1-hadamard", {}), ("sqkr", {"signs": 3}), ("l2-block", {"signs": 3})]
@@ -83,12 +83,14 @@ def test_public_rounds_can_be_cut_by_position(name, options):
 
 def test_public_indices_are_uniform_and_belong_to_positions():
     highs = torch.tensor([5, 8])
-    drawn = public_indices("test", seed=1, position=0, clients=4000, highs=highs, device=torch.device("cpu"))
+    drawn = PublicIndices(purpose="test", seed=1, position=0).of(
+        4000, highs=highs, device=torch.device("cpu")
+    )
     for column, high in enumerate(highs.tolist()):
         counts = torch.bincount(drawn[:, column], minlength=high).double()
         expected = 4000 / high
         assert float(((counts - expected) ** 2 / expected).sum()) < high + 6 * math.sqrt(2 * high)
-    later = public_indices("test", seed=1, position=70, clients=10, highs=highs, device=torch.device("cpu"))
+    later = PublicIndices(purpose="test", seed=1, position=70).of(10, highs=highs, device=torch.device("cpu"))
     assert torch.equal(later, drawn[70:80])
 
 
