@@ -14,7 +14,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import adapted_norm, checks
 from shuffle_plugins.mechanisms import Norm, PrivateSum
 
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
@@ -54,7 +54,7 @@ class QuantileClipping:
 
     def moved(self, norm: float, *, share: float) -> float:
         """The next round's norm, if this share of the clients was within this one's."""
-        return norm * math.exp(-self.learning_rate * (share - self.quantile))
+        return adapted_norm(norm, share=share, quantile=self.quantile, learning_rate=self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@ from .accountants import SubsampledShuffleAccountant as SubsampledShuffleAccount
 from .accountants import SubsampledShufflePLDAccountant as SubsampledShufflePLDAccountant
 from .accountants import SubsampledShuffleRDPAccountant as SubsampledShuffleRDPAccountant
 from .accountants import register_accountants as register_accountants
-from .clipping import AdaptiveGradientClipping as AdaptiveGradientClipping
+from .clipping import AdaptiveClipping as AdaptiveClipping
 from .deliveries import Delivery as Delivery
 from .distributed import DistributedShuffleDPOptimizer as DistributedShuffleDPOptimizer
 from .engine import PrivacyEngine as PrivacyEngine
-from .errors import BatchMismatch as BatchMismatch
+from .errors import CohortMismatch as CohortMismatch
 from .errors import PrivacyBudgetExceeded as PrivacyBudgetExceeded
 from .errors import ShufflePrivacyError as ShufflePrivacyError
 from .hooks import AccountingHook as AccountingHook

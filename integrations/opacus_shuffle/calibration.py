@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
-from opacus_shuffle.clipping import AdaptiveGradientClipping
+from opacus_shuffle.clipping import AdaptiveClipping
 from opacus_shuffle.errors import ShufflePrivacyError, warn_caller
 from opacus_shuffle.randomizers import SumBuilder
 from opacus_shuffle.summation import SumSetting
@@ -52,7 +52,7 @@ class Run:
     accountant: SubsampledShuffleAccountant
     dim: int
     radius: float
-    adaptive: AdaptiveGradientClipping | None
+    adaptive: AdaptiveClipping | None
     population: int
     cohort: int
     sampling: Sampling

@@ -34,7 +34,7 @@ def within(rows: Rows, *, radius: float, norm: Norm) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AdaptiveGradientClipping:
+class AdaptiveClipping:
     """How the clipping radius follows the gradients (Andrew, Thakkar, McMahan, Ramaswamy 2021, Algorithm 1).
 
     Each record also reports, privately, whether its gradient was within the radius C. After a round is
@@ -67,7 +67,7 @@ class AdaptiveGradientClipping:
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
 
-    def starting_at(self, radius: float) -> AdaptiveGradientClipping:
+    def starting_at(self, radius: float) -> AdaptiveClipping:
         """With both bounds set, for a first radius.
 
         Raises:
@@ -209,25 +209,25 @@ class LayerLimits:
         return part * (limit / norms.clamp(min=limit))
 
 
-def clipping_of(clipping: object, **adaptive: float | None) -> str | AdaptiveGradientClipping:
+def clipping_of(clipping: object, **adaptive: float | None) -> str | AdaptiveClipping:
     """A way of clipping by its name, with what goes with ``"adaptive"``.
 
     Args:
-        clipping: ``"flat"``, ``"per_layer"``, ``"adaptive"``, or an :class:`AdaptiveGradientClipping`.
-        adaptive: fields of :class:`AdaptiveGradientClipping`; None for what was not given.
+        clipping: ``"flat"``, ``"per_layer"``, ``"adaptive"``, or an :class:`AdaptiveClipping`.
+        adaptive: fields of :class:`AdaptiveClipping`; None for what was not given.
 
     Raises:
         ShufflePrivacyError: if it is none of these; it says why.
     """
     given = {name: value for name, value in adaptive.items() if value is not None}
     if clipping == "adaptive":
-        return AdaptiveGradientClipping(**given)
+        return AdaptiveClipping(**given)
     if given:
         raise ShufflePrivacyError(
             f"{', '.join(given)} belong{'s' if len(given) == 1 else ''} to clipping='adaptive', and clipping "
             f"is {clipping!r}"
         )
-    if isinstance(clipping, AdaptiveGradientClipping):
+    if isinstance(clipping, AdaptiveClipping):
         return clipping
     if isinstance(clipping, str) and clipping in ("flat", "per_layer"):
         return clipping
@@ -248,13 +248,13 @@ class ClippedBall:
     """
 
     radius: float
-    adaptive: AdaptiveGradientClipping | None = None
+    adaptive: AdaptiveClipping | None = None
     limits: LayerLimits | None = None
 
     @classmethod
     def of(
         cls,
-        clipping: str | AdaptiveGradientClipping,
+        clipping: str | AdaptiveClipping,
         max_grad_norm: object,
         *,
         parameters: int,
@@ -275,5 +275,5 @@ class ClippedBall:
             limits = LayerLimits.of(max_grad_norm, parameters=parameters, norm=norm())
             return cls(radius=limits.radius, limits=limits)
         radius = positive("max_grad_norm", max_grad_norm)
-        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveGradientClipping) else None
+        adaptive = clipping.starting_at(radius) if isinstance(clipping, AdaptiveClipping) else None
         return cls(radius=radius, adaptive=adaptive)

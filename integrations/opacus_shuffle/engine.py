@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.calibration import Run, refuse_spent_delta
-from opacus_shuffle.clipping import AdaptiveGradientClipping, ClippedBall, clipping_of, positive
+from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, clipping_of, positive
 from opacus_shuffle.distributed import (
     DistributedShuffleDPOptimizer,
     common_randomness,
@@ -71,7 +71,7 @@ class _Settings:
     max_grad_norm: float | Sequence[float]
     randomizer: Randomizer
     sampling: Sampling
-    clipping: str | AdaptiveGradientClipping
+    clipping: str | AdaptiveClipping
     batch_first: bool
     loss_reduction: str
     grad_sample_mode: GradSampleMode
@@ -96,7 +96,7 @@ class _Settings:
         )
         clipping = clipping_of(
             arguments["clipping"],
-            **{field.name: arguments[field.name] for field in fields(AdaptiveGradientClipping)},
+            **{field.name: arguments[field.name] for field in fields(AdaptiveClipping)},
         )
         sampling = _chosen_sampling(arguments["sampling"], poisson_sampling=arguments["poisson_sampling"])
         given = {field.name: arguments[field.name] for field in fields(cls)}
@@ -224,7 +224,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str | AdaptiveGradientClipping = "flat",
+        clipping: str | AdaptiveClipping = "flat",
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
         min_clipbound: float | None = None,
@@ -279,7 +279,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             clipping: ``"flat"``, one ball for a sample's whole gradient; ``"per_layer"``, a ball for every
                 parameter's part of it, at the same ε, with the noise of a ball that holds all parts
                 together; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
-                round (Andrew et al. 2021). An ``AdaptiveGradientClipping`` is the same
+                round (Andrew et al. 2021). An ``AdaptiveClipping`` is the same
                 with the five numbers below set.
             target_unclipped_quantile: with ``"adaptive"``, share of gradients to leave unclipped; 0.5 by
                 default.
@@ -410,7 +410,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         randomizer: Randomizer = DEFAULT_RANDOMIZER,
         sampling: SamplingName | None = None,
         poisson_sampling: bool | None = None,
-        clipping: str | AdaptiveGradientClipping = "flat",
+        clipping: str | AdaptiveClipping = "flat",
         target_unclipped_quantile: float | None = None,
         clipbound_learning_rate: float | None = None,
         min_clipbound: float | None = None,

@@ -16,7 +16,7 @@ class ShufflePrivacyError(ValueError):
     """A request whose ε would be wrong or unknown; raised before anything is released."""
 
 
-class BatchMismatch(ShufflePrivacyError):
+class CohortMismatch(ShufflePrivacyError):
     """A round holds another number of gradients than it is charged for; nothing of it was recorded or
     released."""
 

@@ -12,7 +12,7 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from opacus_shuffle.clipping import AdaptiveGradientClipping, ClippedBall, LayerLimits, clipping_of, positive
+from opacus_shuffle.clipping import AdaptiveClipping, ClippedBall, LayerLimits, clipping_of, positive
 from opacus_shuffle.deliveries import (
     Delivery,
     StaleInputs,
@@ -20,7 +20,7 @@ from opacus_shuffle.deliveries import (
     is_earlier,
     mark_as_earlier,
 )
-from opacus_shuffle.errors import BatchMismatch, ShufflePrivacyError, checked
+from opacus_shuffle.errors import CohortMismatch, ShufflePrivacyError, checked
 from opacus_shuffle.hooks import AccountingHook, PaidEpoch, refuse_other_accountants
 from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, Randomizer, SumBuilder
 from opacus_shuffle.samplers import CohortSampler
@@ -71,7 +71,7 @@ class ShuffleMixin:
         local_epsilon: float | None = None,
         noise_multiplier: float | None = None,
         max_grad_norm: float | Sequence[float],
-        clipping: str | AdaptiveGradientClipping = "flat",
+        clipping: str | AdaptiveClipping = "flat",
         population: int,
         cohort: int,
         sampling: Sampling | str = Sampling.WITHOUT_REPLACEMENT,
@@ -90,7 +90,7 @@ class ShuffleMixin:
             max_grad_norm: radius of the randomizer's norm ball, in its own norm (``PrivateSum.norm``);
                 with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
             clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
-                where ``max_grad_norm`` is the first radius; an ``AdaptiveGradientClipping`` says how it
+                where ``max_grad_norm`` is the first radius; an ``AdaptiveClipping`` says how it
                 moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
@@ -349,7 +349,7 @@ class ShuffleMixin:
         """Clip and randomise each sample's gradient once over all parameters, and add them up.
 
         Raises:
-            BatchMismatch: for another number of gradients than the batch has records.
+            CohortMismatch: for another number of gradients than the batch has records.
             ShufflePrivacyError: for accumulated or missing per-sample gradients, or changed parameters.
             ValueError: for NaN or infinite gradients.
         """
@@ -375,7 +375,7 @@ class ShuffleMixin:
     def _check_rows(self, received: int) -> None:
         """One report a record: two views of a record, or records twice, would cost more than is recorded."""
         if self._batch is not None and received != self._batch.rows:
-            raise BatchMismatch(
+            raise CohortMismatch(
                 f"the step processed {received} gradients, its batch has {self._batch.rows} records: every "
                 "record gives one gradient. Average several views of a record inside the model or the loss, "
                 "keep every row of the batch, and flatten no other dimension into the batch's"
@@ -418,7 +418,7 @@ class ShuffleMixin:
 
         Raises:
             ShufflePrivacyError: if no accountant is attached.
-            BatchMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
+            CohortMismatch: if the round does not hold exactly the cohort (but under Poisson sampling).
         """
         if not any(isinstance(hook, AccountingHook) for hook in self._hooks):
             raise ShufflePrivacyError(
@@ -427,7 +427,7 @@ class ShuffleMixin:
             )
         received = self._count_received()
         if self._sampling is not Sampling.POISSON and received != self._cohort:
-            raise BatchMismatch(
+            raise CohortMismatch(
                 f"the step processed {received} gradients, its cohort is {self._cohort}: train on the loader "
                 "that make_private returned (or one with batch_sampler=FixedSizeSampler(...)), every batch "
                 "whole"
@@ -504,7 +504,7 @@ class ShuffleMixin:
                 "earlier ones under torch.no_grad() only"
             )
         if self._taken != batch.part:
-            raise BatchMismatch(
+            raise CohortMismatch(
                 f"of the {batch.part} physical batches before this one {self._taken} were stepped on, and a "
                 "round of some of its records is not what the accounting is for: call step() on every "
                 "physical batch that BatchMemoryManager delivers. This round is dropped; the next one may go "

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from opacus_shuffle.clipping import AdaptiveGradientClipping, positive, within
+from opacus_shuffle.clipping import AdaptiveClipping, positive, within
 from opacus_shuffle.errors import ShufflePrivacyError
 from opacus_shuffle.randomizers import NO_LOCAL_EPSILON, NO_NOISE_MULTIPLIER, SumBuilder, sum_names
 from shuffle_plugins.accounting import COARSE, Round, Sampling, ShuffleRound
@@ -116,7 +116,7 @@ class SumSetting:
     builder: SumBuilder
     privacy: float
     radius: float
-    adaptive: AdaptiveGradientClipping | None = None
+    adaptive: AdaptiveClipping | None = None
 
     @classmethod
     def of(
@@ -126,7 +126,7 @@ class SumSetting:
         local_epsilon: float | None,
         noise_multiplier: float | None,
         radius: float,
-        adaptive: AdaptiveGradientClipping | None = None,
+        adaptive: AdaptiveClipping | None = None,
     ) -> SumSetting:
         """The user's choice, checked for the number that goes with it.
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus_shuffle import AdaptiveGradientClipping, PrivacyEngine, ShufflePrivacyError, summation
+from opacus_shuffle import AdaptiveClipping, PrivacyEngine, ShufflePrivacyError, summation
 from opacus_shuffle.summation import LongerSum, PairSum, SumSetting
 from thinning import first_fast
 from torch import Tensor, nn
@@ -91,7 +91,7 @@ def pair(local_epsilon: float, **adaptive: Any) -> PairSum:
         local_epsilon=local_epsilon,
         noise_multiplier=None,
         radius=2.0,
-        adaptive=AdaptiveGradientClipping(**adaptive).starting_at(2.0),
+        adaptive=AdaptiveClipping(**adaptive).starting_at(2.0),
     )
     built = chosen.build(dim=1, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, PairSum)
@@ -167,7 +167,7 @@ def longer(noise_multiplier: float, radius: float, **adaptive: Any) -> LongerSum
         local_epsilon=None,
         noise_multiplier=noise_multiplier,
         radius=radius,
-        adaptive=AdaptiveGradientClipping(**adaptive).starting_at(radius),
+        adaptive=AdaptiveClipping(**adaptive).starting_at(radius),
     )
     built = chosen.build(dim=3, population=1000, cohort=100, sampling=Sampling.WITHOUT_REPLACEMENT)
     assert isinstance(built, LongerSum)
@@ -393,7 +393,7 @@ def test_what_cannot_be_done_is_refused_before_training(options: dict[str, Any],
 
 
 def test_the_optimizer_takes_adaptive_clipping_with_its_numbers() -> None:
-    moves = AdaptiveGradientClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
+    moves = AdaptiveClipping(target_unclipped_quantile=0.9, max_clipbound=3.0)
     _, module, optimizer, loader = private(clipping=moves)
     assert isinstance(optimizer._setting, SumSetting)
     assert optimizer._setting.adaptive == moves.starting_at(1.0)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
-    BatchMismatch,
     CohortLoader,
+    CohortMismatch,
     FixedSizeSampler,
     PrivacyEngine,
     ShufflePrivacyError,
@@ -199,7 +199,7 @@ def test_a_physical_batch_left_out_voids_its_round(sampling: str, num_workers: i
             module,
             lambda: step(module, optimizer, x),
             match="0 were",
-            error=BatchMismatch,
+            error=CohortMismatch,
         )
         while not is_last():
             step(module, optimizer, next(batches))
@@ -248,7 +248,7 @@ def test_several_views_of_a_record_are_several_reports(sampling: str, views: int
         module,
         lambda: step(module, optimizer, x),
         match=f"{len(x)} gradients, its batch has {len(x) // views} records",
-        error=BatchMismatch,
+        error=CohortMismatch,
     )
 
 

@@ -12,8 +12,8 @@ from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
-    BatchMismatch,
     CohortLoader,
+    CohortMismatch,
     Delivery,
     FixedSizeSampler,
     PoissonSampler,
@@ -278,7 +278,7 @@ def test_a_cohort_of_another_size(flat: Any, received: int) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
     backward(module, torch.randn(received, 6))
-    refused(optimizer, module, flat, BatchMismatch, f"processed {received} .* cohort is 8")
+    refused(optimizer, module, flat, CohortMismatch, f"processed {received} .* cohort is 8")
 
 
 def test_a_foreign_loader_with_a_short_last_batch(dataset: Any, step: Any) -> None:
@@ -291,7 +291,7 @@ def test_a_foreign_loader_with_a_short_last_batch(dataset: Any, step: Any) -> No
     *whole, short = loader
     for batch in whole:
         step(module, optimizer, batch)
-    with pytest.raises(BatchMismatch):
+    with pytest.raises(CohortMismatch):
         step(module, optimizer, short)
     assert len(accountant) == 4
 
@@ -300,7 +300,7 @@ def test_an_empty_batch_is_no_cohort_without_replacement(flat: Any) -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = wrap(module)
     module(torch.zeros(0, 6)).sum().backward()
-    refused(optimizer, module, flat, BatchMismatch, "processed 0")
+    refused(optimizer, module, flat, CohortMismatch, "processed 0")
 
 
 def test_an_empty_poisson_batch_is_a_round_like_any_other(flat: Any) -> None:

@@ -15,7 +15,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.schedulers import ExponentialNoise, LambdaGradClip
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus_shuffle import (
-    BatchMismatch,
+    CohortMismatch,
     Delivery,
     PrivacyBudgetExceeded,
     PrivacyEngine,
@@ -140,7 +140,7 @@ def test_a_refused_round_leaves_nothing_behind(
     before = flat(module)
     batches = iter(loader)
     x, y = next(batches)
-    with pytest.raises(BatchMismatch, match="7 gradients"):
+    with pytest.raises(CohortMismatch, match="7 gradients"):
         step(module, optimizer, (x[:7], y[:7]))
     assert torch.equal(flat(module), before)
     assert len(engine.accountant) == 0
