@@ -515,3 +515,23 @@ def test_names_that_do_not_last_add_up_over_kinds_of_rounds() -> None:
     assert accountant.spending(DELTA).local_epsilon == pytest.approx(
         2 * drawn(10).local_epsilon + 2 * other.local_epsilon
     )
+
+
+def test_the_observers_older_name_is_read() -> None:
+    """Configurations and states written before the adversaries had one name say "observer"."""
+    assert Adversary("observer") is Adversary.MODEL_OBSERVER
+    accountant = FederatedAccountant()
+    accountant.step(drawn(90), participants=people(100))
+    asked = [accountant.charged_epsilon(DELTA, adversary=name) for name in ("observer", "model-observer")]
+    assert 0 < asked[0] == asked[1] < accountant.charged_epsilon(DELTA, adversary=Adversary.SERVER)
+
+
+def test_epsilon_is_one_part_of_the_spending() -> None:
+    accountant = FederatedAccountant()
+    accountant.step(drawn(90), participants=people(100))
+    found = accountant.spending(DELTA)
+    assert accountant.epsilon(DELTA) == found.observer
+    assert accountant.epsilon(DELTA, adversary=Adversary.SERVER) == found.server
+    assert found.server.adversary == "server"
+    with pytest.raises(ValueError, match="local_epsilon"):
+        accountant.epsilon(DELTA, adversary=Adversary.LOCAL)

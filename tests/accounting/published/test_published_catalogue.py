@@ -12,7 +12,7 @@ from shuffle_plugins.accounting.composition.points import (
     strong_composition,
 )
 from shuffle_plugins.accounting.published import clones
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound, published_bound
 
 Question = dict[str, float]
 
@@ -146,3 +146,9 @@ def test_a_useless_shuffle_bound_is_capped_at_the_local_epsilon() -> None:
         alone = strong_composition(epsilon=capped, num_steps=steps, delta_slack=1e-6)
         asked = question(0.5, 10**5, 100, steps, 1e-6)
         assert compose_points(shuffled=lambda delta: 99.0, **asked) == pytest.approx(alone)
+
+
+def test_bounds_are_found_by_name() -> None:
+    assert all(published_bound(bound.name) is bound for bound in PUBLISHED_BOUNDS)
+    with pytest.raises(ValueError, match="no published bound is called 'tight'; there are"):
+        published_bound("tight")
