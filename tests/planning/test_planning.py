@@ -3,14 +3,12 @@ import math
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
-from shuffle_plugins.cli.plotting import plot_plan
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import variance as error_model
@@ -428,13 +426,6 @@ def test_the_solver_agrees_with_calibration() -> None:
 
 
 # -- around it ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sampling", ["without-replacement", "full"])
-def test_picture(tmp_path: Path, sampling: str) -> None:
-    path = tmp_path / "plan.png"
-    plot_plan(plan=planned(mechanism="linf-coordinate", sampling=sampling, num_steps=(1, 5)), path=path)
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_mechanisms_of_a_closed_form_need_no_torch() -> None:

@@ -1,0 +1,141 @@
+from collections.abc import Iterable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from thinning import first_fast
+
+from shuffle_plugins.accounting import ShuffleRound
+from shuffle_plugins.accounting.comparison import Comparison, compare
+from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.cli.plotting import line_styles, plot_comparisons, plot_plan
+from shuffle_plugins.cli.tables import bounds_table, rounds_tables
+from shuffle_plugins.core import rounded
+from shuffle_plugins.planning import plan
+
+
+def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing to plot"):
+        plot_comparisons(comparisons=[], path=tmp_path / "empty.png")
+
+
+def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
+    answers = [
+        compare(
+            shuffle_round=ShuffleRound(local_epsilon=e0, population=2_000, cohort=200),
+            num_steps=rounds,
+            delta=1e-5,
+        )
+        for e0 in (0.5, 1.0)
+        for rounds in (10, 1)
+    ]
+    target = tmp_path / "epsilon.svg"
+    plot_comparisons(comparisons=answers, path=target)
+    drawn = target.read_text()
+    assert drawn.count('<g id="axes_') == 4, "the bounds, and their multiples of the certified one"
+
+
+def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
+    target = tmp_path / "epsilon.svg"
+    plot_comparisons(comparisons=[small(rounds) for rounds in (1, 10)], path=target)
+    assert target.read_text().count('<g id="FillBetweenPolyCollection') == 2
+    assert "<!-- certified interval -->" in target.read_text()
+
+
+def test_a_plot_of_nothing_but_zeros_is_drawn(tmp_path: Path) -> None:
+    free = compare(
+        shuffle_round=ShuffleRound(local_epsilon=0.1, population=100, cohort=50), num_steps=1, delta=0.9
+    )
+    assert free.interval.upper == 0
+    plot_comparisons(comparisons=[free], path=tmp_path / "zeros.png")
+    assert (tmp_path / "zeros.png").stat().st_size > 0
+
+
+def test_a_bound_keeps_its_line_in_every_picture_and_shares_it_with_none() -> None:
+    names = [bound.name for bound in small(10).bounds]
+    every = {bound.name for bound in PUBLISHED_BOUNDS} | {*names, "privunit instance"}
+    styles = line_styles(every)
+    assert len({tuple(sorted(style.items())) for style in styles.values()}) == len(every)
+    for name in names:
+        assert line_styles([name]) == {name: styles[name]}
+
+
+def test_own_lines_stand_out_from_published_ones() -> None:
+    published = {bound.name for bound in PUBLISHED_BOUNDS}
+    styles = line_styles({bound.name for bound in small(10).bounds} | published)
+    greys = {styles[name]["color"] for name in published}
+    thickest = max(styles[name]["linewidth"] for name in published)
+    for name in ("blanket pair, PLD", "blanket pair, RDP", "3-RR instance", "binary-RR instance"):
+        assert styles[name]["color"] not in greys
+        assert styles[name]["linewidth"] > 2 * thickest
+
+
+@pytest.mark.slow
+def test_a_picture_names_published_bounds_that_agree_once_and_leaves_out_far_ones(tmp_path: Path) -> None:
+    target = tmp_path / "epsilon.svg"
+    answers = [
+        compare(
+            shuffle_round=ShuffleRound(local_epsilon=2.0, population=10**6, cohort=1_000),
+            num_steps=rounds,
+            delta=1e-8,
+        )
+        for rounds in (100, 10_000)
+    ]
+    plot_comparisons(comparisons=answers, path=target)
+    drawn = target.read_text()
+    assert "<!-- privacy blanket, Bennett -->" in drawn
+    assert "<!-- = privacy blanket, Hoeffding -->" in drawn
+    assert "blanket pair, PLD (upper)" in drawn
+    assert "no amplification" not in drawn
+
+
+@first_fast("width", [60, 80, 110, 160])
+def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
+    answers = [small(10**power) for power in range(7)]
+    fitted = printed([bounds_table(answers[2], width=width)], width=width)
+    for bound in answers[2].bounds:
+        assert rounded(bound.epsilon, up=bound.kind == "upper") in fitted
+        assert all(word in fitted for word in f"{bound.name} {bound.source}".split())
+    fitted = printed(rounds_tables(answers, width=width), width=width)
+    for answer in answers:
+        assert f"T={answer.num_steps:,}" in fitted.replace(" = ", "=")
+        for bound in answer.bounds:
+            assert f" {rounded(bound.epsilon, up=bound.kind == 'upper')} " in fitted
+    assert "…" not in fitted
+
+
+def small(num_steps: int) -> Comparison:
+    return compare(
+        shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),
+        num_steps=num_steps,
+        delta=1e-5,
+    )
+
+
+def printed(tables: Iterable[Table], *, width: int) -> str:
+    console = Console(width=width, record=True, file=StringIO())
+    for table in tables:
+        assert Measurement.get(console, console.options, table).minimum <= width
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "full"])
+def test_a_plan_has_a_picture(tmp_path: Path, sampling: str) -> None:
+    found = plan(
+        target_epsilon=1.0,
+        delta=1e-6,
+        population=5_000,
+        dim=20,
+        mechanism="linf-coordinate",
+        sampling=sampling,
+        num_steps=(1, 5),
+    )
+    path = tmp_path / "plan.png"
+    plot_plan(plan=found, path=path)
+    assert path.read_bytes().startswith(b"\x89PNG")
