@@ -127,11 +127,7 @@ def home(path: str) -> str:
     return package_of(path.removeprefix("integrations/").removesuffix(".py").replace("/", "."))
 
 
-NOT_YET = (
-    "shuffle_plugins/mechanisms/",
-    "shuffle_plugins/protocols/tags/base.py",
-    "docs/guides/extending.md",
-)
+NOT_YET = tuple(f"shuffle_plugins/mechanisms/signs/{name}.py" for name in ("l1_hadamard", "l2_block", "sqkr"))
 
 
 def test_other_packages_are_imported_through_their_faces() -> None:

@@ -42,10 +42,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shuffle_plugins.compressors.hadamard import hadamard_signs, hadamard_transform, padded_dim
-from shuffle_plugins.compressors.rotation import Rotation
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.compressors import Rotation, hadamard_signs, hadamard_transform, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import random_signs

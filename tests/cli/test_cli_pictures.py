@@ -8,9 +8,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from thinning import first_fast
 
-from shuffle_plugins.accounting import ShuffleRound
-from shuffle_plugins.accounting.comparison import Comparison, compare
-from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS
+from shuffle_plugins.accounting import Comparison, ShuffleRound, compare
+from shuffle_plugins.accounting.published import PUBLISHED_BOUNDS
 from shuffle_plugins.cli.plotting import line_styles, plot_comparisons, plot_plan
 from shuffle_plugins.cli.tables import bounds_table, rounds_tables
 from shuffle_plugins.core import rounded

@@ -8,11 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.compressors.quantization import stochastic_round
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import Reports, compact_dtype
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.compressors import stochastic_round
+from shuffle_plugins.core import Reports, Rows, checks, compact_dtype
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.noise.discrete_laplace_law import (
     COARSE_BITS,

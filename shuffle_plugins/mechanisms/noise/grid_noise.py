@@ -13,8 +13,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports, compact_dtype
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 

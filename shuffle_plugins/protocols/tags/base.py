@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
