@@ -77,7 +77,8 @@ class ShuffleAccountant:
             ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
                 adversary than the history.
         """
-        checks.num_steps(num_steps)
+        if type(num_steps) is not int or num_steps != 1:  # a training step records one; it shall cost nothing
+            checks.num_steps(num_steps)
         rounds = self._rounds
         if rounds and (rounds[-1] is shuffle_round or rounds[-1] == shuffle_round):
             self._steps[-1] += num_steps
@@ -315,15 +316,7 @@ class ShuffleAccountant:
         Raises:
             ValueError: if the state is damaged, of another version or of another method.
         """
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if type(version) is not int or version != _STATE_VERSION:
-            raise ValueError("not a state of ShuffleAccountant, or of a version this release cannot read")
-        if state.get("method") != self._method:
-            raise ValueError(
-                f"saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
-            )
-        if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
-            raise ValueError("the state is for another neighbouring relation")
+        check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         loaded = ShuffleAccountant(method=self._method)
         if not isinstance(state.get("history"), (list, tuple)):
             raise ValueError("the saved history is damaged: it is not a list of entries")
@@ -514,6 +507,27 @@ def _stretch(fits: Callable[[int], bool], *, known_good: int) -> int:
         if fits(good + step):
             good += step
     return good
+
+
+def check_saved(state: object, *, by: str, version: int, method: Method) -> None:
+    """Check what a saved state of an accountant says about itself.
+
+    Args:
+        state: from a checkpoint.
+        by: name of the accountant's class.
+        version: of states that it writes.
+        method: how it composes.
+
+    Raises:
+        ValueError: if the state is of another version, method or neighbouring relation.
+    """
+    saved = state if isinstance(state, Mapping) else {}
+    if type(saved.get("version")) is not int or saved["version"] != version:
+        raise ValueError(f"not a state of {by}, or of a version this release cannot read")
+    if saved.get("method") != method:
+        raise ValueError(f"saved by method {saved.get('method')!r}, this accountant uses {method!r}")
+    if saved.get("neighbouring_relation") != NEIGHBOURING_RELATION:
+        raise ValueError("the state is for another neighbouring relation")
 
 
 def _most(each: float, *, beside: float, within: float) -> int:

@@ -38,7 +38,7 @@ class EpsilonInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaInterval:
-    """What δ is known to be at ``epsilon``; fields as in :class:`EpsilonInterval`."""
+    """What δ is known to be at ``epsilon``: certified bounds, with the fields of :class:`EpsilonInterval`."""
 
     lower: float
     upper: float

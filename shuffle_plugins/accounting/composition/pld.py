@@ -1,4 +1,4 @@
-"""Composition of privacy loss laws by FFT, with every numerical error on the books.
+"""Composition of privacy loss distributions by FFT, with every numerical error charged to the result.
 
 The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
 so that δ = 1e-15 is as accurate as δ = 1e-2. Grid rounding is pessimistic or optimistic; wrap-around, tails
@@ -29,19 +29,21 @@ from shuffle_plugins.accounting.numerics.grid import (
 )
 from shuffle_plugins.accounting.numerics.search import zero_between
 
-_WANTED_GRID = 1 << 16
-_SIGMAS = 9.0
+_WANTED_GRID = 1 << 16  # points that the cell of a history aims at: a transform takes milliseconds
+_SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside is bounded, not ignored
 MAX_GRID = 1 << 23
+"""Points of the largest transform: its arrays take some hundred megabytes."""
 _UNIT_ROUNDOFF = 2.0**-53
-_RELATIVE_SLACK = 1e-10
+_RELATIVE_SLACK = 1e-10  # of a δ read off a window: more than its sums can be off
 _ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
 _EPSILON_SLACK = 1e-13  # what rounding of logarithms and grid points can take off an ε
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
-_REFINEMENTS, _SETTLED, _MOST_REFINED_STEPS = 4, 1e-5, 1e6
-_MOST_CELLS = 1 << 22
-_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20
-_FINEST_CELL = 1e-4  # of the span of one step's loss
+_REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
+_MOST_REFINED_STEPS = 1e6  # beyond which the tilt of Chernoff's bound is close enough
+_MOST_CELLS = 1 << 22  # that one step's losses may span
+_MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
+_FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
 
 
 @dataclass(frozen=True, slots=True)

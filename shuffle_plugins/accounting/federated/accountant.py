@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self, get_args
 
-from shuffle_plugins.accounting.accountant import ShuffleAccountant
+from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved
 from shuffle_plugins.accounting.federated.cohorts import (
     Cohort,
     cheapest,
@@ -403,15 +403,7 @@ class FederatedAccountant:
         Raises:
             ValueError: if the state is damaged, of another version or of another method.
         """
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if type(version) is not int or version != _STATE_VERSION:
-            raise ValueError("not a state of FederatedAccountant, or of a version this release cannot read")
-        if state.get("method") != self._method:
-            raise ValueError(
-                f"saved by method {state.get('method')!r}, this accountant uses {self._method!r}"
-            )
-        if state.get("neighbouring_relation") != NEIGHBOURING_RELATION:
-            raise ValueError("the state is for another neighbouring relation")
+        check_saved(state, by=type(self).__name__, version=_STATE_VERSION, method=self._method)
         try:
             loaded = FederatedAccountant.from_records(
                 [

@@ -30,12 +30,12 @@ _LEFT_OFF = 12.0  # −log of the Gaussian factor at the ends
 _PERIODS = (12.0, 16.0, 24.0, 36.0, 54.0, 90.0, 160.0, 300.0, 600.0)  # L, in tilted standard deviations
 _ALIASED = 1e-6  # relative excess that chooses the period
 _FAR = 12.0  # standard deviations
-_NEWTON_STEPS = 60
-_LARGEST_EXPONENT = 300.0
+_NEWTON_STEPS = 60  # at most, towards the saddle point; any contour gives a valid bound
+_LARGEST_EXPONENT = 300.0  # e to this power, squared, is a float
 _SMALLEST_LOG_MODULUS = -7.0  # relative to M(c)
-_BLOCK = 32
+_BLOCK = 32  # terms whose factors are computed as an outer product
 _MOST_TERMS = 1 << 11  # per row; beyond, the Gaussian is widened
-_TERMS_AT_ONCE = 1 << 15
+_TERMS_AT_ONCE = 1 << 15  # so that arrays stay in the processor's cache
 
 
 def expected_positive_part(

@@ -33,9 +33,9 @@ MOST_COUNTED = 20.0
 _CELLS = 64  # grid cells per standard deviation of the loss
 _MOST_POINTS = 20_000  # grid points up to the largest loss
 _PIECE = 4.0  # tilted standard deviations that one transform serves
-_TAILS_CUT = 3 * TAIL
+_TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FADED = -42.0  # log of a negligible Fourier coefficient
-_MOST_TRANSFORM = 1 << 22
+_MOST_TRANSFORM = 1 << 22  # points for the law of one count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
