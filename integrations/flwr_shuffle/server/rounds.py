@@ -349,5 +349,4 @@ def _summed(anonymous: Anonymous, mechanism: PrivateSum) -> Total | None:
     if anonymous.total is not None:
         return anonymous.total
     assert anonymous.reports is not None
-    found, count = valid_sum(mechanism, anonymous.reports)
-    return Total(sum=found, reports=count)
+    return valid_sum(mechanism, anonymous.reports)

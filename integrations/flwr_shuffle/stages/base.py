@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_shuffle.messages import Instruction
-from shuffle_plugins.core import Reports
+from shuffle_plugins.core import ReportLayout, Reports
 from shuffle_plugins.shuffler import Refusal
 
 
@@ -98,9 +98,9 @@ class Replies:
         return [reply for reply in self.messages if not reply.has_error()]
 
     @property
-    def report_bytes(self) -> int:
-        """Bytes of one report of the round."""
-        return self.instruction.mechanism.report_bytes(dim=self.dim)
+    def layout(self) -> ReportLayout:
+        """The form of every report of the round."""
+        return self.instruction.mechanism.layout(dim=self.dim)
 
     def anonymous(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flwr_shuffle.messages import payload_of, read_plain_payload
-from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
+from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports, valid_sum
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, Shuffler
 
@@ -39,24 +39,25 @@ class InMemoryStage(ShuffleStage):
 
     def collect(self, replies: Replies) -> Anonymous:
         """Shuffle the unsealed reports; see :meth:`ShuffleStage.collect`."""
-        instruction, encoded = replies.instruction, []
+        layout, encoded = replies.layout, []
         dummies = unreadable = 0
         for reply in replies.answers:
             try:
-                report = read_plain_payload(payload_of(reply), size=replies.report_bytes)
+                report = read_plain_payload(payload_of(reply), size=layout.report_bytes)
             except ValueError:
                 unreadable += 1
                 continue
             if report is not None:
                 encoded.append(report)
-            elif instruction.participation < 1:
+            elif replies.instruction.participation < 1:
                 dummies += 1
-        batches, damaged = readable_reports(encoded, mechanism=instruction.mechanism, dim=replies.dim)
-        answered, unreadable = len(batches) + dummies, unreadable + damaged
+        reports = readable_reports(encoded, layout=layout)
+        count = 0 if reports is None else len(reports)
+        answered, unreadable = count + dummies, unreadable + len(encoded) - count
         try:
-            if len(batches) < self.needed.reports or answered < self.needed.answered:
+            if reports is None or count < self.needed.reports or answered < self.needed.answered:
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
-            reports = self._shuffler.shuffle(batches)
+            reports = self._shuffler.shuffle_reports(reports)
         except BatchRefused as refused:
             return replies.anonymous(None, answered=answered, unreadable=unreadable, refusal=refused.code)
         return replies.anonymous(reports, answered=answered, unreadable=unreadable)
@@ -92,14 +93,14 @@ class SummingStage(InMemoryStage):
         shuffled = super().collect(replies)
         if shuffled.reports is None:
             return shuffled
-        total, count = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
-        left_out = len(shuffled.reports) - count
-        enough = count >= max(self.minimum, self.needed.reports)
+        total = valid_sum(replies.instruction.mechanism.build(dim=replies.dim), shuffled.reports)
+        left_out = len(shuffled.reports) - total.reports
+        enough = total.reports >= max(self.minimum, self.needed.reports)
         return replace(
             shuffled,
             reports=None,
             answered=shuffled.answered - left_out,
             unreadable=shuffled.unreadable + left_out,
-            total=Total(sum=total, reports=count) if enough else None,
+            total=total if enough else None,
             refusal=None if enough else Refusal.UNDER_MINIMUM,
         )

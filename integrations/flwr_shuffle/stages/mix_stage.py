@@ -24,7 +24,7 @@ from flwr_shuffle.mix_messages import (
 )
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.stages.valid_reports import readable_reports
-from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
     CHALLENGE_BYTES,
     BatchRefused,
@@ -175,13 +175,13 @@ class MixNodeStage(ShuffleStage):
         A reply that cannot be an envelope is dropped here. The mixer drops envelopes that are not good, and
         says at which positions they were, so that the log can name the nodes.
         """
-        instruction, dim = replies.instruction, replies.dim
-        size = envelope_size(replies.report_bytes)
+        instruction = replies.instruction
+        size = envelope_size(replies.layout.report_bytes)
         payloads = {reply.metadata.src_node_id: _payload(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
         unreadable = len(payloads) - len(envelopes)
-        context = context_of(instruction, dim=dim)
+        context = context_of(instruction, dim=replies.dim)
         needed = max(self.minimum, self.needed.reports, instruction.minimum)
         try:
             if len(envelopes) < max(needed, self.needed.answered):
@@ -202,14 +202,14 @@ class MixNodeStage(ShuffleStage):
             return replies.anonymous(None, answered=good, unreadable=unreadable, refusal=refused.code)
         self._note_bad(bad, batch.rejected, nodes=list(envelopes))
         opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
-        batches, _ = readable_reports(opened, mechanism=instruction.mechanism, dim=dim)
+        reports = readable_reports(opened, layout=replies.layout)
         answered = batch.answered if instruction.participation < 1 else len(batch.reports)
-        damaged = len(batch.reports) - len(batches)
+        damaged = len(batch.reports) - (0 if reports is None else len(reports))
         return replies.anonymous(
-            Reports.concat(batches) if batches else None,
+            reports,
             answered=answered - damaged,
             unreadable=unreadable + len(batch.rejected) + damaged,
-            refusal=None if batches else Refusal.UNREADABLE,
+            refusal=Refusal.UNREADABLE if reports is None else None,
         )
 
     def _mixed(self, request: MixRequest, *, grid: Grid, timeout: float | None) -> MixedBatch:

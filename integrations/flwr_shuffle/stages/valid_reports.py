@@ -1,62 +1,56 @@
-"""Reports out of the bytes that clients sent: what is no report of the round is dropped."""
+"""Reports out of the bytes that clients sent, and their sum; what is no report of the round is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import PrivateSum, Spec
+from flwr_shuffle.stages.base import Total
+from shuffle_plugins.core import ReportLayout, Reports
+from shuffle_plugins.mechanisms import PrivateSum
+
+_Items = TypeVar("_Items", bound=Sized)
+_Made = TypeVar("_Made")
 
 
-def readable_reports(encoded: Sequence[bytes], *, mechanism: Spec, dim: int) -> tuple[list[Reports], int]:
-    """One batch of one report for each of ``encoded`` that is such, and how many are not.
+def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Reports | None:
+    """The reports among messages of one report each, in their order; None if there is none.
 
-    A report bears the mechanism's name, the dimension and the layout of its parts; one that differs in any of
-    them, or in length, is not of this round.
+    A report bears the mechanism's name, the dimension and the layout of its parts. A message that differs in
+    any of them, in length or in its checksum is left out.
     """
-    layout = mechanism.layout(dim=dim)
     header, size = layout.header(1), layout.report_bytes
     alike = [data for data in encoded if len(data) == size and data.startswith(header)]
-    batches = _one_by_one(alike)
-    return batches, len(encoded) - len(batches)
+    parts = [reports for reports, _ in _by_halves(Reports.from_each, alike, lambda all, i, j: all[i:j])]
+    return Reports.concat(parts) if parts else None
 
 
-def _one_by_one(encoded: Sequence[bytes]) -> list[Reports]:
-    """A batch of one for each that is intact; all in one go if all are, else those of each half."""
-    if not encoded:
-        return []
-    try:
-        reports = Reports.from_each(encoded)
-    except ValueError:
-        middle = len(encoded) // 2
-        return _one_by_one(encoded[:middle]) + _one_by_one(encoded[middle:]) if middle else []
-    return [reports.narrow(i, i + 1) for i in range(len(reports))]
-
-
-def valid_sum(mechanism: PrivateSum, reports: Reports) -> tuple[Tensor, int]:
+def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
-    A client can send well-formed bytes that no run of the mechanism makes. Such reports are found by halving,
-    so a few forgeries among many reports cost a few sums more. Parts of a multi-message sum are added up in
-    whole numbers and decoded once: floating point would tell of the parts.
+    A client can send well-formed bytes that the mechanism never makes. Such reports are found by halving, so
+    that a few forgeries among many reports cost only a few more sums. Totals of the others are added up and
+    estimated from once: in floating point, adding estimates would tell the groups of reports apart.
     """
-    total, count = _valid(mechanism.total, reports)
-    found = torch.zeros(mechanism.dim) if total is None else mechanism.estimate(total, reports=count)
-    return found, count
+    found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
+    count = sum(size for _, size in found)
+    if count == 0:
+        return Total(sum=torch.zeros(mechanism.dim), reports=0)
+    first, *others = (total for total, _ in found)
+    return Total(sum=mechanism.estimate(sum(others, start=first), reports=count), reports=count)
 
 
-def _valid(add: Callable[[Reports], Tensor], reports: Reports) -> tuple[Tensor | None, int]:
-    """The sum over what can be added, and how many those are; None if nothing can."""
+def _by_halves(
+    make: Callable[[_Items], _Made], items: _Items, cut: Callable[[_Items, int, int], _Items]
+) -> Iterator[tuple[_Made, int]]:
+    """What ``make`` makes of all items, with their number; where it raises ValueError, of each half."""
+    size = len(items)
     try:
-        return add(reports), len(reports)
+        yield make(items), size
     except ValueError:
-        if len(reports) <= 1:
-            return None, 0
-    middle = len(reports) // 2
-    first, first_count = _valid(add, reports.narrow(0, middle))
-    second, second_count = _valid(add, reports.narrow(middle, len(reports)))
-    both = [part for part in (first, second) if part is not None]
-    return sum(both[1:], start=both[0]) if both else None, first_count + second_count
+        if size > 1:
+            yield from _by_halves(make, cut(items, 0, size // 2), cut)
+            yield from _by_halves(make, cut(items, size // 2, size), cut)
