@@ -105,7 +105,7 @@ class ShuffleAccountant:
 
     @property
     def method(self) -> Method:
-        """How upper bounds compose."""
+        """How upper bounds compose: ``"pld"`` or ``"rdp"``."""
         return self._method
 
     @property

@@ -21,8 +21,8 @@ class Instances:
     """The instances of one history, kept composed while it grows."""
 
     def __init__(self) -> None:
-        self._forwards = GrowingHistory(_most_telling)
-        self._backwards = GrowingHistory(_most_telling_reversed)
+        self._forwards = GrowingHistory(_leaking_most)
+        self._backwards = GrowingHistory(_leaking_most_reversed)
 
     def attained(
         self,
@@ -40,7 +40,7 @@ class Instances:
             ask: the question.
             counts: steps of each distinct round.
             resolution: how finely.
-            every_family: also compose every family that all rounds have, not the most telling of each alone.
+            every_family: compose each family that all rounds have, too, not only the one that leaks most.
         """
         for name, compose in self._compositions(history, counts, resolution, every_family):
             with suppress(ArithmeticError):
@@ -53,7 +53,7 @@ class Instances:
         resolution: Resolution,
         every_family: bool,
     ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
-        """Instances to compose: for each round the most telling family, in both directions.
+        """Instances to compose: for each round the family that leaks most, in both directions.
 
         A record's meaning may differ from round to round, so families mix freely; the direction may not.
         """
@@ -83,9 +83,9 @@ class Instances:
                 yield name, partial(LossComposition, [law.reversed() for law in laws], steps)
 
 
-def _most_telling(each: Round) -> PrivacyLossDistribution:
+def _leaking_most(each: Round) -> PrivacyLossDistribution:
     return lower_losses(each, lower_families(each)[0], COARSE)
 
 
-def _most_telling_reversed(each: Round) -> PrivacyLossDistribution:
+def _leaking_most_reversed(each: Round) -> PrivacyLossDistribution:
     return reversed_lower_losses(each, lower_families(each)[0], COARSE)

@@ -1,15 +1,21 @@
-"""Numbers shortened for reading, towards the side on which they stay true."""
+"""Numbers shortened for reading, so that a shortened bound is still a bound."""
 
 from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-_LARGEST_IN_FULL = 10**9
+_LARGEST_IN_FULL = 10**9  # above it, and below 1e-4, the text has an exponent
 
 
 def rounded(value: float, *, up: bool, digits: int = 4) -> str:
-    """A number to so many significant digits, rounded towards one side, its thousands separated."""
+    """A number as text, to so many significant digits, with thousands separated.
+
+    Args:
+        value: the number, of any size, also infinite.
+        up: round up, as of an upper bound; otherwise down, as of a lower one.
+        digits: how many significant digits.
+    """
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     exact = Decimal(value)

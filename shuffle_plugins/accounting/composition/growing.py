@@ -157,7 +157,7 @@ class GrowingComposition(LossComposition):
         last = [law.grid.first + len(law.grid.p) - 1 for law in self._on_grid]
         self._smallest = self._cell * sum(map(int.__mul__, self._whole_steps, first))
         self._largest = self._cell * sum(map(int.__mul__, self._whole_steps, last))
-        self._loudest = self._cell * max(map(abs, (*first, *last)))
+        self._largest_step = self._cell * max(map(abs, (*first, *last)))
 
     def _cumulant(self, tilt: float) -> Moments:
         self._history.check_latest(self._number)

@@ -90,7 +90,7 @@ class LossComposition:
         )
         self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
         self._largest = self._smallest = 0.0
-        self._loudest = 0.0  # of any step, as an absolute value
+        self._largest_step = 0.0  # of any step, as an absolute value
         self._cell = 0.0
         if self._single is None and self._deviation > 0:
             self._discretise()
@@ -117,7 +117,7 @@ class LossComposition:
             row[: len(grid.p)] = grid.p
         firsts = np.array([g.first for g in self._grid], dtype=np.float64)
         self._loss = (firsts[:, None] + np.arange(width)) * cell
-        self._loudest = float(np.abs(self._loss).max())
+        self._largest_step = float(np.abs(self._loss).max())
         lengths = np.array([len(g.p) for g in self._grid], dtype=np.float64)
         self._smallest = float(self._steps @ firsts) * cell
         self._largest = float(self._steps @ (firsts + lengths - 1)) * cell
@@ -239,7 +239,7 @@ class LossComposition:
         )
 
     def _largest_tilt(self) -> float:
-        return min(600.0 / self._loudest, 2.0 / self._cell)
+        return min(600.0 / self._largest_step, 2.0 / self._cell)
 
     def _tilt_for_epsilon(self, epsilon: float) -> float:
         """The tilt whose mean loss is ``epsilon``."""
@@ -328,7 +328,7 @@ class LossComposition:
         edge = centre + reach
         if (edge > self._largest) if reach > 0 else (edge < self._smallest):
             return 0.0
-        limit = 650.0 / self._loudest
+        limit = 650.0 / self._largest_step
         best = 0.0
         for strength in _CHERNOFF_STRENGTHS:
             moved = self._near(min(max(tilt + strength / reach, -limit), limit))
@@ -358,7 +358,7 @@ class Spectrum:
 
     @classmethod
     def of_nothing(cls, size: int) -> Spectrum:
-        """Before anything is composed."""
+        """The transform of no rounds at all: what :meth:`include` begins with."""
         points = size // 2 + 1
         return cls(np.ones(points, dtype=np.complex128), np.zeros(points), np.zeros(points), 0, size)
 

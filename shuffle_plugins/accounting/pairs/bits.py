@@ -60,17 +60,17 @@ class BitPair:
 
     @property
     def slots(self) -> int:
-        """Reports in the count."""
+        """Number of reports in the count."""
         return self.others + 1
 
     @property
     def one_sided(self) -> bool:
-        """Exchanging P and Q changes nothing."""
+        """False: exchanging P and Q changes nothing."""
         return False
 
     @property
     def largest_ratio(self) -> float:
-        """A bound on P/Q."""
+        """A bound on the ratio of the masses of P and Q at every outcome."""
         return 1.0 + self.participation * math.expm1(self.local_epsilon)
 
     @property

@@ -116,7 +116,7 @@ class PairMixture:
 
     @classmethod
     def single(cls, pair: Pair) -> PairMixture:
-        """A mixture of one."""
+        """A mixture whose only component is this pair."""
         return cls(masses=(1.0,), pairs=(pair,))
 
     @property

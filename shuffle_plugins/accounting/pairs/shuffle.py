@@ -111,8 +111,8 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
 def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
     """An epoch whose loader drops a last batch that is not full, and whose inputs follow from nothing."""
     cohort = int(draw.cohort)
-    heard = cohort if draw.sees_cohort else draw.population // cohort * cohort
-    return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=heard)
+    reports = cohort if draw.sees_cohort else draw.population // cohort * cohort
+    return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
 
 
 def _placed(draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool) -> PairMixture:

@@ -177,7 +177,7 @@ class Round(ABC):
 
     @property
     def lower_families(self) -> tuple[str, ...]:
-        """Names of real instances of the round, which bound ε from below, the most telling first."""
+        """Names of real instances of the round, which bound ε from below, the one that leaks most first."""
         return ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
@@ -271,35 +271,35 @@ def _plain(value: Any) -> Any:
 
 @lru_cache(maxsize=_CACHED)
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, kept."""
+    """:meth:`Round.upper_losses`, computed once for equal rounds."""
     return each.upper_losses(resolution)
 
 
 @lru_cache(maxsize=_CACHED)
 def upper_losses_from_below(each: Round, resolution: Resolution) -> PrivacyLossDistribution | None:
-    """:meth:`Round.upper_losses_from_below`, kept."""
+    """:meth:`Round.upper_losses_from_below`, computed once for equal rounds."""
     return each.upper_losses_from_below(resolution)
 
 
 @lru_cache(maxsize=_CACHED)
 def resolves_alone(each: Round) -> bool:
-    """:attr:`Round.resolves_alone`, kept."""
+    """:attr:`Round.resolves_alone`, computed once for equal rounds."""
     return each.resolves_alone
 
 
 @lru_cache(maxsize=_CACHED)
 def lower_families(each: Round) -> tuple[str, ...]:
-    """:attr:`Round.lower_families`, kept."""
+    """:attr:`Round.lower_families`, computed once for equal rounds."""
     return each.lower_families
 
 
 @lru_cache(maxsize=_CACHED)
 def lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.lower_losses`, kept."""
+    """:meth:`Round.lower_losses`, computed once for equal rounds."""
     return each.lower_losses(family, resolution)
 
 
 @lru_cache(maxsize=_CACHED)
 def reversed_lower_losses(each: Round, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.lower_losses` with the two datasets exchanged, kept."""
+    """:meth:`Round.lower_losses` with the two datasets exchanged, computed once for equal rounds."""
     return lower_losses(each, family, resolution).reversed()

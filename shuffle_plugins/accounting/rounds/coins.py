@@ -113,7 +113,7 @@ class SumRound(Round):
         return self.dim * (log_ratio(self.trials, log_tail=each) + ratio)
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of the covering Gaussian, on a sample."""
+        """The privacy losses of the covering Gaussian, on a sample."""
         return gaussian_losses(
             noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, resolution=resolution
         )
@@ -125,7 +125,7 @@ class SumRound(Round):
         return (_INSTANCE,) if known else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of one coordinate's count of heads."""
+        """The privacy losses of one coordinate's count of heads."""
         return binomial_losses(
             trials=self.trials,
             shift=self.attained,

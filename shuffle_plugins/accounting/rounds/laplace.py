@@ -82,7 +82,7 @@ class LaplaceRound(Round):
         return self.distance
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of the noise, on a sample. Sums closer than the sensitivity cost less."""
+        """The privacy losses of the noise, on a sample. Sums closer than the sensitivity cost less."""
         return laplace_losses(
             rate=self.rate,
             shift=self.sensitivity,
@@ -96,7 +96,7 @@ class LaplaceRound(Round):
         return (_INSTANCE,) if has_laplace_instance(shift=self.attained) else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of the sum, when the client's two numbers are ``attained`` apart."""
+        """The privacy losses of the sum, when the client's two numbers are ``attained`` apart."""
         return laplace_instance_losses(
             rate=self.rate,
             shift=self.attained,

@@ -125,7 +125,7 @@ class ShuffleRound(Round):
 
     @property
     def sampling_rate(self) -> float:
-        """γ = cohort / population, whoever looks."""
+        """γ = cohort / population, also before an adversary that sees who took part."""
         return self.cohort / self.population
 
     @property
@@ -210,7 +210,7 @@ class ShuffleRound(Round):
         return lower_pairs(self.effective_blanket, self.draw, mechanism=self.mechanism)
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The least of those of its dominating pairs."""
+        """The privacy losses of its dominating pairs, the smaller ones at every ε."""
         return self._pair_losses("upper", resolution)
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
@@ -231,7 +231,7 @@ class ShuffleRound(Round):
         return tuple(sorted(found, key=lambda name: -found[name].information))
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of one instance."""
+        """The privacy losses of one instance."""
         return pair_losses(self.instances()[family], kind="lower", resolution=resolution)
 
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:

@@ -125,7 +125,7 @@ class TaggedRound(Round):
         return False
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of all tags composed, on a sample."""
+        """The privacy losses of all tags composed, on a sample."""
         shuffles, counts = zip(*self.shuffles(), strict=True)
         return sampled_composition(
             [upper_losses(each, resolution) for each in shuffles],
@@ -140,7 +140,7 @@ class TaggedRound(Round):
         return (_INSTANCE,) if self.opposite else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """Those of all messages of two opposite records."""
+        """The privacy losses of all messages of two opposite records."""
         shuffles, counts = zip(*self.shuffles(), strict=True)
         return sampled_instance(
             [lower_losses(each, lower_families(each)[0], resolution) for each in shuffles],
