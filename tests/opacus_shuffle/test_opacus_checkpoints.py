@@ -176,10 +176,13 @@ def test_an_unwrapped_model_is_saved_as_itself(
         ),
         ({"randomizer": "privunit"}, "the next are privunit"),
         ({"batch_size": 4}, r"k=8, .*k=4,"),
-        ({"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 5.0}, "noise_multiplier=5"),
+        (
+            {"randomizer": "vector-sum", "local_epsilon": None, "noise_multiplier": 5.0},
+            "the next are a sum with coins",
+        ),
         (
             {"randomizer": "multi-message", "local_epsilon": None, "noise_multiplier": 5.0},
-            "multi-message",
+            "the next are tagged messages",
         ),
     ],
 )
