@@ -22,7 +22,7 @@ from shuffle_plugins.accounting import (
     largest_within,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
+from shuffle_plugins.mechanisms import noise_ratio
 
 _BISECTIONS = 30  # of the range of ε0, so that it is found to a part in 10**9
 _WELL_USED = 0.97  # share of a target; with less of it used, the user is warned

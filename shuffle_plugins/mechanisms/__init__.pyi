@@ -20,6 +20,7 @@ from .frequency import FrequencyOracle as FrequencyOracle
 from .noise.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
 from .noise.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from .noise.gaussian import Gaussian as Gaussian
+from .noise.gaussian_law import noise_ratio as noise_ratio
 from .noise.laplace import Laplace as Laplace
 from .private_sum import Norm as Norm
 from .private_sum import PrivacyParameter as PrivacyParameter

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound, largest_within
-from shuffle_plugins.mechanisms import LocalRandomizer, Norm, registry
-from shuffle_plugins.mechanisms.noise.gaussian_law import noise_ratio
+from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
 from shuffle_plugins.randomness import Randomness
