@@ -1,10 +1,11 @@
-"""Published bounds, kept as named functions for comparison with the project's own.
+"""Published bounds, to compare the package's own with.
 
-One module per paper. Every bound here is for **replace-one** neighbours unless its docstring says otherwise,
-raises ``ValueError`` outside the range in which its theorem is stated, and says how loose it is.
-:mod:`~shuffle_plugins.accounting.published.catalogue` puts them all to one question and says which are valid
-for it. The accountant reports one of them, by its name and for a single round only, where its own answer of
-the same pair carries the width of a grid.
+One module per paper, which gives the paper's bound on one shuffle: ε at a δ, or Rényi divergences. Every
+bound is for **replace-one** neighbours unless its docstring says otherwise, raises ``ValueError`` outside the
+range in which its theorem is stated, and says how loose it is.
+:mod:`~shuffle_plugins.accounting.published.catalogue` samples and composes them, puts them all to one
+question and says which are valid for it. The accountant reports one of them, "stronger clones, numerical",
+for a single round, where its own answer for the same pair is a grid's width larger.
 """
 
 import lazy_loader
