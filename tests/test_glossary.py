@@ -16,9 +16,6 @@ GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text()
 IN_USE, RETIRED = GLOSSARY.split("## Names that are not used")
 SOURCES = sorted([*ROOT.glob("shuffle_plugins/**/*.py"), *ROOT.glob("integrations/*_shuffle/**/*.py")])
 
-DEFINED_TWICE: set[str] = set()
-"""Public names that still stand in two modules. Take names out; add none."""
-
 
 def cells(text: str, column: int) -> list[str]:
     """The cells of one column of all tables in the text, headings left out."""
@@ -70,7 +67,7 @@ def test_a_public_name_is_defined_in_one_module() -> None:
         for name in definitions(path)[0]:
             modules[name].add(str(path.relative_to(ROOT)))
     twice = {name: sorted(found) for name, found in modules.items() if len(found) > 1}
-    assert {name: found for name, found in twice.items() if name not in DEFINED_TWICE} == {}
+    assert twice == {}
 
 
 def test_retired_names_stay_away() -> None:

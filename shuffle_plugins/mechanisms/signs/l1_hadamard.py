@@ -8,12 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.compressors.hadamard import hadamard_coefficients, hadamard_scatter, padded_dim
-from shuffle_plugins.compressors.norms import l1_norms
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import FieldLayout, ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (

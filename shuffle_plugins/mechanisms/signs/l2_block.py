@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from shuffle_plugins.accounting.pairs.blanket import Blanket
-from shuffle_plugins.core import checks
-from shuffle_plugins.core.reports import ReportLayout, Reports
-from shuffle_plugins.core.rows import Rows
+from shuffle_plugins.accounting import Blanket
+from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
