@@ -192,7 +192,7 @@ class Field:
 
     @property
     def width(self) -> int:
-        """Values per report."""
+        """How many values of this field one report has."""
         return 1 if self.values.dim() == 1 else self.values.shape[1]
 
     @property
@@ -254,7 +254,7 @@ class Reports:
         return self._with([field.values.to(device) for field in self.fields])
 
     def narrow(self, start: int, stop: int) -> Reports:
-        """Reports start..stop."""
+        """The reports from index ``start`` up to, and without, ``stop``; values are not copied."""
         return self._with([field.values[start:stop] for field in self.fields])
 
     def split(self) -> list[Reports]:

@@ -67,7 +67,7 @@ class PrivateSum(ABC):
 
         @property
         def radius(self) -> float:
-            """Radius of the ball."""
+            """Radius of the ball, in :attr:`norm`; vectors outside are scaled onto it."""
 
         @property
         def cohort(self) -> int | None:

@@ -207,7 +207,7 @@ class SumSpec(Spec):
 
     @property
     def name(self) -> str:
-        """Name of the sum."""
+        """Name under which the sum is registered, and which its reports bear."""
         return self.protocol.name
 
     @property

@@ -119,7 +119,7 @@ class FixedPoint(Lattice):
 
     @property
     def size(self) -> int:
-        """Coordinates of a vector."""
+        """d, the number of coordinates of a client's vector."""
         return self.dim
 
     @property

@@ -59,7 +59,7 @@ class PolyaNoise:
 
     @property
     def jumps_per_share(self) -> float:
-        """Expected number of jumps."""
+        """Expected number of logarithmic jumps in one client's share of the noise."""
         return 2 * _logarithms(self.rate) / self.holders
 
     @property

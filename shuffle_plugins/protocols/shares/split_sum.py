@@ -155,12 +155,12 @@ class SplitSum(SummingProtocol):
 
     @property
     def lattice(self) -> Interval:
-        """How numbers become integers."""
+        """How numbers in [0, upper] become whole numbers in [0, levels]."""
         return Interval(upper=self.upper, levels=self.levels)
 
     @property
     def noise(self) -> PolyaNoise:
-        """What each client adds."""
+        """The share of discrete Laplace noise that each client adds to its number."""
         return PolyaNoise(rate=self.noise_epsilon / self.levels, holders=self.honest_cohort)
 
     @property
@@ -223,7 +223,7 @@ class SplitSum(SummingProtocol):
 
     @property
     def bits_per_message(self) -> int:
-        """Bits of a share."""
+        """Bits of one share: the shares are numbers mod q = 2**bits."""
         return (self.cohort * self.levels + 2 * self.reach).bit_length()
 
     @property

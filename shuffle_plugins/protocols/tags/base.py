@@ -160,7 +160,7 @@ class TaggedSum(SummingProtocol):
 
     @property
     def plan(self) -> SampledPlan:
-        """Levels and samples."""
+        """The bit planes (levels) and blocks per plane (samples) that a client sends messages on."""
         return SampledPlan(levels=self.levels, samples=self.samples)
 
     @property
@@ -211,7 +211,7 @@ class TaggedSum(SummingProtocol):
 
     @property
     def messages_per_client(self) -> int:
-        """One under each tag."""
+        """Messages that a client sends: one under each tag, m·s."""
         return self.tags
 
     @property
