@@ -283,9 +283,10 @@ class Rounds:
     def _candidates(self, invitation: Invitation, reports: int) -> int:
         """Candidates of the round, less those that do not seem to answer at all.
 
-        Rounds are released if many answered. Were that chance, their number would be right; if some clients
-        never answer, the others hide among themselves. So a round is not taken to have had more clients
-        willing to answer than all rounds of the run have on average, those that were refused included.
+        Only rounds in which many answered are released. If it is by chance who answers, all candidates count.
+        If some clients never answer, the others hide only among themselves. So no round is counted with a
+        larger share of clients that may answer than all rounds of the run have on average, those that were
+        refused included.
         """
         willing = invitation.candidates * self._answered // self._invited
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
@@ -308,7 +309,7 @@ class Rounds:
 
         Raises:
             ValueError: if enough clients for a round answered, and no answer was a report: that is an app
-                without the mod. Fewer are drop-outs, lest a few nodes could stop a run.
+                without the mod. Fewer count as drop-outs, so that a few nodes cannot stop a run.
             ClientsRefused: if all connected clients, or the last 20 that were asked, answered by errors.
         """
         lost = anonymous.refusal is not None and not anonymous.refusal.conclusive

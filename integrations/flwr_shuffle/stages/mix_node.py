@@ -64,8 +64,8 @@ def register_mix_node(app: ClientApp) -> None:
                 challenge = read_question(message.content)
         except BatchRefused as refused:
             return Message(refusal_content(refused.code), reply_to=message)
-        told = MixerRole.signed(mixer, challenge=challenge, run=str(context.run_id), node=context.node_id)
-        return Message(told.to_content(), reply_to=message)
+        answer = MixerRole.signed(mixer, challenge=challenge, run=str(context.run_id), node=context.node_id)
+        return Message(answer.to_content(), reply_to=message)
 
     @app.query("mix")
     def mix(message: Message, context: Context) -> Message:

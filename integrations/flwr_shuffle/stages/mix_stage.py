@@ -98,7 +98,7 @@ class MixNodeStage(ShuffleStage):
         self._answer_timeout = answer_timeout
         self._mix_timeout = mix_timeout
         self._poll_interval = poll_interval
-        self._told: dict[int, MixerRole | None] = {}
+        self._roles: dict[int, MixerRole | None] = {}
         self._mixer: tuple[int, MixerRole] | None = None
         self._mix_nodes: frozenset[int] = frozenset()
         self._exclude_after = exclude_after
@@ -142,11 +142,11 @@ class MixNodeStage(ShuffleStage):
         pause = self._poll_interval
         while True:
             connected = dict.fromkeys(grid.get_node_ids())
-            self._told |= self._asked(grid, [node for node in connected if node not in self._told])
-            mixers = {node: role for node, role in self._told.items() if role and node in connected}
+            self._roles |= self._asked(grid, [node for node in connected if node not in self._roles])
+            mixers = {node: role for node, role in self._roles.items() if role and node in connected}
             if len(mixers) > 1:
-                self._told |= dict.fromkeys(mixers) | self._asked(grid, list(mixers))
-                mixers = {node: role for node in mixers if (role := self._told[node])}
+                self._roles |= dict.fromkeys(mixers) | self._asked(grid, list(mixers))
+                mixers = {node: role for node in mixers if (role := self._roles[node])}
             if len(mixers) > 1:
                 raise RuntimeError(
                     f"nodes {_named(mixers)} all hold the mixer's private keys: stop all but one. If you did "
@@ -157,7 +157,7 @@ class MixNodeStage(ShuffleStage):
                 if mixer != self._mixer:
                     _log.info("shuffle: mix node %d, public key %s", mixer[0], self._pinned.hex())
                 self._mixer = mixer
-                self._told = dict.fromkeys(connected) | self._told
+                self._roles = dict.fromkeys(connected) | self._roles
                 return
             if time.monotonic() >= deadline:
                 raise RuntimeError(
@@ -165,7 +165,7 @@ class MixNodeStage(ShuffleStage):
                     'shuffle-role="mixer" and its files in --node-config; if one runs, see its log and the '
                     "warnings above"
                 )
-            self._told = {node: role for node, role in self._told.items() if node not in self._mix_nodes}
+            self._roles = {node: role for node, role in self._roles.items() if node not in self._mix_nodes}
             time.sleep(pause)
             pause = min(2 * pause, max(_LONGEST_PAUSE, self._poll_interval))
 
@@ -229,7 +229,7 @@ class MixNodeStage(ShuffleStage):
             return _read(replies[0].content, request, verifying_key=self._pinned.verifying)
         except BatchRefused as refused:
             if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-                self._told.clear()  # ask all nodes again who is the mixer
+                self._roles.clear()  # ask all nodes again who is the mixer
             if refused.code is Refusal.NOT_PROVEN:
                 _log.error("shuffle: node %d: %s", mixer, refused)
             raise
@@ -245,7 +245,7 @@ class MixNodeStage(ShuffleStage):
         challenges = {node: secrets.token_bytes(CHALLENGE_BYTES) for node in nodes}
         run = str(grid.run.run_id)
         questions = [Message(question_content(challenges[node]), node, ROLE_QUERY) for node in nodes]
-        told: dict[int, MixerRole | None] = {}
+        roles: dict[int, MixerRole | None] = {}
         for reply in grid.send_and_receive(questions, timeout=self._answer_timeout):
             node = reply.metadata.src_node_id
             if reply.has_error() or node not in challenges:
@@ -266,8 +266,8 @@ class MixNodeStage(ShuffleStage):
                     node,
                 )
                 role = None
-            told[node] = role
-        return told
+            roles[node] = role
+        return roles
 
     def _note_bad(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
