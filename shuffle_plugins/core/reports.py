@@ -116,38 +116,36 @@ class ReportLayout:
         self.check(reports)
         return reports
 
-    def check(self, reports: Reports) -> None:
-        """Check that reports have this layout. Whether their values are possible, the mechanism tells.
-
-        Raises:
-            ValueError: if their mechanism, dimension or fields are others.
-        """
-        if reports.layout != self:
-            raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
-
-    def read(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The integers of reports, checked: int64, (reports,) or (reports, width), one tensor for each field.
+    def check(self, reports: Reports, *below: int) -> None:
+        """Check that reports have this layout and, where limits are given, that their integers are in range.
 
         Args:
             reports: as they were received, from strangers.
-            below: for each field, what its values must be below.
+            below: for each field, what its values must be below; none to check the layout alone.
 
         Raises:
-            ValueError: if the reports have another layout, or a value is out of range.
+            ValueError: if their mechanism, dimension or fields are others, or a value is out of range.
         """
-        self.check(reports)
-        found = []
-        for layout, field, limit in zip(self.fields, reports.fields, below, strict=True):
-            # Field itself refuses what does not fit in its bits.
-            if limit < 1 << layout.bits and field.values.numel() and int(field.values.max()) >= limit:
+        if reports.layout != self:
+            raise ValueError(f"these are reports of {_words(reports.layout)}, not of {_words(self)}")
+        for layout, field, limit in zip(self.fields, reports.fields, below, strict=bool(below)):
+            values = field.values
+            if values.dim() == 2 and layout.width == 1:
+                raise ValueError(f"a report of {self.mechanism} has one number here, got a list of one")
+            if values.numel() and not (int(values.min()) >= 0 and int(values.max()) < limit):
                 raise ValueError(
                     f"a report of {self.mechanism} holds a number outside [0, {limit}): it was altered or "
                     "forged; drop it"
                 )
-            if field.values.dim() == 2 and layout.width == 1:
-                raise ValueError(f"a report of {self.mechanism} has one number here, got a list of one")
-            found.append(field.values.to(torch.int64))
-        return tuple(found)
+
+    def read(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
+        """The integers of reports, checked: int64, (reports,) or (reports, width), one tensor for each field.
+
+        Raises:
+            ValueError: as :meth:`check`.
+        """
+        self.check(reports, *below)
+        return tuple(field.values.to(torch.int64) for field in reports.fields)
 
 
 def _words(layout: ReportLayout) -> str:

@@ -77,6 +77,11 @@ class Rows:
         """Rows ``start`` to ``stop`` (not included), as views of the same blocks."""
         return Rows([block[start:stop] for block in self.blocks])
 
+    def directions(self, norms: Tensor) -> Rows:
+        """Each row over its norm, in float64; rows of norm zero stay."""
+        scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
+        return Rows([block.double() / scale for block in self.blocks])
+
     def l1_norm(self) -> Tensor:
         """Sum of absolute entries of each row, (clients,); NaN and inf pass through."""
         norms = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)

@@ -154,26 +154,26 @@ class Mechanism(ABC):
             local_delta=self.local_delta,
         )
 
-    def check_reports(self, reports: Reports) -> None:
-        """Refuse reports of another mechanism or dimension, or of other fields than the layout's.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's.
-        """
-        self.layout.check(reports)
-
-    def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
-        """The whole numbers in reports of this mechanism, checked: one int64 tensor for each field.
+    def check_reports(self, reports: Reports, *below: int) -> None:
+        """Refuse reports of another mechanism, dimension or layout, and numbers that are out of range.
 
         Args:
             reports: as they were received, from strangers.
-            below: for each field, what its values must be below.
+            below: for each field, what its values must be below; none to check the layout alone.
+
+        Raises:
+            ValueError: if the reports are not this mechanism's, or a value is out of range.
+        """
+        self.layout.check(reports, *below)
+
+    def read_reports(self, reports: Reports, *below: int) -> tuple[Tensor, ...]:
+        """The whole numbers in reports of this mechanism, checked: one int64 tensor for each field.
 
         Returns:
             (reports,) for a field of one value per report, else (reports, width).
 
         Raises:
-            ValueError: if the reports are not this mechanism's, or a value is out of range.
+            ValueError: as :meth:`check_reports`.
         """
         return self.layout.read(reports, *below)
 

@@ -138,7 +138,7 @@ class SubsetSelection(MixtureOracle):
         return elements
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports)
+        self.check_reports(reports, 2)
         flags = reports.fields[0].values
         if bool((row_counts(flags) != self._size).any()):
             raise ValueError(

@@ -86,7 +86,7 @@ class UnaryEncoding(FrequencyOracle):
         return others + _log_probability(own, 1, threshold=self._own_threshold)
 
     def _flags(self, reports: Reports) -> Tensor:
-        self.check_reports(reports)
+        self.check_reports(reports, 2)
         return reports.fields[0].values
 
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:

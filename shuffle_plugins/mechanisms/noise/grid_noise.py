@@ -78,7 +78,7 @@ class GridNoise(LocalRandomizer):
         """The codes of reports, (reports, dim), as compact as they came, checked."""
         self.check_reports(reports)
         codes = reports.fields[0].values.reshape(len(reports), self.dim)
-        if codes.numel() and int(codes.max()) > 2 * self.limit:
+        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) <= 2 * self.limit):
             raise ValueError("a report holds a code that does not exist: it was altered or forged; drop it")
         return codes
 

@@ -149,7 +149,7 @@ class PrivUnitG(LocalRandomizer):
             part, lengths = x.narrow(start, stop), norms[start:stop].double()
             careful = bool(((lengths > 0) & ~((lengths > 1 / _EXTREME) & (lengths < _EXTREME))).any())
             if careful:
-                part, lengths = _unit_rows(part, lengths), (lengths > 0).double()
+                part, lengths = part.directions(lengths), (lengths > 0).double()
             normals, on_rows = _chunk(part, lengths, along=draws.along[start:stop], randomness=randomness)
             total += normals
             if careful:
@@ -167,7 +167,7 @@ class PrivUnitG(LocalRandomizer):
         for start in range(0, x.num_rows, step):
             stop = min(start + step, x.num_rows)
             plain = draws.plain[start:stop].unsqueeze(1)
-            directions = _unit_rows(x.narrow(start, stop), norms[start:stop].double()).dense()
+            directions = x.narrow(start, stop).directions(norms[start:stop]).dense()
             directions.masked_fill_(plain, self.dim**-0.5)
             directions.div_(torch.linalg.vector_norm(directions, dim=1, keepdim=True))
             normals = randomness.normal((stop - start, self.dim), dtype=torch.float64, device=x.device)
@@ -196,12 +196,6 @@ class _Draws:
 
     along: Tensor
     plain: Tensor
-
-
-def _unit_rows(x: Rows, lengths: Tensor) -> Rows:
-    """Rows over their lengths, in float64; zero rows stay."""
-    scale = torch.where(lengths > 0, lengths, 1.0).unsqueeze(1)
-    return Rows([block.double() / scale for block in x.blocks])
 
 
 def _chunk(x: Rows, lengths: Tensor, *, along: Tensor, randomness: Randomness) -> tuple[Tensor, Tensor]:

@@ -105,7 +105,7 @@ class ChunkedSum:
             span = None if bool(_extreme(lengths).any()) else _Span.of(gram, lengths)
             careful = span is None or span.ill_conditioned
             if careful:
-                part = _unit_rows(part, lengths)
+                part = part.directions(lengths)
                 gram = part.gram()
                 span = _Span.of(gram, gram.diagonal().sqrt())
             assert span is not None
@@ -121,12 +121,6 @@ class ChunkedSum:
 def _extreme(norms: Tensor) -> Tensor:
     """Rows whose norm is so far from one that squares may overflow or vanish, zero and NaN included."""
     return ~((norms > 1 / _EXTREME) & (norms < _EXTREME))
-
-
-def _unit_rows(x: Rows, norms: Tensor) -> Rows:
-    """Rows over their norms, in float64; zero rows stay."""
-    scale = torch.where(norms > 0, norms, 1.0).double().unsqueeze(1)
-    return Rows([block.double() / scale for block in x.blocks])
 
 
 @dataclass(frozen=True, slots=True)

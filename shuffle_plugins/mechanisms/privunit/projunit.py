@@ -176,6 +176,8 @@ class ProjUnit(LocalRandomizer):
         """Patterns, checked, and the reports of PrivUnit."""
         self.check_reports(reports)
         patterns, vectors = (field.values for field in reports.fields)
-        if patterns.numel() and int(patterns.max()) >= self._folding.patterns:
+        if patterns.numel() and not (
+            int(patterns.min()) >= 0 and int(patterns.max()) < self._folding.patterns
+        ):
             raise ValueError(f"a report names a pattern outside [0, {self._folding.patterns})")
         return patterns.to(torch.int64), self._inner.layout.reports(vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import FieldLayout, Reports
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,
@@ -159,8 +161,10 @@ class BitPlanes:
         parts = [field.values.to(torch.int64).reshape(shape) for field in reports.fields]
         bits = parts[-1]
         places = parts[0] if len(parts) == 2 else torch.zeros_like(bits)
-        if bool((places >= self.blocks.lengths().to(places.device)).any()):
+        if bool(((places < 0) | (places >= self.blocks.lengths().to(places.device))).any()):
             raise ValueError("a report names a coordinate outside its block")
+        if bits.numel() and not (int(bits.min()) >= 0 and int(bits.max()) <= 1):
+            raise ValueError("a sign takes one bit")
         return self.columns(places), bits * 2 - 1
 
     def sum(self, reports: Reports) -> Tensor:
@@ -250,3 +254,52 @@ class BitPlanes:
 
     def _log_places(self) -> float:
         return self.plan.levels * float(self.blocks.lengths().double().log().sum())
+
+
+class BitPlaneRandomizer(LocalRandomizer):
+    """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row.
+
+    A subclass sets ``_planes`` when it is built.
+    """
+
+    _planes: BitPlanes
+
+    @property
+    def plan(self) -> SampledPlan:
+        """How many bit planes there are, and how many coordinates are sent of each."""
+        return self._planes.plan
+
+    @property
+    def constants(self) -> Constants:
+        """Whether probabilities are exact, or those printed in the thesis."""
+        return self._planes.constants
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The sampled places in their blocks, where blocks have more than one, and their signs."""
+        return ReportLayout(self.name, self.dim, self._planes.layout)
+
+    def outcomes(self) -> Reports | None:
+        """Every combination of places and signs, where they are at most 2**16."""
+        every = self._planes.outcomes()
+        return None if every is None else self.layout.reports(*self._planes.sent(*every))
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        self.check_reports(reports)
+        return self._planes.log_likelihood(reports, self._numbers_of(x))
+
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """Sampled bits of the numbers that stand for each row."""
+        places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
+        numbers = self._sampled_numbers(x, norms, self._planes.columns(places))
+        bits = self._planes.flip(numbers, randomness=randomness)
+        return self.layout.reports(*self._planes.sent(places, bits))
+
+    @abstractmethod
+    def _numbers_of(self, x: Tensor) -> Tensor:
+        """All numbers, in [-1, 1], that stand for one row (dim,)."""
+
+    @abstractmethod
+    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+        """Those of each row at columns of its own, of the shape (clients, ...) of ``columns``."""

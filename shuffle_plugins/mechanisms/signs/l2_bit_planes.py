@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import ReportLayout, Reports, Rows
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan
+from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
+from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized, l2_bit_planes_blanket
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
 from shuffle_plugins.mechanisms.signs.representations import Frame
-from shuffle_plugins.randomness import Randomness
 
 
-class L2BitPlanes(CoefficientRandomizer):
+class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
     r"""R^ℓ2_{v,m,s} of Girgis's thesis (Algorithms 3.6.1 and 3.6.2) with exact ε0.
 
     A row x is represented by D coefficients w, public and linear (the randomised rotation
@@ -95,21 +94,6 @@ class L2BitPlanes(CoefficientRandomizer):
             thesis=constants is Constants.THESIS,
         )
 
-    @property
-    def plan(self) -> SampledPlan:
-        """How many bit planes there are, and how many coordinates are sent of each."""
-        return self._planes.plan
-
-    @property
-    def constants(self) -> Constants:
-        """Whether probabilities are exact, or those printed in the thesis."""
-        return self._planes.constants
-
-    @property
-    def layout(self) -> ReportLayout:
-        """The sampled places in their blocks, where blocks have more than one, and their signs."""
-        return ReportLayout(self.name, self.dim, self._planes.layout)
-
     def blanket(self) -> Blanket:
         """The generic blanket, as a bound: no vector is extreme in all its coefficients."""
         return l2_bit_planes_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
@@ -124,22 +108,11 @@ class L2BitPlanes(CoefficientRandomizer):
         total = self._representation.reconstruct(self._planes.sum(reports))
         return (total * self.coefficient_radius).to(torch.float32)
 
-    def outcomes(self) -> Reports | None:
-        """Every combination of places and signs, where they are at most 2**16."""
-        every = self._planes.outcomes()
-        return None if every is None else self.layout.reports(*self._planes.sent(*every))
+    def _numbers_of(self, x: Tensor) -> Tensor:
+        return self._coefficients_of(x)
 
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self.check_reports(reports)
-        return self._planes.log_likelihood(reports, self._coefficients_of(x))
-
-    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """Sampled bits of coefficients for each row."""
-        places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
-        values = self._sampled_values(x, norms, self._planes.columns(places))
-        bits = self._planes.flip(values, randomness=randomness)
-        return self.layout.reports(*self._planes.sent(places, bits))
+    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+        return self._sampled_values(x, norms, columns)
 
     @property
     def _worst_spread_variance(self) -> float:

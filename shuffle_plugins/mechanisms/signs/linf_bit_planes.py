@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import ReportLayout, Reports, Rows
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
-from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan, best_plan, sampled_blanket
+from shuffle_plugins.core import Reports, Rows
+from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
+from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
-from shuffle_plugins.randomness import Randomness
 
 _CHUNK_ENTRIES = 1 << 20  # entries handled at a time
 
 
-class LInfBitPlanes(LocalRandomizer):
+class LInfBitPlanes(BitPlaneRandomizer):
     r"""R^ℓ∞_{v,m,s} of Girgis's thesis (Algorithms 3.5.1 and 3.5.2) with exact ε0.
 
     A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
@@ -70,21 +69,6 @@ class LInfBitPlanes(LocalRandomizer):
         self._planes = BitPlanes.within(self.local_epsilon, dim=dim, plan=plan, constants=constants)
 
     @property
-    def plan(self) -> SampledPlan:
-        """How many bit planes there are, and how many coordinates are sent of each."""
-        return self._planes.plan
-
-    @property
-    def constants(self) -> Constants:
-        """Whether probabilities are exact, or those printed in the thesis."""
-        return self._planes.constants
-
-    @property
-    def layout(self) -> ReportLayout:
-        """The sampled places in their blocks, where blocks have more than one, and their signs."""
-        return ReportLayout(self.name, self.dim, self._planes.layout)
-
-    @property
     def worst_variance(self) -> float:
         """Largest E‖R(x) - x‖² over the ball, attained; where the last level is 0, as at x = 0 for m = 1."""
         return self.radius**2 * self._planes.worst_variance
@@ -115,23 +99,12 @@ class LInfBitPlanes(LocalRandomizer):
         self.check_reports(reports)
         return (self._planes.sum(reports) * self.radius).to(torch.float32)
 
-    def outcomes(self) -> Reports | None:
-        """Every combination of places and signs, where they are at most 2**16."""
-        every = self._planes.outcomes()
-        return None if every is None else self.layout.reports(*self._planes.sent(*every))
-
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        self.check_reports(reports)
-        return self._planes.log_likelihood(reports, x.detach().double() / self.radius)
+    def _numbers_of(self, x: Tensor) -> Tensor:
+        return x.detach().double() / self.radius
 
     def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
         """Each coordinate brought into [-radius, radius] by itself."""
         return rows.dense().clamp(-self.radius, self.radius)
 
-    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """Sampled bits of coordinates for each row."""
-        places = self._planes.draw(x.num_rows, randomness=randomness, device=x.device)
-        values = entries(x, self._planes.columns(places)).double() / self.radius
-        bits = self._planes.flip(values, randomness=randomness)
-        return self.layout.reports(*self._planes.sent(places, bits))
+    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+        return entries(x, columns).double() / self.radius

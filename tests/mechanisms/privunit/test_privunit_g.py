@@ -179,7 +179,7 @@ def test_forged_reports_are_refused(forged):
     vectors = torch.full((2, 3), forged)
     with pytest.raises(ValueError, match="forged"):
         mechanism.sum(Reports(mechanism="privunit-g", dim=3, fields=(Field(vectors, 32),)))
-    with pytest.raises(ValueError, match="float32"):
+    with pytest.raises(ValueError, match="these are reports of"):
         mechanism.sum(Reports(mechanism="privunit-g", dim=3, fields=(Field(vectors[:, :2], 32),)))
 
 
