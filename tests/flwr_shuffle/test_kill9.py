@@ -35,6 +35,7 @@ from shuffle_plugins.shuffler.keys import (
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.xdist_group("kills"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc"),
 ]
 

@@ -26,7 +26,7 @@ from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, registry
 from shuffle_plugins.randomness import SeededRandomness
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("ranks")]
 
 WORLD = 2
 N, K = 40, 9
