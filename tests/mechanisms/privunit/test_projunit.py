@@ -212,7 +212,7 @@ def test_forged_reports_are_refused():
     assert few.bits_per_report == 32 * 5 + 2
     forged = [
         ("unit vector", patterns, Field(vectors.values * 2, 32)),
-        ("whole number", Field(torch.zeros(4), 32), vectors),
+        ("these are reports of", Field(torch.zeros(4), 32), vectors),
         ("outside", Field(torch.full((4,), 9), 4), vectors),
         ("these are reports of", vectors, None),
     ]
