@@ -213,7 +213,7 @@ def test_forged_reports_are_refused():
     forged = [
         ("unit vector", patterns, Field(vectors.values * 2, 32)),
         ("these are reports of", Field(torch.zeros(4), 32), vectors),
-        ("outside", Field(torch.full((4,), 9), 4), vectors),
+        ("these are reports of", Field(torch.full((4,), 9), 4), vectors),
         ("these are reports of", vectors, None),
     ]
     for message, *fields in forged:
