@@ -8,6 +8,7 @@ from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, pub
 GIRGIS, CLONES = "subsampled shuffle RDP, published", "clones, closed form"
 
 
+@pytest.mark.slow
 def test_bounds_are_ordered_and_bracket_the_interval() -> None:
     found = compare(
         shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),

@@ -173,6 +173,7 @@ def test_under_full_participation_a_cohort_is_a_population_of_its_own(run: Run) 
     assert 1.98 < again["upper"] == found["upper"] <= 2
 
 
+@pytest.mark.slow
 def test_the_documented_question_is_answered_under_every_sampling(run: Run) -> None:
     documented = "--population 60000 --cohort 10000 --local-epsilon 1.5 --rounds 1200 --delta 1e-5"
     uppers = {

@@ -86,6 +86,7 @@ def test_certified_lies_between_what_is_attained_and_every_published_bound(name)
     assert compared > 50
 
 
+@pytest.mark.slow
 def test_one_figure_end_to_end(tmp_path):
     make.main(only=["clones-4"], results=tmp_path)
     drawn = json.loads((tmp_path / "clones-4.json").read_text(encoding="utf-8"))

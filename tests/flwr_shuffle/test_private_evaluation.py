@@ -211,6 +211,7 @@ def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFi
     assert "configure_evaluate: left out" in caplog.text
 
 
+@pytest.mark.slow
 def test_beside_a_sum_the_metrics_are_added_up_in_the_same_process() -> None:
     protocol = VectorSum.with_noise(dim=9, cohort=16, noise_multiplier=2.0)
     mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=9))

@@ -217,7 +217,7 @@ def solved(make_model: Any, dataset: Any, *, engine: PrivacyEngine, **options: A
     )
 
 
-@pytest.mark.parametrize("method", ["rdp", "pld"])
+@first_fast("method", ["rdp", "pld"])
 def test_a_target_is_met_and_not_missed_by_much(
     make_model: Any, dataset: Any, train: Any, method: str
 ) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
 from shuffle_plugins.mechanisms import registry
@@ -97,6 +98,7 @@ def test_the_thrifty_row_saves_communication_within_the_tolerance(searched: Plan
     assert "k = n" in told
 
 
+@pytest.mark.slow
 def test_error_falls_with_epsilon_and_population() -> None:
     small = partial(planned, num_steps=10, mechanism="linf-coordinate")
     by_epsilon = [small(target_epsilon=eps, cohorts=(100, N)).best.average_mse for eps in (0.1, 0.5, 2)]
@@ -448,7 +450,7 @@ def aligned(norm: str, *, rows: int, dim: int, radius: float) -> torch.Tensor:
     return torch.full((rows, dim), entry, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", ["privunit", "linf-coordinate", "l2-block"])
+@first_fast("name", ["privunit", "linf-coordinate", "l2-block"])
 def test_expected_noise_of_a_local_randomizer_is_that_of_simulated_rounds(name: str) -> None:
     dim, cohort, rounds = 24, 30, 400
     mechanism = registry.get(name, local_epsilon=2.0, dim=dim, radius=0.5)

@@ -74,6 +74,7 @@ def test_renyi_closed_form_lies_above_the_pair() -> None:
             stronger_clones.stronger_clone_rdp_bound(orders=[edge * 1.001], **question)
 
 
+@pytest.mark.slow
 def test_the_binary_pair_never_exceeds_the_clone_pair() -> None:
     for local_epsilon, n, delta in GRID[::19]:
         shuffle = {"local_epsilon": local_epsilon, "cohort": n}

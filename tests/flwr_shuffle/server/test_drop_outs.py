@@ -38,6 +38,7 @@ from flwr_shuffle.stages.grid import AnonymousReply, ShuffleGrid
 from flwr_shuffle.stages.in_memory import InMemoryStage
 from strategy_harness import MODEL, client_app, honest_payload, record, shuffled
 from test_flower_grid import instruction, question
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.shuffler import InMemoryShuffler
@@ -162,7 +163,7 @@ def learn(grid: InMemoryGrid, *, rounds: int = ROUNDS, **options: Any) -> tuple[
     return strategy, strategy.start(grid, record(MODEL), num_rounds=rounds)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
+@first_fast("rate", [0.01, 0.05, 0.2])
 def test_every_round_that_has_its_minimum_is_released(rate: float) -> None:
     grid = LossyGrid(quick_app(), num_nodes=CLIENTS, drop_outs=lossy(rate, seed=int(1000 * rate)))
     strategy, result = learn(grid)

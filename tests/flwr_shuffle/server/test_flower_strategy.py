@@ -41,6 +41,7 @@ from strategy_harness import (
     train,
     update,
 )
+from thinning import first_fast
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLimits, LedgerError, RoundState, read_budget
@@ -95,7 +96,7 @@ def test_a_round_is_federated_averaging():
     assert after["batches"] == 7  # no client's count reaches the server
 
 
-@pytest.mark.parametrize("randomizer", ["privunit", "l2-block"])
+@first_fast("randomizer", ["privunit", "l2-block"])
 def test_the_released_model_is_unbiased(randomizer):
     """Mean of many noisy rounds against plain FedAvg, coordinate by coordinate."""
     plain = FedAvg(fraction_evaluate=0.0).start(

@@ -55,6 +55,7 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilo
     assert central <= protocol.squared_error <= 1.04 * central
 
 
+@pytest.mark.slow
 def test_calibration_over_sampled_sums_with_dishonest_clients():
     protocol = HistogramSum.calibrated(
         categories=20,

@@ -23,6 +23,7 @@ def test_it_protects_as_the_gaussian_and_costs_little_more(noise: float, dim: in
     assert protocol.round().replacement_distance < 1e-7
 
 
+@pytest.mark.slow
 def test_coins_are_not_added_where_their_distance_cannot_be_told() -> None:
     protocol = VectorSum.with_noise(dim=1_000_000, cohort=4_096, noise_multiplier=9.0)
     finer = gaussian_cover(4 * protocol.cohort * protocol.coins).distance
