@@ -46,5 +46,5 @@ def test_the_code_runs_and_prints_what_the_page_says(name: str, capsys: pytest.C
 
 def test_the_readme_needs_two_screens() -> None:
     before = (ROOT / "README.md").read_text().split("## Read on")[0].splitlines()
-    assert len(before) <= 105
+    assert len(before) <= 110  # of 55 lines each
     assert max(map(len, before)) <= 250  # the two commands are the longest lines
