@@ -193,7 +193,7 @@ class ShuffleMixin:
     def local_epsilon(self) -> float:
         """ε0 of one sample's gradient in one step, in nats; assign to change it from the next round on.
 
-        Absent (AttributeError) from a sum of many messages per client.
+        Absent (AttributeError) from a sum of many messages per sample.
         """
         if self._setting.builder.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
@@ -240,7 +240,7 @@ class ShuffleMixin:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a sum of many messages per client; assign to change it from the next round on.
+        """Noise multiplier of a sum of many messages per sample; assign to change it from the next round on.
 
         Opacus's noise schedulers assign it, and every round is accounted with the noise that it has.
 

@@ -21,7 +21,7 @@ NO_NOISE_MULTIPLIER = (
     "optimizer.effective_noise_multiplier"
 )
 NO_LOCAL_EPSILON = (
-    "a sum of many messages per client has no local_epsilon, since its noise is everybody's: assign "
+    "a sum of many messages per sample has no local_epsilon, since its noise is everybody's: assign "
     "noise_multiplier instead"
 )
 
@@ -124,7 +124,7 @@ class SumBuilder:
             )
         if isinstance(built, LocalRandomizer) and not built.shufflable:
             raise ShufflePrivacyError(
-                f"a report of {built!r} can be read only by who knows whose it is: it cannot be shuffled"
+                f"a report of {built!r} can be read only by whoever knows whose it is: it cannot be shuffled"
             )
         found = {name: getattr(built, name) for name in asked}
         if built.cohort is None:

@@ -1,4 +1,7 @@
-"""How one round's gradients become the sum that is released, and what the user chose for it."""
+"""How one round's gradients become the sum that is released, and what the user chose for it.
+
+Here a client is one training sample, and its row is its per-sample gradient.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class RoundSum:
     """What happens to the rows of one round. Shares of disjoint clients add up to the round's total.
 
     Attributes:
-        mechanism: adds the rows up.
+        mechanism: randomises the rows and adds them up.
         round: what the released sum costs (replace-one, against an observer of the model).
     """
 
@@ -43,17 +46,17 @@ class RoundSum:
         return self.mechanism.common_noise(randomness=randomness)
 
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """The released sum, floating (dim,), from the total of so many clients.
+        """The released sum, floating (dim,), from the total of ``reports`` clients.
 
-        Under adaptive clipping one number more: an estimate of how many rows were within the radius, less how
-        many were not.
+        Under adaptive clipping one entry is appended: an estimate of how many rows were within the radius,
+        minus how many were outside.
         """
         return self.mechanism.estimate(total, reports=reports)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSum(RoundSum):
-    """Every row gives a pair: its randomised vector, and a randomised bit that says if it was clipped.
+    """Every row gives a pair: its randomised vector, and a randomised bit that says whether it was clipped.
 
     Both are about the same record, so their ε add up (basic composition); what is shuffled are pairs.
 
@@ -64,26 +67,26 @@ class PairSum(RoundSum):
     bit: BinaryRandomizedResponse
 
     def share(self, rows: Rows, *, randomness: Randomness) -> Tensor:
-        """Sum of the randomised rows, and last of the randomised bits, (dim + 1,)."""
+        """Sum of the randomised rows; its last entry is the sum of the randomised bits. (dim + 1,)."""
         total = self.mechanism.share(rows, randomness=randomness)
         bits = within(rows, radius=self.mechanism.radius, norm=self.mechanism.norm)
         return torch.cat([total, self.bit.share(bits, randomness=randomness).to(total)])
 
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """The sum of the rows, and last that of the bits."""
+        """Estimate of the rows' sum; its last entry is that of the bits' sum."""
         return torch.cat([self.mechanism.estimate(total[:-1], reports=reports), total[-1:]])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongerSum(RoundSum):
-    """A multi-message sum of vectors that are one number longer, which says if the rest was clipped.
+    """A multi-message sum of rows with one more entry, +h or -h, which says whether the row was clipped.
 
     A row g becomes (g clipped to the radius C, ±h), which lies in a ball of radius √(C² + h²): the mechanism
     is built for that ball, and its round costs what any sum in it costs.
 
     Attributes:
-        radius: C.
-        height: h, of the last number.
+        radius: C, which rows are clipped to.
+        height: h, the size of the appended entry.
     """
 
     radius: float
@@ -97,20 +100,23 @@ class LongerSum(RoundSum):
         return self.mechanism.share(longer, randomness=randomness)
 
     def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """Estimate of the longer vectors' sum, with its last number in units of rows; float64."""
+        """Estimate of the longer vectors' sum, its last entry divided by h; float64.
+
+        The last entry then estimates the rows within the radius minus the rows outside.
+        """
         longer = self.mechanism.estimate(total, reports=reports)
         return torch.cat([longer[:-1], longer[-1:] / self.height])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumSetting:
-    """What the user chose; builds the round's sum once dim and cohort are known.
+    """The user's randomizer, privacy number and radius; ``build`` makes a round's sum of them.
 
     Attributes:
-        builder: of the mechanism.
+        builder: builds the mechanism.
         privacy: its ``local_epsilon`` or ``noise_multiplier``.
         radius: radius of the mechanism's norm ball, ``max_grad_norm``.
-        adaptive: how the radius moves; None if it stays.
+        adaptive: settings of adaptive clipping; None for a fixed radius.
     """
 
     builder: SumBuilder
@@ -128,7 +134,7 @@ class SumSetting:
         radius: float,
         adaptive: AdaptiveClipping | None = None,
     ) -> SumSetting:
-        """The user's choice, checked for the number that goes with it.
+        """The user's choice, with that one of the two privacy numbers which the randomizer takes.
 
         Raises:
             ShufflePrivacyError: if the number that the randomizer needs is missing.
@@ -140,11 +146,11 @@ class SumSetting:
             if local_epsilon is not None:
                 raise TypeError(
                     "got an unexpected keyword argument 'local_epsilon': privacy of a sum of many messages "
-                    "per client is set by noise_multiplier"
+                    "per sample is set by noise_multiplier"
                 )
             if noise_multiplier is None:
                 raise ShufflePrivacyError(
-                    "a sum of many messages per client needs noise_multiplier, the standard deviation, over "
+                    "a sum of many messages per sample needs noise_multiplier, the standard deviation, over "
                     "max_grad_norm, of Gaussian noise that would give about the same privacy; "
                     "make_private_with_epsilon finds it"
                 )
@@ -162,11 +168,11 @@ class SumSetting:
         return cls(builder=builder, privacy=local_epsilon, radius=radius, adaptive=adaptive)
 
     def changed(self, **values: float) -> SumSetting:
-        """The same with another ``radius``, ``local_epsilon`` or ``noise_multiplier``.
+        """A copy with another ``radius``, ``local_epsilon`` or ``noise_multiplier``.
 
         Raises:
             AttributeError: for the ``local_epsilon`` of a sum that takes ``noise_multiplier``.
-            ShufflePrivacyError: the other way round.
+            ShufflePrivacyError: for the ``noise_multiplier`` of a mechanism that takes ``local_epsilon``.
         """
         if "local_epsilon" in values and self.builder.takes_noise_multiplier:
             raise AttributeError(NO_LOCAL_EPSILON)
@@ -176,11 +182,11 @@ class SumSetting:
         return replace(self, privacy=privacy, radius=values.get("radius", self.radius))
 
     def build(self, *, dim: int, population: int, cohort: int, sampling: Sampling) -> RoundSum:
-        """The sum of one round.
+        """Build the sum of one round.
 
         Raises:
-            ShufflePrivacyError: if the factory returned something else than was asked for, or such batches
-                cannot be accounted for.
+            ShufflePrivacyError: if the factory returned something else than was asked for, or no accounting
+                is known for such batches.
             ValueError: for values out of range.
         """
         privacy = positive(self.builder.privacy_parameter, self.privacy)
@@ -226,17 +232,17 @@ class SumSetting:
         """What a round of the mechanism costs.
 
         Raises:
-            ShufflePrivacyError: if reports must be summed and the batches do not suit that, or there is too
-                little noise for any ε.
+            ShufflePrivacyError: if reports must be summed and no accounting is known for such batches, or
+                there is too little noise for any ε.
         """
         if mechanism.cohort is not None and sampling is Sampling.POISSON:
             raise ShufflePrivacyError(
-                "a sum of many messages per client is accounted for a cohort of known size, which Poisson "
+                "a sum of many messages per sample is accounted for a cohort of known size, which Poisson "
                 "sampling does not have: use sampling='without-replacement'"
             )
         if mechanism.must_be_summed and sampling is Sampling.EPOCH:
             raise ShufflePrivacyError(
-                "a sum of many messages per client is private as a whole, not report by report, and no bound "
+                "a sum of many messages per sample is private as a whole, not report by report, and no bound "
                 "is known for the batches of a shuffled epoch: use sampling='without-replacement', or a "
                 "local randomizer such as 'privunit'"
             )
@@ -249,7 +255,7 @@ class SumSetting:
         """Check that a round, and so any number of them, has an ε at all; without a finite ε0 it may not.
 
         Raises:
-            ShufflePrivacyError: if its noise is too little for that.
+            ShufflePrivacyError: if there is too little noise for any ε.
         """
         try:
             cost.upper_losses(COARSE)

@@ -140,8 +140,8 @@ class Mechanism(ABC):
         """
         if not self.shufflable:
             raise ValueError(
-                f"a report of {self!r} can be read only by who knows whose it is: it cannot be shuffled, and "
-                "costs local_epsilon"
+                f"a report of {self!r} can be read only by whoever knows whose it is: it cannot be shuffled, "
+                "and costs local_epsilon"
             )
         return ShuffleRound(
             local_epsilon=self.local_epsilon,

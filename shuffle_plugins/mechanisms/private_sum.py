@@ -29,8 +29,9 @@ class PrivateSum(ABC):
     Two kinds implement it. A :class:`~shuffle_plugins.mechanisms.LocalRandomizer` randomises each vector by
     itself; its reports are shuffled and may be seen. In a multi-message sum such as
     :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together protects each of them:
-    nobody but a shuffler, or who stands in for one, may see a report (:attr:`must_be_summed`). A host needs
-    to know nothing else to run either.
+    only the shuffler, or whoever takes its place, may see a single report (:attr:`must_be_summed`). A host,
+    the program that runs a mechanism (a server, or a process that simulates all clients), needs only this
+    interface.
 
     A server that gets reports::
 
@@ -39,18 +40,19 @@ class PrivateSum(ABC):
 
     A host that simulates all clients of a round::
 
+        rows = Rows.of(x)
         total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
         noise = mechanism.common_noise(randomness=source)  # once for the whole round
-        estimate = mechanism.estimate(total if noise is None else total + noise, reports=len(rows))
+        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
 
     Attributes:
-        name: under which it is registered, and which its reports bear.
+        name: its registered name, also written in the header of its reports.
         privacy_parameter: the number by which a user sets its privacy.
         norm: norm of the ball that holds the vectors.
         dim: length of a client's vector.
         radius: radius of the ball; vectors outside are scaled onto it.
-        cohort: the number of clients whose noise together makes up the sum's; None if every report has noise
-            of its own, and any number of reports will do.
+        cohort: how many clients' shares of noise add up to the noise of the sum. None if each report carries
+            all its noise itself, as a local randomizer's do: then any number of reports will do.
     """
 
     __slots__ = ()
@@ -71,7 +73,7 @@ class PrivateSum(ABC):
 
         @property
         def cohort(self) -> int | None:
-            """The number of clients whose noise makes up the sum's; None if every report has its own."""
+            """How many clients' shares of noise make up the sum's; None if each report carries its own."""
 
     # -- what a report is -------------------------------------------------------------------------------
 
@@ -87,13 +89,13 @@ class PrivateSum(ABC):
 
     @property
     def must_be_summed(self) -> bool:
-        """Whether reports may be seen added up only. Otherwise they are shuffled, one by one, and seen."""
+        """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
         return self.cohort is not None
 
     @property
     @abstractmethod
     def worst_variance(self) -> float:
-        """Bound on E‖error‖²: of one report, or of the whole sum's estimate if reports must be summed."""
+        """Bound on E‖error‖²: per report, or for the whole sum if :attr:`must_be_summed`."""
 
     @property
     @abstractmethod
@@ -111,13 +113,13 @@ class PrivateSum(ABC):
     def randomize(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Reports:
-        """Each row's report.
+        """Randomise each row into a report.
 
         Args:
             x: (clients, dim), one client a row; may have no rows.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            clip: bring rows outside of the ball onto it. A local randomizer does so only if it is told to, a
-                multi-message sum always does.
+            clip: scale rows outside of the ball onto it. The default differs: a local randomizer has False,
+                and then refuses such rows; a multi-message sum always clips, and refuses False.
 
         Raises:
             ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
@@ -127,8 +129,9 @@ class PrivateSum(ABC):
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """What these clients add to a total, for a host that simulates all clients; rows are clipped.
 
-        It has the law of ``total(randomize(x))``, less :meth:`common_noise`, and may be cheaper. Shares of
-        disjoint groups of clients add up. Before the common noise is in it, a share is not private.
+        A share is distributed as ``total(randomize(x))`` without :meth:`common_noise`, and may be cheaper to
+        compute. Shares of disjoint groups of clients add up. They are not private until the common noise is
+        added.
 
         Raises:
             ValueError: as :meth:`randomize`.
@@ -142,10 +145,11 @@ class PrivateSum(ABC):
     def total(self, reports: Reports) -> Tensor:
         """The reports added up. Totals of disjoint groups add up.
 
-        If reports must be summed these are whole numbers, so that no rounding tells how a total came about.
+        If reports must be summed these are whole numbers, so that no rounding error depends on how
+        clients were grouped.
 
         Raises:
-            ValueError: if the reports are another mechanism's, or one is none that a client can make.
+            ValueError: if the reports are another mechanism's, or hold values that this one never produces.
         """
 
     @abstractmethod
@@ -153,9 +157,9 @@ class PrivateSum(ABC):
         """Unbiased estimate of the sum of the vectors, floating (dim,).
 
         Args:
-            total: everybody's. Estimates of groups must not be added up if reports must be summed: in
-                floating point that tells of the groups.
-            reports: how many clients' reports are in it.
+            total: the total of all clients of the round. If reports must be summed, estimates of groups must
+                not be added up instead: their rounding errors would reveal the grouping.
+            reports: how many clients' reports are in the total.
         """
 
     def sum(self, reports: Reports) -> Tensor:
@@ -177,7 +181,7 @@ class PrivateSum(ABC):
         return self.sum(reports) / len(reports)
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """A draw with the law of ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
+        """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
 
         Raises:
             ValueError: as :meth:`randomize`, or if there are not exactly :attr:`cohort` rows, where that is
@@ -209,7 +213,7 @@ class PrivateSum(ABC):
             population: n, how many clients there are.
             cohort: k, reports of the round; their expected number under Poisson sampling.
             sampling: how the cohort is chosen.
-            adversary: against whom.
+            adversary: whom the guarantee is against, an observer of the model or the server.
 
         Raises:
             ValueError: if the numbers contradict each other, or so few clients make too little noise.

@@ -327,7 +327,7 @@ def _built(text: str, dim: int) -> LocalRandomizer:
         raise ValueError(f"mechanism {spec.name!r} does not take vectors in a norm ball")
     if not mechanism.shufflable:
         raise ValueError(
-            f"a report of {spec.name!r} with these options can be read only by who knows whose it is: "
+            f"a report of {spec.name!r} with these options can be read only by whoever knows whose it is: "
             "it cannot be shuffled"
         )
     if mechanism.local_epsilon != spec.local_epsilon:

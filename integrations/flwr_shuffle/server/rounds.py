@@ -1,4 +1,4 @@
-"""A run's rounds, one at a time: the cohort drawn, the budget asked, the cost recorded, reports added up."""
+"""A run's rounds, one at a time: draws the cohort, asks the budget, records the cost, adds reports up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shuffle_plugins.shuffler import TOKEN_BYTES
 
 _log = logging.getLogger("flwr")
 
-_ENOUGH_ERRORS = 20  # in a row: if half of all clients took part, one run in a million would come to that
+_ENOUGH_ERRORS = 20  # with no participant in between; if each client took part with probability ½: 2**-20
 
 
 class ClientsRefused(RuntimeError):
@@ -44,14 +44,14 @@ class SentRound:
     """A round that was sent.
 
     Attributes:
-        token: of the round.
+        token: random id of this round.
         server_round: its number, rounds of earlier runs of the model included.
         arrays: the model that was sent.
         arrays_key: key of the model's record.
-        layout: of the model.
+        layout: shapes and types of the model's arrays.
         metrics: what clients were asked to measure; empty in training.
         terms: how clients prepare their updates.
-        invitation: to whom it was sent, and the mechanism of the reports.
+        invitation: how many clients it was sent to, and the mechanism of the reports.
         worst: the highest cost that it can have.
         checked: the round that the budget was asked about.
     """
@@ -69,15 +69,18 @@ class SentRound:
 
     @property
     def step(self) -> str:
-        """Name of the method of Flower's that aggregates it, for the log."""
+        """Name of the Flower method that aggregates this round, for the log."""
         return "aggregate_evaluate" if self.metrics else "aggregate_train"
 
 
 class Rounds:
-    """Draws, begins and receives a run's rounds; each is recorded before it is sent, and before its release.
+    """Draws, begins and receives the rounds of a run.
+
+    Each is recorded twice: at its worst possible cost before it is sent, and at its actual cost before its
+    sum is released.
 
     Args:
-        settings: of the run.
+        settings: the run's settings.
         record: where the rounds' costs are recorded.
     """
 
@@ -93,19 +96,21 @@ class Rounds:
         self._logged: tuple[int, int, int] | None = None
 
     def start(self, *, num_rounds: int) -> None:
-        """A run of so many rounds begins; its nodes are others than those of an earlier run."""
+        """Begin a run of ``num_rounds`` rounds; its node ids cannot be compared with an earlier run's."""
         self._planned = max(1, num_rounds)
         self._seen = frozenset()
 
     def draw(self, grid: Grid, *, step: str) -> tuple[int, list[int]] | None:
-        """How many clients are connected, and which of them are invited; None if these are too few.
+        """How many clients are connected, and which of them are invited.
+
+        None if fewer clients were drawn than a release needs.
 
         Args:
             grid: a :class:`ShuffleGrid` with the run's stage.
-            step: name of the method of Flower's that asks, for the log.
+            step: name of the Flower method in progress, for the log.
 
         Raises:
-            ValueError: if it is another grid.
+            ValueError: if ``grid`` is not the :class:`ShuffleGrid` that holds this run's stage.
             TimeoutError: if too few clients connect in time.
         """
         settings = self._settings
@@ -147,7 +152,7 @@ class Rounds:
         Args:
             messages: one to each client of the cohort.
             server_round: number of the round.
-            candidates: clients that were connected.
+            candidates: how many clients were connected.
             terms: how clients prepare their updates, in training.
             evaluation: what clients are asked to measure; None in training.
 
@@ -209,8 +214,9 @@ class Rounds:
 
         Raises:
             ValueError: if these are not the replies to the round, or hold no reports at all.
-            ClientsRefused: if client after client answered by an error.
-            PrivacyBudgetExhausted: if the round cost more than expected, and more than the budget allows.
+            ClientsRefused: if the last clients asked all answered by errors.
+            PrivacyBudgetExhausted: if fewer reports or a higher sampling rate than planned made the round
+                cost more, and the budget does not cover it.
         """
         received = list(replies)
         sent, self._sent = self._sent, None
@@ -254,15 +260,20 @@ class Rounds:
         joined = frozenset(candidates) - self._seen
         if joined and self._seen:
             _log.info(
-                "%d nodes joined. They may be clients that took part before and were restarted: from here on "
-                "ε against the server counts every client as any of those before",
+                "%d nodes joined. They may be clients that took part before and were restarted: from now on, "
+                "ε against the server assumes that each client may be the one that has taken part "
+                "most often so far",
                 len(joined),
             )
             self._record.rename()
         self._seen |= joined
 
     def _log_outlook(self, mechanism: PrivateSum, invited: int) -> None:
-        """Once, and again if the model, the number of rounds, or a cohort's order of magnitude changes."""
+        """Log how much noise to expect.
+
+        Again only if the model, the number of rounds, or the expected reports (by about a factor of 2)
+        change.
+        """
         reports = invited * self._settings.sampling.participation
         case = (mechanism.dim, self._planned, round(math.log2(reports)))
         if case != self._logged:
@@ -270,9 +281,9 @@ class Rounds:
         self._logged = case
 
     def _needed(self, invited: int) -> Needed:
-        """Without how many reports and answers nobody may see the reports.
+        """The fewest reports and answers with which the stage may let reports out.
 
-        Where the budget is held against who sees them, as many as the budget was asked about.
+        With a budget against the server, as many clients must answer as the check of the budget assumed.
         """
         settings, reports = self._settings, self._settings.fewest_reports
         if settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER:
@@ -281,18 +292,17 @@ class Rounds:
         return Needed(reports=reports, answered=answered)
 
     def _candidates(self, invitation: Invitation, reports: int) -> int:
-        """Candidates of the round, less those that do not seem to answer at all.
+        """How many candidates the round is charged with.
 
-        Only rounds in which many answered are released. If it is by chance who answers, all candidates count.
-        If some clients never answer, the others hide only among themselves. So no round is counted with a
-        larger share of clients that may answer than all rounds of the run have on average, those that were
-        refused included.
+        A client that never answers hides nobody. So the cohort is taken to hide among at most ``candidates``
+        × the share of all this run's invitations that were answered, refused rounds included. If every client
+        is equally likely to answer, this is about all candidates.
         """
         willing = invitation.candidates * self._answered // self._invited
         return min(invitation.candidates, max(invitation.invited, willing * invitation.invited // reports))
 
     def _check_again(self, actual: FederatedRound, checked: FederatedRound, anonymous: Anonymous) -> None:
-        """Ask the budget about a round that may have cost more than the one it was asked about before."""
+        """Ask the budget again if the round may have cost more than was checked before it was sent."""
         if (
             actual.observer.sampling_rate <= checked.observer.sampling_rate
             and actual.reports >= checked.reports
@@ -305,7 +315,10 @@ class Rounds:
             raise
 
     def _refuse(self, anonymous: Anonymous, sent: SentRound, errors: Counter[str]) -> None:
-        """Record that nobody saw these reports shuffled, unless a mixer's answer may have been lost.
+        """Record a round without usable reports.
+
+        It costs nothing, unless the stage's refusal leaves open that the reports were shuffled and seen
+        (``Refusal.conclusive`` is False): then it is charged at its worst.
 
         Raises:
             ValueError: if enough clients for a round answered, and no answer was a report: that is an app

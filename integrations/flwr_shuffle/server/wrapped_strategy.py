@@ -1,4 +1,4 @@
-"""The inner strategy: which can be wrapped, what it sends, what it is given, and its own ``start``."""
+"""Checks whether a strategy can be wrapped; builds its messages and its one reply; runs its own ``start``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-# Flower has no public address for the id of the server.
+# Flower exports this constant only from a private module.
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -45,6 +45,7 @@ _PRIVATE = (
 )
 _START = ("grid", "initial_arrays", "num_rounds", "timeout", "train_config", "evaluate_config", "evaluate_fn")
 _REDIRECTED = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary")
+# implementations of aggregate_train that are known to work with a single reply
 _OF_ONE_REPLY = frozenset(
     kind.aggregate_train for kind in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 )  # FedProx has FedAvg's
@@ -100,7 +101,7 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def needs_one_reply(strategy: Strategy) -> bool:
-    """Whether each of a strategy's layers aggregates by a method of Flower's that works with one reply."""
+    """True if every layer aggregates by a method in ``_OF_ONE_REPLY``; False for any custom aggregation."""
     return all(type(layer).aggregate_train in _OF_ONE_REPLY for layer in layers(strategy))
 
 
@@ -110,11 +111,11 @@ def own_start(strategy: Strategy) -> bool:
 
 
 def starting(strategy: Strategy, *, host: Strategy) -> Callable[..., Any]:
-    """The strategy's own ``start``, in which rounds are configured and aggregated by ``host``.
+    """The strategy's own ``start``, bound to a stand-in object whose rounds are run by ``host``.
 
-    Attributes that ``start`` sets and reads are the strategy's own. Only ``configure_train``,
-    ``aggregate_train``, ``configure_evaluate``, ``aggregate_evaluate`` and ``summary`` are the host's, also
-    where ``start`` calls ``super().start``.
+    The stand-in shares the strategy's ``__dict__``, so ``start`` sets and reads the strategy's own
+    attributes. Its ``configure_train``, ``aggregate_train``, ``configure_evaluate``, ``aggregate_evaluate``
+    and ``summary`` are the host's, also when ``start`` calls ``super().start``.
     """
     inner = type(strategy)
     methods = {name: staticmethod(getattr(host, name)) for name in _REDIRECTED}
@@ -136,7 +137,7 @@ def messages_of(
     """The messages that a strategy sends to a cohort in a round of training.
 
     Raises:
-        WrongRecipients: if it does not send to all of the cohort, once each, or waits for more nodes.
+        WrongRecipients: unless it sends one message to each client of the cohort, or if it waits for more.
     """
     for layer in layers(strategy):
         check_minimums(layer, cohort=len(cohort))
@@ -165,8 +166,8 @@ def model_of(messages: Sequence[Message], *, kind: str = MessageType.TRAIN) -> t
     """The model in a round's messages, the same in all of them, and the key of its record.
 
     Raises:
-        ValueError: if there is no one such model, a message is not of this kind, or the key of the
-            instruction is taken.
+        ValueError: unless all messages carry the same single model; or if a message is not of this kind, or
+            the key of the instruction is taken.
     """
     contents = {}
     for message in messages:
