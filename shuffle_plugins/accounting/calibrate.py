@@ -1,6 +1,6 @@
 """Solve the accountant for what a user may spend: ε0, rounds or cohort at a target (ε, δ).
 
-Every answer was itself checked to stay within the target. Searches have a cap and always end.
+Each result was itself evaluated and is within the target. Searches have a limit and always end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 from shuffle_plugins.core import checks
 
 LEAST_SEARCHED_LOCAL_EPSILON, LARGEST_SEARCHED_LOCAL_EPSILON = 1e-4, 20.0
-"""Range of ε0, in nats, that calibrations search. Mechanisms and rounds take more, see ``core.checks``."""
+"""Range of ε0, in nats, that calibrations search. Mechanisms and rounds accept a wider range."""
 
 MAX_NUM_STEPS = 10**9
 """The most rounds that a calibration answers with."""
@@ -43,14 +43,14 @@ def calibrate_local_epsilon(
     Args:
         target_epsilon: central ε, replace-one.
         delta: δ in (0, 1).
-        population: n.
-        cohort: k; see :class:`ShuffleRound`.
+        population: n, the number of clients.
+        cohort: k, how many take part; see :class:`ShuffleRound`.
         num_steps: number of rounds.
         sampling: how cohorts are chosen.
-        adversary: against whom.
+        adversary: against whom the target must hold.
         mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
         blanket_factory: the randomizer's blanket at a given ε0.
-        method: how rounds compose.
+        method: how the costs of rounds are composed.
 
     Returns:
         ε0 in [1e-4, 20].
@@ -109,12 +109,13 @@ def normal_guess(
     sampling: Sampling,
     adversary: Adversary,
 ) -> float:
-    """ε0 if the loss of a round were normal, with the variance that the binary clone pair gives it.
+    """Start value for a search: the ε0 at which a normal loss would meet the target.
 
-    That is 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)); a loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2.
+    Its variance is the one that the binary clone pair gives a round, 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)). A normal
+    loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2.
     """
     if not (0 < delta < 1 and population >= 1 and cohort >= 1 and num_steps >= 1):
-        return 1.0  # left to those who check
+        return 1.0  # invalid input: the caller's own checks report it
     hidden, rate = float(cohort), 1.0
     if sampling is Sampling.CHECK_IN or (
         sampling is Sampling.EPOCH and adversary is Adversary.MODEL_OBSERVER
@@ -123,6 +124,7 @@ def normal_guess(
     elif sampling is not Sampling.SINGLE_PASS and adversary is Adversary.MODEL_OBSERVER:
         rate = cohort / population
     log_delta = -math.log(delta)
+    # width solves ε = μ·√(2·log(1/δ)) + μ²/2 for μ; share is then (e^ε0 − 1)²/(e^ε0 + 1).
     width = 2 * target_epsilon / (math.sqrt(2 * (log_delta + target_epsilon)) + math.sqrt(2 * log_delta))
     share = width**2 * hidden / (2 * num_steps * rate**2)
     guess = math.log1p((share + math.sqrt(share**2 + 8 * share)) / 2)
@@ -162,13 +164,14 @@ def calibrate_cohort(
 ) -> int:
     """The cohort that uses the target (ε, δ) best.
 
-    Before an observer of the model a larger cohort of the same population costs more: the answer is the
-    largest that fits. Before a server, and in single passes, a client hides among its cohort alone and a
+    Against an observer of the model a larger cohort of the same population costs more: the answer is the
+    largest that fits. Against a server, and in single passes, a client hides among its cohort alone and a
     larger one costs less: the answer is the smallest that fits.
 
     Raises:
-        ValueError: if an argument is out of range, or no cohort within the population fits; full
-            participation has no cohort to choose.
+        ValueError: if an argument is out of range, if no cohort fits, or if there is nothing to choose: under
+            full participation, and in an epoch against a model observer, whose cost does not depend on the
+            batch size.
     """
     target = _target(target_epsilon, delta, num_steps, method)
     scheme = checks.choice(Sampling, "sampling", sampling)

@@ -1,4 +1,4 @@
-"""What an optimiser has spent: one accountant for every group of clients, where groups are disjoint."""
+"""One accountant per disjoint group of clients, with a budget check before each round."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Spending:
         """One for every group, in order."""
         return self._accountants
 
-    def charge(self, group: int, new_round: Round, *, epsilon: float, delta: float) -> None:
+    def charge(self, group: int, new_round: Round, *, target_epsilon: float, delta: float) -> None:
         """Record a round of a group, before anything of it is released.
 
         Raises:
-            BudgetExceeded: if it would take the group over ε at δ; then nothing is recorded.
+            BudgetExceeded: if it would take the group over the target ε at δ; then nothing is recorded.
         """
         accountant = self._accountants[group]
-        if accountant.would_exceed(new_round, target_epsilon=epsilon, delta=delta):
+        if accountant.would_exceed(new_round, target_epsilon=target_epsilon, delta=delta):
             raise BudgetExceeded(
-                f"the next round would take clients over ε={epsilon:g} at δ={delta:g}; they have spent "
-                f"{accountant.charged_epsilon(delta):.4g}. Nothing of it was released"
+                f"the next round would take clients over ε={target_epsilon:g} at δ={delta:g}; they have "
+                f"spent {accountant.charged_epsilon(delta):.4g}. Nothing of it was released"
             )
         accountant.step(new_round)
 

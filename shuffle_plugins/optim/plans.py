@@ -188,7 +188,7 @@ class OptimizationPlan:
             recorded = 0
             for step in range(1, part.num_steps + 1):
                 if oracle.round is not None and recorded < part.releases:
-                    spending.charge(group, oracle.round, epsilon=self.epsilon, delta=self.delta)
+                    spending.charge(group, oracle.round, target_epsilon=self.epsilon, delta=self.delta)
                     recorded += 1
                 asked = rule.query(state, step)
                 where = part.drawn(step, order=order[first:last], randomness=source)

@@ -206,8 +206,8 @@ def test_disjoint_groups_cost_what_the_dearest_costs():
         ShuffleRound(local_epsilon=e, population=500, cohort=500, sampling="full") for e in (0.5, 1.0)
     )
     spending = Spending(2)
-    spending.charge(0, cheap, epsilon=2.0, delta=1e-5)
-    spending.charge(1, dear, epsilon=2.0, delta=1e-5)
+    spending.charge(0, cheap, target_epsilon=2.0, delta=1e-5)
+    spending.charge(1, dear, target_epsilon=2.0, delta=1e-5)
     alone = ShuffleAccountant()
     alone.step(dear)
     assert spending.epsilon(1e-5) == alone.epsilon(1e-5)
@@ -220,7 +220,7 @@ def test_what_goes_beyond_the_budget_is_refused_and_not_recorded():
     spending = Spending(before=once)
     budget = 1.2 * once.charged_epsilon(1e-5)
     with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
-        spending.charge(0, recorded, epsilon=budget, delta=1e-5)
+        spending.charge(0, recorded, target_epsilon=budget, delta=1e-5)
     assert spending.accountants[0].num_steps == 1
     assert once.num_steps == 1
 

@@ -1,4 +1,4 @@
-"""What a history of federated rounds costs, before an observer of the model, the server, and everybody."""
+"""What a history of federated rounds costs, against an observer of the model, the server, and everybody."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class FederatedSpending:
     """What a history of federated rounds cost at ``delta``, by who is trusted. Replace-one neighbours.
 
     Attributes:
-        observer: ε of any client before an observer of the model.
-        server: ε of the client who took part most before the server (``adversary`` is ``"server"``).
+        observer: ε of any client against an observer of the model.
+        server: ε of the client who took part most, against the server (``adversary`` is ``"server"``).
         local_epsilon: Σ ε0 of the client who reported most: its ε if nobody is trusted; infinite if Σ δ0 of
             its reports exceeds ``delta``.
         delta: δ all three are for.
@@ -111,7 +111,7 @@ class _Answers:
 
 
 class FederatedAccountant:
-    """Adds up federated rounds before an observer, before the server, and with nobody trusted.
+    """Adds up federated rounds against an observer, against the server, and with nobody trusted.
 
     Before the server a client pays for the rounds it took part in. The number reported bounds every client's
     at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
@@ -162,7 +162,8 @@ class FederatedAccountant:
             participants: names of the clients that answered, dummies included; None if they are not known,
                 and then everybody is taken to have answered.
             released: whether anything computed from the reports leaves the server. Reports that the server
-                received and threw away cost nothing before an observer, and all they cost before the server.
+                received and threw away cost nothing against an observer; against the server they cost as much
+                as any others.
 
         Raises:
             TypeError: if an argument is of the wrong type.
@@ -237,7 +238,7 @@ class FederatedAccountant:
     def epsilon(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> EpsilonInterval:
         """Certified bounds on ε at δ.
 
-        The lower bound is what real instances of the rounds as recorded attain; before the server, those of
+        The lower bound is what real instances of the rounds as recorded attain; against the server, those of
         the client known by name who took part most. Of histories with more than a few dozen different cohorts
         both bounds are rounded outwards, by a few parts in a thousand.
 

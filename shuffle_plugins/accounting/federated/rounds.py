@@ -1,4 +1,4 @@
-"""A federated round: what it is before an observer of the model, the server, and everybody.
+"""A federated round: what it is against an observer of the model, the server, and everybody.
 
 A server draws clients and sees who answers, or clients decide in secret and the server sees no more than how
 many reports there were. The proofs behind every number are in ``docs/proofs/accounting.md``, "Federated
@@ -40,8 +40,8 @@ class FederatedRound:
     Make it by :meth:`drawn` or :meth:`secret`.
 
     Attributes:
-        observer: the round before an observer of the model.
-        server: the round before the server, for a client that took part: who took part is known already, so
+        observer: the round against an observer of the model.
+        server: the round against the server, for a client that took part: who took part is known already, so
             both are measured without a further adversary of their own.
         local_epsilon: ε0 of one report in nats; infinite for a client's share of a multi-message sum.
         local_delta: δ0 of one report.
@@ -198,10 +198,10 @@ class FederatedRound:
         )
 
     def before(self, adversary: Adversary) -> Round:
-        """The round before an observer or the server.
+        """The round against an observer or the server.
 
         Raises:
-            ValueError: for ``Adversary.LOCAL``, before which nothing is shuffled.
+            ValueError: for ``Adversary.LOCAL``, against which nothing is shuffled.
         """
         if adversary is Adversary.LOCAL:
             raise ValueError("with nobody trusted a round costs local_epsilon")

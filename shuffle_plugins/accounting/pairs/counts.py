@@ -7,12 +7,14 @@ numbers of passive and of neutral slots,
 
     dP/df = 1 + (a·m + b·D + (w − 1)·z + c·y)/n        dQ/df = 1 + (a·m − b·D + (w − 1)·z + c·y)/n.
 
-It follows from the blanket pair
+f is the distribution of the slots when every report is drawn from the blanket, γ = k/n, and r0 and r1 are a
+report's likelihood under the two records, divided by the blanket's; an empty slot has r0 = r1 = 0. The
+formulas follow from the blanket pair
 
     dP/df = (1 − γ) + (γ/k)·Σ r0             dQ/df = (1 − γ) + (γ/k)·Σ r1
 
-because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), an absent one nothing. A slot of weights
-(r0, r1) has, with its mirror image, a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2.
+because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), a slot without a client (Poisson sampling)
+nothing. A slot of weights (r0, r1) has, with its mirror image, a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2.
 
 Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`; randomised
 bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`.
@@ -31,7 +33,10 @@ from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.slots import SlotPair
 
 _MOST_SPREAD = 10.0
-"""ε0 up to which (e, e) reports are spread over others and nothing without losing digits."""
+"""Largest ε0 at which (e, e) reports keep their precision when spread over the two kinds of inactive slot.
+
+Above it :func:`_without_high` trades them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +73,10 @@ class CountPair:
 
     @property
     def information(self) -> float:
-        """Variance of the privacy loss when it is small; which of two pairs tells more."""
+        """Approximate variance of the privacy loss, for small losses.
+
+        It orders real instances of a round: the larger leaks more.
+        """
         loss = 1.0 - self.passive_weight
         common = loss**2 * self.passive * (1.0 - self.active) if self.one_sided else 0.0
         gain = 2 * self.sign_gain
@@ -146,7 +154,8 @@ def blanket_pair(
     null = participation * max(0.0, 1.0 - blanket.mass)
     passive, neutral_gain = (min(null / (1.0 - active), 1.0) if active < 1 else 0.0), 0.0
     if blanket.high > 0 and active < 1:
-        # Both kinds of inactive slot, and those between them, are spread at equal mean over the two ends.
+        # Every inactive slot contributes between -1 and e^ε0 - 1. All their mass is put on the two ends, with
+        # the mean kept: the pair can only grow.
         neutral_gain = math.expm1(blanket.local_epsilon)
         mean = (participation * blanket.high * neutral_gain - null) / (1.0 - active)
         passive = min(max((neutral_gain - mean) / (neutral_gain + 1.0), 0.0), 1.0)
@@ -201,16 +210,18 @@ def slot_pair(blanket: Blanket, *, population: int, slots: int, participation: f
 def third_record_pair(
     *, local_epsilon: float, outside: float, population: int, slots: int, participation: float
 ) -> CountPair:
-    """Exact pair of a mechanism when every other client holds one third record. A lower bound.
+    """Exact pair when all other clients hold the same record, neither x1 nor x1'. A lower bound.
 
-    Reports are only read as "for x1", "for x1'" or neither, which is a post-processing: those of weights
-    (e, 1) and (1, e) to which the third record gives no more than the blanket. For K-ary randomized response
-    it is the instance in which everybody else holds a third value, ``outside`` = 1/(e + K − 1).
+    Each report is reduced to one of three classes: speaks for x1, for x1', or neither. That is
+    post-processing, so the result is still a lower bound. The first two classes hold only reports, of weights
+    (e, 1) and (1, e), that the third record makes no likelier than the blanket does.
+
+    In K-ary randomized response that is any third value, with ``outside`` = 1/(e + K − 1).
 
     Args:
         local_epsilon: ε0.
-        outside: mass that the third record gives to either kind of report.
-        population: n.
+        outside: probability that the third record gives to each of the first two classes.
+        population: n, the number of clients.
         slots: k, or n under Poisson sampling.
         participation: 1, or γ under Poisson sampling.
 
@@ -235,8 +246,10 @@ def third_record_pair(
 def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
     """Exact pair of a mechanism when every other client holds the replacement record. A lower bound.
 
-    Reports are only read as "speaks for x1", "speaks for x1'" or neither, which is a post-processing. For the
-    generic blanket this is binary randomized response with everybody else at 0.
+    Each report is reduced to one of three classes: speaks for x1, for x1', or neither. That is
+    post-processing, so the result is still a lower bound.
+
+    For the generic blanket the instance is binary randomized response with everybody else at 0.
     """
     active = participation * blanket.differing
     e = math.exp(blanket.local_epsilon)

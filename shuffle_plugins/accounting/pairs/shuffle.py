@@ -137,7 +137,7 @@ def _placed(draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper
 def _random_cohorts(
     draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool
 ) -> PairMixture:
-    """Poisson cohorts before a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
+    """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
 
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
     size in an upper bound and by its largest in a lower one.

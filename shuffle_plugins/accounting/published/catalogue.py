@@ -50,16 +50,16 @@ class PublishedBound:
     Attributes:
         name: unique, in words.
         source: paper and theorem, and what composes it.
-        bound: the paper's bound, a function of ``local_epsilon``, ``cohort`` and, by ``compose``: of
-            ``delta``, giving ε (points); of ``orders``, giving divergences (Rényi curves); of ``orders`` and
-            ``population`` (Rényi curves of sampled rounds). It raises ValueError where the theorem behind it
-            says nothing.
-        compose: how.
+        bound: the paper's bound, called with ``local_epsilon`` and ``cohort``, and also: for ``POINTS`` with
+            ``delta``, returns ε; for ``RENYI`` with ``orders``, returns divergences; for ``SAMPLED_RENYI``
+            with ``orders`` and ``population``, returns divergences. It raises ValueError where the theorem
+            behind it says nothing.
+        compose: what the paper bounds, and hence how rounds are composed.
         sampling: the theorem that amplifies Rényi curves, k of n without replacement or Poisson's.
         valid: whether it is an upper bound for the question asked.
-        adaptive: whether it also covers a round of everybody in random order in which inputs and randomizers
-            follow from earlier reports: an epoch.
-        note: what carries it, or why it is not valid.
+        adaptive: whether it also holds if a client's input and randomizer may depend on reports sent before
+            (epoch sampling).
+        note: what proof makes it valid here, or why it is not valid; also what the theorem is limited to.
     """
 
     name: str
@@ -78,7 +78,7 @@ class PublishedBound:
 
         Args:
             local_epsilon: ε0 > 0 in nats.
-            population: n.
+            population: n, the number of clients.
             cohort: k ≤ n, reports shuffled together; k = n is full participation.
             num_steps: T ≥ 1.
             delta: total δ in (0, 1).
@@ -150,7 +150,10 @@ def _curve_of_pair(
 
 
 def _second_shuffle_rdp(*, orders: Vector, local_epsilon: float, cohort: int) -> Vector:
-    """The second bound; below order 2 it is silent, but divergences do not fall with the order."""
+    """The second bound, which is stated from order 2.
+
+    Rényi divergence never decreases with the order, so for smaller orders its value at 2 is valid.
+    """
     return shuffle_rdp.second_shuffle_rdp(orders=orders.clip(2.0), local_epsilon=local_epsilon, cohort=cohort)
 
 
@@ -168,7 +171,10 @@ def _generic_blanket_bound(
 
 
 def _erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> float:
-    """Theorem 7; above its largest δ, its value there: a bound at a smaller δ is one at a larger δ."""
+    """Erlingsson et al. 2019, Theorem 7, which is stated up to ``efm19.LARGEST_DELTA``.
+
+    For a larger δ its value there is valid: an (ε, δ) guarantee holds for every larger δ.
+    """
     return efm19.erlingsson_bound(
         local_epsilon=local_epsilon, cohort=cohort, delta=min(delta, efm19.LARGEST_DELTA)
     )
@@ -176,7 +182,7 @@ def _erlingsson_bound(*, local_epsilon: float, cohort: int, delta: float) -> flo
 
 _POINTS = "sampling (Ullman), strong composition (KOV 2015)"
 _RENYI = "sampling by Wang et al. 2019, RDP"
-_CLAIM_2 = (
+_ERRATUM = (
     "the paper's erratum withdraws it for adaptive randomizers; here Claims 2 and 6 of "
     "docs/proofs/accounting.md carry it"
 )
@@ -215,7 +221,7 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
     ),
     _by_points(
         name="clones, closed form",
-        source="Feldman et al. 2021, Thm 3.1, composed",
+        source=f"Feldman et al. 2021, Thm 3.1, {_POINTS}",
         bound=clones.clone_bound,
         adaptive=True,
     ),
@@ -236,21 +242,21 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         source=f"Feldman et al. 2022, Thm 3.2, {_POINTS}",
         bound=stronger_clones.stronger_clone_bound,
         adaptive=True,
-        note=f"{_CLAIM_2}, because it lies above that pair",
+        note=f"{_ERRATUM}: this closed form is never below the numerical bound of the binary pair",
     ),
     _by_points(
         name="stronger clones, numerical",
         source=f"Feldman et al. 2022, binary pair, {_POINTS}",
         bound=partial(_point_of_pair, binary_pair),
         adaptive=True,
-        note=_CLAIM_2,
+        note=_ERRATUM,
     ),
     _by_renyi(
         name="stronger clones, RDP",
         source=f"Feldman et al. 2022, binary pair, {_RENYI}",
         bound=partial(_curve_of_pair, binary_pair),
         adaptive=True,
-        note=_CLAIM_2,
+        note=_ERRATUM,
     ),
     _by_points(
         name="privacy blanket, Bennett",

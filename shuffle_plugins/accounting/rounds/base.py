@@ -17,7 +17,10 @@ from shuffle_plugins.core import checks
 _KINDS: dict[str, type[Round]] = {}
 
 _UNMARKED = "shuffle"
-"""The first kind there was: its states begin with their sampling, those of all others with their kind."""
+"""States of this kind carry no kind name: it was the only kind when the format was fixed.
+
+They begin with the sampling; the states of all other kinds begin with their :attr:`Round.KIND`.
+"""
 
 _CACHED = (
     8192  # distributions kept: histories of some thousand distinct rounds are asked about again and again
@@ -34,8 +37,9 @@ class Round(ABC):
 
     Attributes:
         population: n, the public and fixed number of clients.
-        cohort: k, how many take part; ``population`` under full participation, the smallest batch under a
-            single pass, of which one step is one whole pass.
+        cohort: k, how many clients take part. Under full participation it equals ``population``. Under
+            ``SINGLE_PASS`` it is the size of the smallest batch, and one accountant step then stands for a
+            whole pass.
         sampling: how the cohort is chosen.
         adversary: against whom the round is measured. A server that sees who took part gains what sampling
             hides.
@@ -61,7 +65,11 @@ class Round(ABC):
     """Fields in the order in which :meth:`state` writes them; empty for the order of the dataclass."""
 
     CHARGED_BY_RATIO: ClassVar[bool] = False
-    """Whether :meth:`replacement_ratio` bounds what :attr:`replacement_distance` bounds otherwise."""
+    """Whether the difference between this round and its stand-in can be charged to ε.
+
+    If so, :meth:`replacement_ratio` says how much. If not, it can be charged only to δ, through
+    :attr:`replacement_distance`.
+    """
 
     def __init_subclass__(cls) -> None:
         kind = cls.__dict__.get("KIND")
@@ -85,9 +93,9 @@ class Round(ABC):
     def _refusal(self) -> str:
         if self.sampling is Sampling.EPOCH:
             return (
-                "no bound is known on how batches that release sums, each with noise of its own, hide one "
-                "another in an epoch of a shuffled loader; draw k of n (sampling='without-replacement'), or "
-                "let clients send reports that are private one by one"
+                "epoch sampling is not accounted for this round: its batches release noisy sums, and no "
+                "bound is known on how such batches hide one another in a shuffled epoch; draw k of n "
+                "(sampling='without-replacement'), or let clients send reports that are private one by one"
             )
         return (
             f"the noise of a {type(self).__name__} is that of a cohort of known size, so {self.sampling} "
@@ -101,7 +109,10 @@ class Round(ABC):
 
     @property
     def sampling_rate(self) -> float:
-        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1."""
+        """γ in (0, 1]: the probability of taking part, if that is hidden from the adversary; otherwise 1.
+
+        :class:`ShuffleRound` overrides it: there it is cohort / population, whoever the adversary is.
+        """
         observed = self.adversary is Adversary.MODEL_OBSERVER
         if observed and self.sampling is Sampling.WITHOUT_REPLACEMENT:
             return self.cohort / self.population
@@ -109,7 +120,7 @@ class Round(ABC):
 
     @property
     def pair_name(self) -> str:
-        """What bounds made of the round's losses are called."""
+        """Name under which a bound computed from this round's losses is shown, such as ``blanket pair``."""
         return self.KIND
 
     @property
@@ -138,18 +149,23 @@ class Round(ABC):
 
     @property
     def own_delta(self) -> float:
-        """δ of the guarantee that has ε = :attr:`local_epsilon`, without amplification."""
+        """The round without amplification is (:attr:`local_epsilon`, this)-DP.
+
+        It is :attr:`local_delta` plus any tail that was cut off the mechanism's blanket.
+        """
         return self.local_delta
 
-    # -- what the round is replaced by --------------------------------------------------------------------
+    # -- the stand-in -------------------------------------------------------------------------------------
+    # Some rounds are accounted through a similar round that is easier to compute, the stand-in (see
+    # accounting/replacement.py). `upper_losses` are then the stand-in's.
 
     @property
     def replacement_distance(self) -> float:
-        """Total variation between the round and the one whose losses are given. It is charged to δ."""
+        """Total variation between the round and its stand-in; 0 without a stand-in. It is charged to δ."""
         return 0.0
 
     def replacement_ratio(self, log_tail: float) -> float:
-        """η such that the round and the one whose losses are given are within e^η of each other.
+        """η such that the round and its stand-in are within e^η of each other.
 
         Every outcome's probability under one is at most e^η times that under the other, except for outcomes
         that have at most probability exp(``log_tail``) together. Infinite if no such η is known.
@@ -167,7 +183,10 @@ class Round(ABC):
         """
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """The same pair from below, which tells the numerical error; None if that is not known."""
+        """A lower bound on the same distribution; None if there is no such bound.
+
+        How far it is from :meth:`upper_losses` shows the numerical error.
+        """
         return None
 
     @property
@@ -189,7 +208,10 @@ class Round(ABC):
         raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
 
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Upper bounds on the ε of one such round that are not made of its losses, each with its name."""
+        """Further upper bounds on ε, as (ε, name), for a history of exactly one such round.
+
+        They need no loss distribution.
+        """
         return iter(())
 
     # -- checkpoints --------------------------------------------------------------------------------------
@@ -208,7 +230,9 @@ class Round(ABC):
 
     @classmethod
     def from_state(cls, state: tuple[Any, ...]) -> Self:
-        """Rebuild a round from :meth:`state`. Of ``Round`` it reads every kind, of a kind that kind alone.
+        """Rebuild a round from :meth:`state`.
+
+        ``Round.from_state`` reads every kind; called on a subclass it accepts that subclass alone.
 
         Raises:
             ValueError: if the tuple is not one that :meth:`state` writes, or the module that defines its kind
@@ -240,7 +264,7 @@ class Round(ABC):
 
         Raises:
             ValueError: if a value is not one that is saved.
-            TypeError: likewise.
+            TypeError: if a value is not of the type that is saved.
         """
         return saved
 

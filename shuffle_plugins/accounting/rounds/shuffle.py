@@ -125,7 +125,7 @@ class ShuffleRound(Round):
 
     @property
     def sampling_rate(self) -> float:
-        """γ = cohort / population, also before an adversary that sees who took part."""
+        """γ = cohort / population, also against an adversary that sees who took part."""
         return self.cohort / self.population
 
     @property

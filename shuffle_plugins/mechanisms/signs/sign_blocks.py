@@ -1,4 +1,9 @@
-"""What block mechanisms share: one block of coordinates, rounded to signs, through the optimal cap."""
+"""What block mechanisms share: one block of coordinates, rounded to a pattern of signs, then randomized.
+
+The cap is the set of patterns that agree with the true one in at least t places; they are sent more often, by
+a factor e^ε0 (:mod:`~shuffle_plugins.mechanisms.signs.sign_patterns_law`). g is its gain: the mean of what is
+sent is g times the true pattern.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters
 from shuffle_plugins.randomness import Randomness
 
-_MOST_OUTCOMES = 1 << 16  # more reports are not listed
+_MOST_OUTCOMES = 1 << 16  # most outcomes that `outcomes` lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,7 @@ class SignBlocks:
 
     Attributes:
         dim: length of a vector.
-        cap: the pattern's randomizer.
+        cap: parameters of the pattern's randomizer.
         public: whether everybody knows each client's block, so that it is no part of a report.
     """
 
@@ -61,7 +66,7 @@ class SignBlocks:
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """What the values of each field are below."""
+        """Exclusive upper limit of each field's values."""
         patterns = 1 << self.cap.signs
         return (patterns,) if self.public else (self.blocks, patterns)
 
@@ -92,7 +97,10 @@ class SignBlocks:
         return counts.flatten()[: self.dim].double() * self.sign_value
 
     def outcomes(self) -> tuple[Tensor, Tensor] | None:
-        """Blocks and patterns of every report, if they are at most 2**16; none if blocks are public."""
+        """Every possible report as (blocks, patterns).
+
+        None if there are more than 2**16, or if blocks are public.
+        """
         count = self.blocks << self.cap.signs
         if self.public or count > _MOST_OUTCOMES:
             return None
