@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
 )
 from shuffle_plugins.accounting.replacement import ROUNDOFF, Replacement
-from shuffle_plugins.accounting.rounds.base import Round, resolves_alone, upper_losses
+from shuffle_plugins.accounting.rounds.base import Round, check_recordable, resolves_alone, upper_losses
 from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method
 from shuffle_plugins.core import checks
 
@@ -74,8 +74,8 @@ class ShuffleAccountant:
 
         Raises:
             TypeError: if ``shuffle_round`` is not a round of a kind that is accounted.
-            ValueError: if ``num_steps`` is not a positive int, or the round is measured against another
-                adversary than the history.
+            ValueError: if ``num_steps`` is not a positive int, the round is measured against another
+                adversary than the history, or a third party's round has no kind or numbers out of range.
         """
         if type(num_steps) is not int or num_steps != 1:  # a training step records one; it shall cost nothing
             checks.num_steps(num_steps)
@@ -97,6 +97,7 @@ class ShuffleAccountant:
     def _check_joins(self, shuffle_round: Round) -> None:
         if not isinstance(shuffle_round, Round):
             raise TypeError(f"step takes a Round, such as ShuffleRound, got {type(shuffle_round).__name__}")
+        check_recordable(shuffle_round)
         if self._rounds and self._rounds[0].adversary is not shuffle_round.adversary:
             raise ValueError(
                 f"this history is measured against the {self._rounds[0].adversary}; keep rounds measured "

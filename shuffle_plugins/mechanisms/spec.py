@@ -204,6 +204,11 @@ class SumSpec(Spec):
         if not _is_sum(name) or type(self.protocol) is not _sum_class(name):
             known = ", ".join(registry.available(registry.Kind.SUMS))
             raise ValueError(f"protocol must be a registered sum ({known}), got {self.protocol!r}")
+        if self.protocol.must_be_summed and self.protocol.cohort is None:
+            raise ValueError(
+                f"reports of {name} may be seen added up only, but its cohort is None: nothing says how many "
+                "clients' noise protects a sum"
+            )
 
     @property
     def name(self) -> str:
@@ -325,6 +330,8 @@ def _built(text: str, dim: int) -> LocalRandomizer:
         raise ValueError(f"mechanism {spec.name!r} cannot be built from {text}: {error}") from error
     if not isinstance(mechanism, LocalRandomizer):
         raise ValueError(f"mechanism {spec.name!r} does not take vectors in a norm ball")
+    if mechanism.must_be_summed:
+        raise ValueError(f"reports of {spec.name!r} may be seen added up only: it cannot be agreed on by ε0")
     if not mechanism.shufflable:
         raise ValueError(
             f"a report of {spec.name!r} with these options can be read only by whoever knows whose it is: "

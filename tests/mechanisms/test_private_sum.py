@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,15 @@ import torch
 
 from shuffle_plugins.accounting import Sampling, ShuffleAccountant
 from shuffle_plugins.core import Reports
-from shuffle_plugins.mechanisms import PrivateSum, SumSpec, available, get, registry, spec_from_json
+from shuffle_plugins.mechanisms import (
+    MechanismSpec,
+    PrivateSum,
+    SumSpec,
+    available,
+    get,
+    registry,
+    spec_from_json,
+)
 from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -177,3 +186,25 @@ def test_what_was_written_on_the_page_runs(page: dict[str, Any], capsys: pytest.
     signed = page["signed"]
     assert isinstance(signed, page["SignedSum"])
     assert abs(float(signed.estimate(page["total"], reports=1_000))) < 6 * signed.worst_variance**0.5
+
+
+def test_a_sum_that_hides_its_cohort_is_not_agreed_on(page: dict[str, Any]) -> None:
+    """Its reports would be shuffled and seen one by one."""
+
+    class Summed(page["SignedSum"]):  # type: ignore[misc]
+        name = "summed"
+        cohort: None = None
+        must_be_summed = True
+
+    Summed = dataclass(frozen=True, kw_only=True)(Summed)
+    registry.register("summed", Summed)
+    with pytest.raises(ValueError, match="added up only, but its cohort is None"):
+        SumSpec(protocol=Summed(levels=3, coins=5))
+
+    class Joined(type(built("privunit"))):  # type: ignore[misc]
+        name = "joined"
+        cohort = COHORT
+
+    registry.register("joined", Joined)
+    with pytest.raises(ValueError, match="added up only"):
+        MechanismSpec(name="joined", local_epsilon=1.0).build(dim=6)

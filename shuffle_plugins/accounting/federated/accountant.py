@@ -453,7 +453,7 @@ class FederatedAccountant:
 @lru_cache(maxsize=8192)
 def _like(example: Round, cohort: Cohort) -> Round:
     sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
-    if not isinstance(example, ShuffleRound) and cohort.reports != example.cohort:
+    if type(example) is not ShuffleRound and cohort.reports != example.cohort:
         raise AssertionError("sums of different cohorts were compared")
     return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
 

@@ -77,7 +77,7 @@ class FederatedRound:
             != self.server
         ):
             raise ValueError("observer and server see the reports of one mechanism")
-        least = self.server.local_delta if isinstance(self.server, ShuffleRound) else 0.0
+        least = self.server.local_delta
         if not least <= self.local_delta < 1:
             raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
         if self.observer.population < self.server.population:
@@ -183,11 +183,11 @@ class FederatedRound:
     def kind(self) -> RoundKind:
         """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
 
-        Of sums the number of reports as well: whose cohorts differ do not compare, since a sum cannot be
-        thinned out.
+        Of sums and other kinds of round the number of reports as well: those whose cohorts differ do not
+        compare, since a sum cannot be thinned out.
         """
         server = self.server
-        if not isinstance(server, ShuffleRound):
+        if type(server) is not ShuffleRound:  # a third party may have derived one that costs more
             return server.state()
         return (
             server.mechanism,

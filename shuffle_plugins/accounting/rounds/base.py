@@ -22,6 +22,9 @@ _UNMARKED = "shuffle"
 They begin with the sampling; the states of all other kinds begin with their :attr:`Round.KIND`.
 """
 
+_LOST_MASS = 1e-6
+"""What roundoff may take from the mass of a law, generously: parts that were forgotten are looked for."""
+
 _CACHED = (
     8192  # distributions kept: histories of some thousand distinct rounds are asked about again and again
 )
@@ -75,6 +78,8 @@ class Round(ABC):
         kind = cls.__dict__.get("KIND")
         if kind is None:
             return
+        if kind in Sampling._value2member_map_:  # a state that begins with a sampling is of the first kind
+            raise TypeError(f"{kind!r} is the name of a sampling; choose another KIND")
         known = _KINDS.setdefault(kind, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"{known.__qualname__} is of the kind {kind!r} already; choose another KIND")
@@ -294,9 +299,59 @@ def _plain(value: Any) -> Any:
 
 
 @lru_cache(maxsize=_CACHED)
+def check_recordable(each: Round) -> None:
+    """Check what every accountant relies on: a third party's round may have answers that are none.
+
+    Raises:
+        ValueError: if its fields are unchecked, its saved state would be read as another round, or a number
+            that it gives is out of range.
+    """
+    name = type(each).__qualname__
+    if not isinstance(each.sampling, Sampling) or not isinstance(each.adversary, Adversary):
+        raise ValueError(f"the fields of a {name} are unchecked: call Round.__post_init__(self)")
+    round_adversary(each.adversary)
+    try:
+        same = Round.from_state(each.state()) == each
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"the saved state of a {name} could not be read: {error}") from error
+    if not same:
+        raise ValueError(
+            f"the saved state of a {name} would be read as another round: give its class a KIND of its own, "
+            "name all fields in STORED if it has one, and convert them in fields_from_state"
+        )
+    numbers = {
+        "sampling_rate": 0 <= each.sampling_rate <= 1,
+        "local_epsilon": each.local_epsilon >= 0,
+        "local_delta": each.local_delta >= 0,
+        "own_delta": each.own_delta >= 0,
+        "replacement_distance": each.replacement_distance >= 0,
+    }
+    wrong = [f"{name}={getattr(each, name)!r}" for name, good in numbers.items() if not good]
+    if wrong:
+        raise ValueError(f"a {name} is out of range: {', '.join(wrong)}")
+
+
+@lru_cache(maxsize=_CACHED)
 def upper_losses(each: Round, resolution: Resolution) -> PrivacyLossDistribution:
-    """:meth:`Round.upper_losses`, computed once for equal rounds."""
-    return each.upper_losses(resolution)
+    """:meth:`Round.upper_losses`, computed once for equal rounds and checked.
+
+    Raises:
+        ValueError: if it bounds from below, has masses that are none, or lacks a part of its mass.
+    """
+    found = each.upper_losses(resolution)
+    _check_upper(found, name=type(each).__qualname__)
+    return found
+
+
+def _check_upper(found: PrivacyLossDistribution, *, name: str) -> None:
+    if found.kind != "upper":
+        raise ValueError(f"upper_losses of a {name} bound from {found.kind!r}: make them with kind='upper'")
+    mass = float(found.p.sum()) + found.missing
+    if not (found.missing >= 0 and mass >= 1 - _LOST_MASS):
+        raise ValueError(
+            f"upper_losses of a {name} have P mass {float(found.p.sum())!r} and missing={found.missing!r}: "
+            "together they must be one; what is left out is charged to δ and belongs to missing"
+        )
 
 
 @lru_cache(maxsize=_CACHED)

@@ -68,7 +68,7 @@ class SumRound(Round):
     def __post_init__(self) -> None:
         Round.__post_init__(self)
         checks.whole("trials", self.trials, at_least=0)
-        checks.whole("dim", self.dim)
+        checks.dim(self.dim)
         checks.whole("attained", self.attained, at_least=0)
         object.__setattr__(self, "sensitivity", checks.number("sensitivity", self.sensitivity, above=0))
         if self.attained > self.sensitivity:

@@ -4,21 +4,27 @@ import importlib
 import math
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from shuffle_plugins.accounting import (
+    FederatedRound,
+    LaplaceRound,
+    PrivacyLossDistribution,
     PrivacyTarget,
+    Resolution,
     Round,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
     SumRound,
+    finite_losses,
 )
 
 PAGE = (Path(__file__).parents[3] / "docs/guides/extending.md").read_text()
@@ -132,3 +138,129 @@ def test_two_kinds_cannot_have_one_name() -> None:
 def test_the_fields_of_every_round_are_checked(page: ModuleType, wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         page.GaussianRound(**({"noise_multiplier": 2.0, "population": 100, "cohort": 100} | wrong))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LouderSum(LaplaceRound):
+    """A kind made of one of the package's, with a field more."""
+
+    times: int = 1
+    KIND = "louder-sum"
+    STORED = (*LaplaceRound.STORED, "times")
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        louder = replace(SILENT, noise_epsilon=self.noise_epsilon * self.times)
+        return louder.upper_losses(resolution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless(LouderSum):
+    """No KIND: its states would be read as those of a LouderSum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(LouderSum):
+    """Inherits an order of fields that lacks its own."""
+
+    more: int = 1
+    KIND = "forgetful-sum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LouderShuffle(ShuffleRound):
+    """Another mechanism's losses under the name of the same one."""
+
+    KIND = "louder-shuffle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Careless(Round):
+    """Bits told truthfully with odds e to one, and mistakes that are easily made."""
+
+    wrong: str = ""
+    KIND = "careless"
+
+    def __post_init__(self) -> None:
+        if self.wrong != "unchecked":
+            Round.__post_init__(self)
+
+    @property
+    def local_epsilon(self) -> float:
+        return math.nan if self.wrong == "local_epsilon" else math.inf
+
+    @property
+    def own_delta(self) -> float:
+        return -1.0 if self.wrong == "own_delta" else 0.0
+
+    @property
+    def replacement_distance(self) -> float:
+        return math.nan if self.wrong == "replacement_distance" else 0.0
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        p = np.array([math.e, 1.0]) / (1 + math.e) * (0.5 if self.wrong == "forgotten" else 1.0)
+        return finite_losses(
+            None,
+            p,
+            p[::-1],
+            missing=math.nan if self.wrong == "missing" else 0.0,
+            kind="lower" if self.wrong == "below" else "upper",
+            resolution=resolution,
+            symmetric=True,
+        )
+
+
+SILENT = LaplaceRound(population=50, cohort=50, noise_epsilon=0.5, sensitivity=1)
+
+
+def test_a_kind_made_of_another_saves_the_fields_it_adds() -> None:
+    own = LouderSum(population=50, cohort=50, noise_epsilon=0.5, sensitivity=1, times=4)
+    assert own.state()[-1] == 4
+    accountant, restored = ShuffleAccountant(), ShuffleAccountant()
+    accountant.step(own)
+    restored.load_state_dict(accountant.state_dict())
+    assert restored.history == accountant.history
+    assert restored.charged_epsilon(1e-6) == accountant.charged_epsilon(1e-6) > 1.99
+
+
+@pytest.mark.parametrize("kind", [Nameless, Forgetful])
+def test_a_kind_whose_state_is_another_rounds_is_not_recorded(kind: type[LouderSum]) -> None:
+    own = kind(population=50, cohort=50, noise_epsilon=0.5, sensitivity=1, times=4)
+    if kind is Forgetful:
+        own = replace(own, more=2)
+    with pytest.raises(ValueError, match="would be read as another round"):
+        ShuffleAccountant().step(own)
+    with pytest.raises(TypeError, match="name of a sampling"):
+
+        class Poisson(Round):
+            KIND = "poisson"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("unchecked", r"call Round\.__post_init__"),
+        ("local_epsilon", "local_epsilon=nan"),
+        ("own_delta", r"own_delta=-1\.0"),
+        ("replacement_distance", "replacement_distance=nan"),
+        ("missing", "missing=nan"),
+        ("forgotten", "P mass"),
+        ("below", "make them with kind='upper'"),
+    ],
+)
+def test_answers_that_are_none_are_refused(wrong: str, said: str) -> None:
+    def epsilon(wrong: str) -> float:
+        accountant = ShuffleAccountant()
+        accountant.step(Careless(population=9, cohort=9, sampling="full", wrong=wrong))
+        return accountant.charged_epsilon(1e-6)
+
+    assert 0.999 < epsilon("") < 1.001
+    with pytest.raises(ValueError, match=said):
+        epsilon(wrong)
+
+
+def test_a_kind_made_of_shuffles_is_no_shuffle_in_a_federated_history() -> None:
+    made = {}
+    for kind in (ShuffleRound, LouderShuffle):
+        each = kind(local_epsilon=1.0, population=50, cohort=50, sampling=Sampling.FULL)
+        made[kind] = FederatedRound(observer=each, server=each, local_epsilon=1.0, local_delta=0.0)
+    assert made[ShuffleRound].kind != made[LouderShuffle].kind
