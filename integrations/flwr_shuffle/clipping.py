@@ -127,8 +127,8 @@ class UpdateTerms:
         """The mean of the clipped updates, and the share of clients within the clipping norm if it adapts.
 
         Args:
-            mean: of the vectors that :meth:`prepared` made, (dim,).
-            mechanism: that randomised them.
+            mean: mean of the vectors that :meth:`prepared` made, (dim,).
+            mechanism: the mechanism that randomised these vectors.
         """
         if self.clipping_norm is None:
             return mean, None

@@ -103,7 +103,7 @@ def vector_of(metrics: Iterable[Metric], content: RecordDict, *, failed_share: f
     """A client's metrics as a vector in the cube [-1, 1]^m.
 
     Args:
-        metrics: what is asked for.
+        metrics: the metrics that the round asks for, in the order of the entries.
         content: what the app's evaluation returned.
         failed_share: the value of :data:`FAILED_ROUNDS`, which the app does not return.
 

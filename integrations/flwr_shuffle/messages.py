@@ -131,7 +131,7 @@ class Instruction:
         token: 16 random bytes, new for each attempt at a round.
         run: name of the training run, 1 to 128 printable characters.
         server_round: number of the round within the run, from 0.
-        mechanism: that makes a report of the update.
+        mechanism: the mechanism that makes a report of the update.
         participation: probability in (0, 1] with which a client sends a report rather than a dummy.
         analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so

@@ -233,9 +233,9 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
     """The batch in what :func:`batch_content` wrote in answer to a request.
 
     Args:
-        content: of the mix node's reply.
-        request: what it was asked.
-        verifying_key: of the mixer, as pinned by the server.
+        content: content of the mix node's reply.
+        request: the request that was sent to the mix node.
+        verifying_key: the mixer's verifying key, as pinned by the server.
 
     Raises:
         BatchRefused: with the mixer's own code and the envelopes it dropped; WRONG_ROUND for an answer to

@@ -38,12 +38,12 @@ class WrappedGrid(MessageGrid):
         self._grid = grid
 
     def set_run(self, run: Run) -> None:
-        """Set the other grid's run."""
+        """Set the run of the grid that is wrapped."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """The other grid's run."""
+        """The run of the grid that is wrapped."""
         return self._grid.run
 
     def get_node_ids(self) -> list[int]:

@@ -36,16 +36,16 @@ class Run:
 
     Attributes:
         builder: builds the mechanism.
-        accountant: what was recorded before counts towards the target.
+        accountant: holds the rounds recorded before, which count towards the target.
         dim: number of trainable numbers.
         radius: radius of the ball that holds clipped gradients.
-        adaptive: how the radius moves; None if it stays.
-        population: n.
-        cohort: k.
-        sampling: law of the batches.
+        adaptive: settings of adaptive clipping; None for a fixed radius.
+        population: n, the size of the data set.
+        cohort: k, the size of a batch.
+        sampling: how batches are drawn.
         num_rounds: rounds as the accountant counts them: a step is one, or an epoch as a whole.
         target_epsilon: ε of everything recorded at the end.
-        target_delta: its δ.
+        target_delta: the δ of ``target_epsilon``.
     """
 
     builder: SumBuilder

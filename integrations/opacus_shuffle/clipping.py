@@ -87,7 +87,7 @@ class AdaptiveClipping:
         """The next radius, within the bounds.
 
         Args:
-            radius: the present one.
+            radius: the present radius.
             unclipped: estimated share of gradients within it; noise may take it out of [0, 1].
         """
         return self.held(
@@ -242,8 +242,8 @@ class ClippedBall:
     """The ball in which all clipped gradients of a round lie, and how it comes about.
 
     Attributes:
-        radius: its radius.
-        adaptive: how the radius moves; None if it stays.
+        radius: the ball's radius.
+        adaptive: settings of adaptive clipping; None for a fixed radius.
         limits: radii of the parameters' own balls; None if gradients are clipped as a whole.
     """
 

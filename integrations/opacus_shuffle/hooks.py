@@ -39,7 +39,7 @@ class PaidEpoch:
 
     Attributes:
         iteration: number of the iteration over the loader.
-        round: what was recorded.
+        round: the round as it was recorded.
         recorded_in: where, for each hook that recorded it.
     """
 

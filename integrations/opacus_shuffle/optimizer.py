@@ -590,7 +590,7 @@ class ShuffleMixin:
         Loaders call this. Gradients that were computed before are another batch's, and refused.
 
         Args:
-            delivery: what is handed out.
+            delivery: the place of the batch in its round.
             batch: its tensors, by which it is recognised if it is used again.
         """
         if delivery.part == 0:

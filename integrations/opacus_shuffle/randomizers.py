@@ -98,7 +98,7 @@ class SumBuilder:
         Args:
             privacy: ``local_epsilon`` or ``noise_multiplier``.
             dim: length of a gradient.
-            cohort: k.
+            cohort: k, the size of a batch.
             radius: radius of the norm ball.
 
         Raises:

@@ -28,9 +28,9 @@ class TrainingPlan:
     Attributes:
         randomizer: its name, and the number that sets its privacy.
         max_grad_norm: radius of the ball that gradients are clipped to, in the randomizer's norm.
-        population: n.
+        population: n, the size of the data set.
         cohort: k, the (Poisson: expected) size of a batch.
-        sampling: law of the batches.
+        sampling: how batches are drawn.
         num_steps: steps of the run; of one epoch, n // k, where the call did not say how many there will be.
         whole_run: whether ``num_steps`` are the whole run's.
         delta: δ of ``epsilon``: the target's, or the smaller of 1e-5 and 1/n where there is no target.
@@ -66,13 +66,13 @@ class TrainingPlan:
         """The plan of an optimizer that is about to train.
 
         Args:
-            optimizer: as it stands.
-            accountant: with what is recorded already; copied.
-            population: n.
-            cohort: k.
-            num_steps: of the whole run, if known.
+            optimizer: the optimizer, with its present settings.
+            accountant: the rounds recorded so far; it is copied.
+            population: n, the size of the data set.
+            cohort: k, the (Poisson: expected) size of a batch.
+            num_steps: number of steps of the whole run, if known.
             target_epsilon: ε of the budget, if there is one.
-            target_delta: its δ.
+            target_delta: δ of ``target_epsilon``.
         """
         mechanism, next_round = optimizer.mechanism, optimizer.round
         parameter = mechanism.privacy_parameter

@@ -187,7 +187,7 @@ def log_likelihood_ratio(rounds: ReleasedRounds, *, original: Tensor, replacemen
     Rounded to nine decimals, so that the order of a round's reports does not show.
 
     Args:
-        rounds: the rounds.
+        rounds: the released rounds that are to be told apart.
         original: a of each report, (reports,), not negative.
         replacement: b of each report, (reports,), not negative.
     """

@@ -40,7 +40,7 @@ class AuditResult:
         hits: trials on that dataset in which the event happened.
         false_alarms: trials on the other one in which it happened.
         neighbouring_relation: always ``"replace-one"``.
-        adversary: who the attacker is.
+        adversary: what the attacker sees.
     """
 
     epsilon: float
@@ -132,11 +132,11 @@ class TrialPlan:
         """The bound that an event proves on trials which had no part in choosing it.
 
         Args:
-            event: the event.
-            scores: of ``num_trials`` fresh trials on each dataset.
+            event: the event, as it was chosen on other trials.
+            scores: the attack's scores of ``num_trials`` fresh trials on each dataset.
             attack: name of the attack.
             neighbours: name of the pair of datasets.
-            adversary: who the attacker is.
+            adversary: what the attacker sees.
         """
         happened = {dataset: int(event.happens(found).sum()) for dataset, found in scores.items()}
         hits, false_alarms = happened[event.suspect], happened[event.innocent]

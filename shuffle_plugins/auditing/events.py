@@ -27,7 +27,7 @@ class Event:
     """That a trial's score is ``side`` a threshold; with what the trials on which it was chosen promise.
 
     Attributes:
-        threshold: where the line is.
+        threshold: the score at which the event begins or ends.
         side: on which side of it the event is.
         suspect: the dataset on which it is the more likely.
         promise: the bound it would have proved there and, where that is 0, the standardised difference of the

@@ -21,12 +21,12 @@ _MOST_ROUNDS = 1 << 20  # in one chunk, however small they are
 _ORDER_BITS = 43  # random bits of a report's place; the 20 bits above them hold its round
 
 _NOT_ONE_ROUND = {
-    Sampling.SINGLE_PASS: "a single pass is measured before those who know the batches: audit its smallest "
+    Sampling.SINGLE_PASS: "a single pass is measured against whoever knows the batches: audit its smallest "
     "batch as a round with full participation",
     Sampling.CHECK_IN: "a check-in pass is not one round: audit a round with full participation, which is "
-    "what a whole pass is certified as before an observer",
+    "what a whole pass is certified as, against an observer",
     Sampling.EPOCH: "an epoch is not one round: audit a round with full participation, which is what an "
-    "epoch is certified as: of the population before an observer, of one batch before a server",
+    "epoch is certified as: one of the population against an observer, of one batch against a server",
 }
 
 

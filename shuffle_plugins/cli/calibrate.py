@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Unknown(StrEnum):
-    """What ``calibrate`` solves for."""
+    """The quantity that ``calibrate`` solves for, given the others."""
 
     LOCAL_EPSILON = "local-epsilon"
     ROUNDS = "rounds"

@@ -25,7 +25,7 @@ def read_number(text: str | float) -> float:
 
 
 def read_whole(text: str | int) -> int:
-    """A number without a fraction."""
+    """Read a whole number, which may be written as 1e6 or 1,000,000."""
     value = read_number(text)
     if not (math.isfinite(value) and value.is_integer()):
         raise typer.BadParameter(f"{text!r} is not a whole number")

@@ -18,8 +18,9 @@ def plan_tables(plan: planning.Plan, *, width: int = WIDE) -> Iterator[Table]:
     """The choice beside its alternatives, then the error by cohort and by number of rounds.
 
     Args:
-        plan: what to show.
-        width: columns there are; below ``WIDE`` the lower end of ε and the total of bits are left out.
+        plan: the plan to show.
+        width: width of the terminal in characters; below ``WIDE`` the lower end of ε and the total of bits
+            are left out.
     """
     wide = width >= WIDE
     yield _choices(plan, wide=wide)
@@ -35,7 +36,7 @@ def plan_tables(plan: planning.Plan, *, width: int = WIDE) -> Iterator[Table]:
 
 
 def headline(plan: planning.Plan) -> str:
-    """The answer in one line."""
+    """The plan's best choice in one line."""
     best = plan.best
     return (
         f"[bold]{escape(best.mechanism)}: k = {best.cohort:,}, ε0 = {rounded(best.local_epsilon, up=False)}, "
@@ -45,7 +46,7 @@ def headline(plan: planning.Plan) -> str:
 
 
 def footing(plan: planning.Plan) -> str:
-    """What the numbers are about."""
+    """One line that says for which setting the tables' numbers hold."""
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "

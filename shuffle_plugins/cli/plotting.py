@@ -40,7 +40,7 @@ _CHOSEN = "#ffb000"
 
 
 class PlottingUnavailable(ImportError):
-    """Matplotlib is not installed."""
+    """A figure was asked for, but Matplotlib is not installed."""
 
 
 def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path) -> None:
@@ -129,7 +129,7 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
     error of a trusted curator's Gaussian mechanism. Where only one cohort was tried, T takes the place of k.
 
     Args:
-        plan: what to draw.
+        plan: the plan to draw.
         path: file to write; its suffix chooses the format.
 
     Raises:

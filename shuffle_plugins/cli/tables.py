@@ -49,7 +49,7 @@ def bounds_table(answer: accounting.Comparison, *, width: int = WIDE) -> Table:
     """One row per bound; those behind the certified interval in bold.
 
     Args:
-        answer: what to show.
+        answer: the result to show.
         width: columns there are; below ``WIDE`` sources stand under their bounds.
     """
     wide = width >= WIDE

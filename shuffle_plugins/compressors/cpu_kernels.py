@@ -506,10 +506,10 @@ def box_rows(
         norms: (rows,) of the same dtype, contiguous, positive.
         positions: int64 (dim,), where the entries of a row stand before the transform.
         signs: int8 (dim,).
-        share: of the step to the box that is nearest, in (0, 2).
+        share: the part taken of each step to the nearest point of the box, in (0, 2).
         inner: half the side of the box that is aimed at.
         enough: half the side of the box that is wanted.
-        steps: at most so many.
+        steps: the largest number of steps.
 
     Returns:
         int8 (rows,), 1 for a row that has an entry beyond ``enough``.

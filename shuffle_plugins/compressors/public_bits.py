@@ -19,8 +19,8 @@ def public_random_bytes(purpose: str, *, seed: int, count: int) -> bytes:
 
     Args:
         purpose: what the bits are for; different purposes give independent bits.
-        seed: any whole number.
-        count: bytes wanted.
+        seed: public seed, any whole number.
+        count: how many bytes to return.
 
     Raises:
         ValueError: if the seed is not a whole number.

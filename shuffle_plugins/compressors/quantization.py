@@ -48,8 +48,8 @@ def public_dither(size: int | tuple[int, ...], *, seed: int) -> Tensor:
     The same for everybody who knows the seed, on every machine. A seed is used for one batch.
 
     Args:
-        size: shape wanted.
-        seed: any whole number.
+        size: shape of the result.
+        seed: public seed, any whole number.
 
     Raises:
         ValueError: if the seed is not a whole number.

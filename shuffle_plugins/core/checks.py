@@ -29,8 +29,8 @@ def whole(name: str, value: object, *, at_least: float = 1, at_most: float = mat
     """Return a whole number.
 
     Args:
-        name: of the argument, for the message.
-        value: what was passed.
+        name: name of the argument, for the message.
+        value: the value that was passed.
         at_least: the smallest value allowed; ``-math.inf`` for any whole number.
         at_most: the largest value allowed.
 
@@ -59,8 +59,8 @@ def number(
     """Return a finite number as a float.
 
     Args:
-        name: of the argument, for the message.
-        value: what was passed, an int or a float.
+        name: name of the argument, for the message.
+        value: the value that was passed, an int or a float.
         above: it must be larger than this; give this or ``at_least``, or neither.
         at_least: it must not be smaller than this.
         below: it must be smaller than this; give this or ``at_most``, or neither.

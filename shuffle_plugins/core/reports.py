@@ -120,7 +120,7 @@ class ReportLayout:
         """Check that reports have this layout and, where limits are given, that their integers are in range.
 
         Args:
-            reports: as they were received, from strangers.
+            reports: reports as they were received, from clients that are not trusted.
             below: for each field, what its values must be below; none to check the layout alone.
 
         Raises:

@@ -185,7 +185,7 @@ def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: f
     Algorithm 1.
 
     Args:
-        norm: the present one.
+        norm: the present clipping norm.
         share: estimated share of the clients whose vectors are within it; noise may take it out of [0, 1].
         quantile: the share that is wanted.
         learning_rate: how fast the norm moves.

@@ -96,7 +96,7 @@ class LedgerRound:
         token: bytes that name the round, unlike any other's.
         run: name of its run.
         server_round: its number in the run.
-        state: how far it came.
+        state: whether it is open, received, complete or refused.
         charged: what it is charged as; None if it was refused before anybody learnt anything.
         participants: how many clients answered; None if that is not known.
     """
@@ -120,7 +120,7 @@ class Checkpoint:
 
     Attributes:
         server_round: number of that round in its run.
-        token: of that round.
+        token: random id of that round.
         data: what was saved, as it was given.
     """
 
@@ -236,7 +236,7 @@ class BudgetLedger(LedgerFile):
         """Enter what an open round cost, before anything computed from its reports is released.
 
         Args:
-            token: of the round.
+            token: the bytes that name the round, as in :meth:`begin`.
             actual: the round at the number of reports received.
             participants: names of the clients that answered; None if they are not known, and then everybody
                 is taken to have answered.
@@ -260,8 +260,8 @@ class BudgetLedger(LedgerFile):
         """Enter that nothing of an open round is released.
 
         Args:
-            token: of the round.
-            actual: the round as the server saw it, which costs the same before the server as if it had been
+            token: the bytes that name the round, as in :meth:`begin`.
+            actual: the round as the server saw it, which costs the same against the server as if it had been
                 released; None if the server learnt nothing from any report.
             participants: as for :meth:`receive`.
             era: as for :meth:`receive`.
@@ -275,7 +275,7 @@ class BudgetLedger(LedgerFile):
         """Enter that a received round was released, and save the model with it: both or neither.
 
         Args:
-            token: of the round.
+            token: the bytes that name the round, as in :meth:`begin`.
             checkpoint: what to go on from; replaces the model's last one. None keeps that.
 
         Raises:

@@ -81,7 +81,7 @@ class ClientLimits:
     Attributes:
         max_local_epsilon: largest ε0 of one report, in nats. Infinity, and nothing less, agrees to reports
             that protect only once they are added to everybody's: the one who adds must be trusted.
-        max_rounds: reports in all.
+        max_rounds: largest number of reports in all.
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
         min_reports: fewest reports that one of the client's must be shuffled among.
         max_epsilon: largest ε of all reports together at ``delta``, against a server that knows in which
@@ -127,11 +127,11 @@ class ClientLimits:
         """Refuse a report that would exceed the limits. Sums may exceed theirs by rounding.
 
         Args:
-            charged: the report.
+            charged: what the report would cost.
             history: how often the client was charged for what so far.
 
         Raises:
-            ReportRefused: otherwise.
+            ReportRefused: if the report would exceed a limit.
         """
         local_epsilon, spent = charged.local_epsilon, ClientSpending.of(history)
         most = self.max_local_epsilon
@@ -258,7 +258,7 @@ class ClientLedger(LedgerFile):
 
         Args:
             run: name of the run that asks.
-            token: of the round; each is charged once and then refused.
+            token: random id of the round; each is charged once and then refused.
             server_round: number of the round in its run.
             mechanism: name of the randomizer.
             local_epsilon: ε0 of the report in nats; infinity for a share of a multi-message sum.

@@ -24,7 +24,7 @@ class Format:
     Attributes:
         what: the kind, in words.
         application_id: SQLite's mark of the file's owner.
-        version: of the schema.
+        version: version of the schema.
         schema: statements that make an empty file one.
         upgrades: statements that make a file of an older version, the key, one of the next.
     """
@@ -40,8 +40,8 @@ class Database:
     """One connection to a ledger's file.
 
     Args:
-        path: the file.
-        format: what the file must be, or is made.
+        path: path of the ledger's file.
+        format: the format that the file must have, or is given when it is made.
         create: whether to make the file if it is not there, and to bring one of an older version up to date;
             without it such a file is read as it is.
 

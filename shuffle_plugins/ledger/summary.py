@@ -25,7 +25,7 @@ class Spent:
     """Rounds of a run, or of a model over all its runs, and what they cost.
 
     Attributes:
-        rounds: how many there are in each state.
+        rounds: number of rounds in each state.
         reports: reports received.
         spending: their cost; rounds left open are charged the most they can have cost.
     """
@@ -40,7 +40,7 @@ class ModelBudget:
     """What one model cost.
 
     Attributes:
-        model: its name.
+        model: name of the model.
         runs: each run's part, by its name, in the order they began.
         total: all runs together; their ε compose and do not add up.
     """

@@ -31,7 +31,7 @@ class Keystream:
     It is the original cipher (Bernstein 2008): a 64-bit block counter from zero, then a 64-bit nonce, which
     are words 12 to 15 of the state of RFC 8439. A word is eight bytes of the stream, little-endian.
 
-    A value, not a source: who reads a position twice gets the same words twice. Take one from
+    A value, not a source: whoever reads a position twice gets the same words twice. Take one from
     :meth:`~shuffle_plugins.randomness.Randomness.keystream` for kernels that make their own words, and use
     each position once. It cannot be pickled and its ``repr`` hides the key.
 

@@ -1,4 +1,4 @@
-"""Where the Triton kernels run."""
+"""Finds out on which devices the Triton kernels run, and tests them there."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def secure(randomness: Randomness | None) -> Randomness:
 class SeededRandomness(Randomness):
     """DETERMINISTIC randomness for experiments and tests ONLY: it protects nobody.
 
-    Who knows or guesses the seed can undo every report. It is the only way to make this library
+    Whoever knows or guesses the seed can undo every report. It is the only way to make this library
     deterministic; the same seed gives the same stream on every machine. It cannot be copied or pickled: a
     copy would repeat the stream and add the same noise twice.
 

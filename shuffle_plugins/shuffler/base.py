@@ -56,7 +56,7 @@ class Shuffler(ABC):
         A shuffler that can take them as one batch overrides this: here every report is handed over by itself.
 
         Args:
-            reports: one of each client.
+            reports: the reports, one from each client.
 
         Raises:
             BatchRefused: if there are fewer than :attr:`minimum`.

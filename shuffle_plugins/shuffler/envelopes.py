@@ -41,7 +41,7 @@ class Opened:
     """What a mixer sees in an envelope whose signature holds.
 
     Attributes:
-        signer: public signing key.
+        signer: the client's public signing key.
         real: False for a dummy.
         inner: the report, sealed to the analyzer.
     """
@@ -70,10 +70,10 @@ def seal(
     Args:
         report: exactly ``size`` bytes; None for a dummy, which only the mixer can recognise, and drops.
         size: bytes of every report of the round.
-        context: the round.
+        context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
         mixer_key: public key of the mixer, as pinned by the client; never one that the server sent.
-        signing_key: the client's own.
+        signing_key: the client's private signing key.
 
     Raises:
         ShuffleError: if the report is not of that size, or a key is malformed.
@@ -104,7 +104,7 @@ class EnvelopeOpener:
     Args:
         context: the round, as the server told the mixer.
         analyzer_key: public key to which the reports inside are sealed.
-        private_key: the mixer's.
+        private_key: the mixer's private key.
         enrolled: public signing keys of the clients that may take part.
     """
 
@@ -157,7 +157,7 @@ def open_reports(
 
     Args:
         inner: ciphertexts of a :class:`~shuffle_plugins.shuffler.mixer.MixedBatch`.
-        context: the round.
+        context: the round that the reports belong to.
         analyzer_private_key: the key whose public part clients were told.
     """
     info = _TO_ANALYZER + context.digest()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class Refusal(StrEnum):
-    """Reasons, each a constant."""
+    """Reasons for which a batch, or an envelope of it, is refused."""
 
     UNDER_MINIMUM = "under-minimum"
     DUPLICATE = "duplicate"

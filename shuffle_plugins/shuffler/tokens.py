@@ -59,7 +59,7 @@ class SpentTokens:
         """Make the file of a new mixer key, readable by its owner alone.
 
         Args:
-            path: of the new file; must not exist.
+            path: path of the new file; must not exist.
             public_key: the mixer's, 32 bytes.
 
         Raises:

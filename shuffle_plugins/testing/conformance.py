@@ -1,4 +1,4 @@
-"""All checks of one mechanism."""
+"""Runs all conformance checks of one mechanism."""
 
 from __future__ import annotations
 

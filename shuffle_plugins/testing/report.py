@@ -1,4 +1,4 @@
-"""What a conformance run found."""
+"""The results of a conformance run: single checks, and the report of all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERYWHERE = "all"
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """Whether a check passed, was skipped or failed."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -30,7 +30,7 @@ class CheckResult:
     Attributes:
         check: name of the check.
         setting: ε0 and dimension, in words.
-        status: how it ended.
+        status: whether it passed, was skipped or failed.
         message: what went wrong, or why it was skipped; empty where it passed.
         measured: numbers by name, as measured.
     """
@@ -52,7 +52,7 @@ class ConformanceReport:
     """All checks of one mechanism.
 
     Attributes:
-        mechanism: what was checked.
+        mechanism: name of the mechanism that was checked.
         results: every check in every setting, in the order in which they ran.
     """
 
@@ -66,7 +66,7 @@ class ConformanceReport:
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed."""
+        """The results of all checks that failed."""
         return tuple(result for result in self.results if result.status is Status.FAILED)
 
     def of(self, check: str) -> tuple[CheckResult, ...]:

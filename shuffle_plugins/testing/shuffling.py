@@ -139,7 +139,7 @@ def _log_shuffled(own: Tensor, others: Tensor) -> Tensor:
 
 
 def _listed(case: Case, triple: Triple, clients: int) -> _Shuffled:
-    """Every release, in every order."""
+    """Likelihoods of every possible release under both neighbours, each order listed by itself."""
     one, two, rest = triple
     needed = [one, two] if clients == 1 else [one, two, rest]
     law = _merged(case.law[needed], most=int(_MOST_TUPLES ** (1 / clients) + 1e-9)).log()

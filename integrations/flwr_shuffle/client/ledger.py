@@ -49,10 +49,10 @@ def charge(
     simulations.
 
     Args:
-        context: of the client's app.
+        context: the client app's context, whose state keeps the record if there is no file.
         settings: what the client agrees to, and where it records.
-        instruction: of the round.
-        mechanism: that randomises the report.
+        instruction: the round's instruction from the server.
+        mechanism: the mechanism that randomises the report.
         shuffled: the round of as many reports as were promised; None if it cannot be accounted for.
 
     Raises:

@@ -151,7 +151,7 @@ def open_types(
     """Types of messages that a node's operator lets the app answer without protection.
 
     Args:
-        node_config: of the node.
+        node_config: the configuration that the node was started with.
         by_app: types that the app's code allows. They count if nobody has configured the node, as in a
             simulation: with any ``shuffle-`` key in ``node_config`` the operator alone decides.
 

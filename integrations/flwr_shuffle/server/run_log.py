@@ -27,9 +27,9 @@ def log_summary(
     """Log what protects the clients of a run, and what was spent.
 
     Args:
-        settings: of the run.
-        record: of what its rounds cost.
-        clipping_norm: of the coming round.
+        settings: the run's settings.
+        record: the record of what the run's rounds cost.
+        clipping_norm: clipping norm of the coming round.
         evaluation: what clients are asked about a model.
         one_reply: whether the inner strategy is known to work with one reply.
     """
@@ -71,9 +71,9 @@ def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> No
     by noise than by training, however it is trained.
 
     Args:
-        mechanism: built for the model.
-        reports: how many are expected in one round.
-        num_rounds: of the whole run.
+        mechanism: the mechanism of the reports, built for the model's dimension.
+        reports: how many reports are expected in one round.
+        num_rounds: number of rounds of the whole run.
     """
     outlook = expected_noise(mechanism, cohort=reports)
     over = outlook.signal_to_noise_ratio_over(num_rounds)

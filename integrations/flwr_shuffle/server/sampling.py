@@ -24,9 +24,9 @@ class Invitation:
     """A round before anybody has answered.
 
     Attributes:
-        mechanism: that randomises the reports.
-        candidates: connected clients among whom the invited were drawn.
-        invited: clients that are asked.
+        mechanism: the mechanism that randomises the reports.
+        candidates: how many clients were connected; the invited were drawn from them.
+        invited: how many clients are asked for a report.
         honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
     """
 
@@ -130,7 +130,7 @@ class FixedSize(_ServerDraws):
         return random.SystemRandom().sample(node_ids, self.cohort)
 
     def expected_reports(self, population: int) -> float:
-        """The cohort."""
+        """The size of the cohort, whatever the population."""
         return self.cohort
 
     def _deviation(self, expected: float) -> float:
@@ -158,7 +158,7 @@ class Poisson(_ServerDraws):
         return drawn
 
     def expected_reports(self, population: int) -> float:
-        """rate · population."""
+        """Expected number of reports of a round, rate · population."""
         return self.rate * population
 
 
@@ -180,15 +180,15 @@ class SelfSampling(ClientSampling):
 
     @property
     def participation(self) -> float:
-        """The rate."""
+        """Probability with which an invited client reports: the rate."""
         return float(self.rate)
 
     def draw(self, node_ids: Sequence[int]) -> list[int]:
-        """All nodes, in random order."""
+        """Invite all nodes, in random order."""
         return random.SystemRandom().sample(node_ids, len(node_ids))
 
     def expected_reports(self, population: int) -> float:
-        """rate · population."""
+        """Expected number of reports of a round, rate · population."""
         return self.rate * population
 
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:

@@ -21,7 +21,7 @@ class SpendingRecord:
     Args:
         accountant: adds up the rounds of this process; with a ledger it takes over the ledger's rounds, too.
         ledger: what outlives this process; None records in memory alone.
-        settings: of the run; the budget is in them.
+        settings: the run's settings; the budget is in them.
 
     Raises:
         ValueError: if both know rounds, which could be the same.

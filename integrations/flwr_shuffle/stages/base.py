@@ -65,8 +65,8 @@ class Needed:
     """What a round must have for its reports to come out of a stage.
 
     Attributes:
-        reports: fewest reports.
-        answered: fewest clients that answer, dummies included.
+        reports: fewest reports that must have come in.
+        answered: fewest clients that must have answered, with a report or a dummy.
     """
 
     reports: int = 1
@@ -80,7 +80,7 @@ class Replies:
     Attributes:
         messages: what the clients answered, each another invited node; one that answered with an error has
             dropped out.
-        instruction: what they were asked.
+        instruction: the round's instruction that the clients were sent.
         dim: length of the vector that a client reports.
         grid: the plain grid, to reach other nodes.
         timeout: seconds to wait for other nodes; None waits without end.
@@ -94,7 +94,7 @@ class Replies:
 
     @property
     def answers(self) -> list[Message]:
-        """The replies without an error."""
+        """The clients' replies, without those that report an error."""
         return [reply for reply in self.messages if not reply.has_error()]
 
     @property
@@ -175,4 +175,4 @@ class ShuffleStage(ABC):
 
     @abstractmethod
     def collect(self, replies: Replies) -> Anonymous:
-        """Shuffle one round's replies."""
+        """Shuffle one round's replies, and give back their reports or their sum, or why there are none."""

@@ -27,8 +27,8 @@ class AnonymousReply(Message):
     """The one reply to a shuffled round, without a sender: how many reports there are, and the reports.
 
     Attributes:
-        anonymous: what the stage gave back.
-        token: of the round.
+        anonymous: the reports, or their total, that the stage gave back.
+        token: random id of the round.
         errors: how many clients answered with each error. A client's refusals depend on its settings and the
             request alone, and are shown as they are; other texts may hold data and are not shown.
     """
@@ -62,7 +62,7 @@ class ShuffleGrid(WrappedGrid):
 
     Args:
         grid: any Flower grid, in simulation or deployment.
-        stage: the stage that shuffles.
+        stage: the stage that shuffles the replies.
     """
 
     def __init__(self, grid: Grid, *, stage: ShuffleStage) -> None:
@@ -73,7 +73,7 @@ class ShuffleGrid(WrappedGrid):
 
     @property
     def stage(self) -> ShuffleStage:
-        """The stage that shuffles."""
+        """The stage that shuffles the replies of this grid."""
         return self._stage
 
     def open(self) -> None:

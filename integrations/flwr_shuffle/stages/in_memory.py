@@ -19,7 +19,7 @@ class InMemoryStage(ShuffleStage):
         shuffler: what shuffles the reports.
 
     Raises:
-        ValueError: if ``shuffler`` is none.
+        ValueError: if ``shuffler`` is not a :class:`~shuffle_plugins.shuffler.Shuffler`.
     """
 
     def __init__(self, shuffler: Shuffler) -> None:

@@ -29,7 +29,7 @@ class SignRule:
     :meth:`~shuffle_plugins.randomness.chacha.Keystream.refinements`).
 
     Args:
-        low: the threshold of -1.
+        low: threshold for the value -1, the lowest of all values.
 
     Raises:
         ValueError: unless ``low`` is a whole number in [1, 2**61].
@@ -58,7 +58,7 @@ class SignRule:
         Args:
             values: value i takes draw ``first + i``.
             draw: source of the draws.
-            first: a multiple of 4.
+            first: index of the first draw, a multiple of 4.
         """
         coins = draw.coins(first, values.numel(), device=values.device)
         excess = (values * self.gain).sub_(coins).sub_(0.5)
