@@ -514,7 +514,7 @@ def check_saved(state: object, *, by: str, version: int, method: Method) -> None
     """Check what a saved state of an accountant says about itself.
 
     Args:
-        state: from a checkpoint.
+        state: what was saved in a checkpoint.
         by: name of the accountant's class.
         version: of states that it writes.
         method: how it composes.

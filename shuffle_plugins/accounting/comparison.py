@@ -25,7 +25,7 @@ class OutOfRange:
     """A published bound that does not apply to the question.
 
     Attributes:
-        name: of the bound.
+        name: what the bound is called.
         reason: why it does not apply.
     """
 

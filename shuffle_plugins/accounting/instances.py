@@ -37,9 +37,9 @@ class Instances:
 
         Args:
             history: rounds in their order, and how often each is run.
-            ask: the question.
+            ask: what to compute of a composed distribution.
             counts: steps of each distinct round.
-            resolution: how finely.
+            resolution: how finely losses are resolved on their grid.
             every_family: compose each family that all rounds have, too, not only the one that leaks most.
         """
         for name, compose in self._compositions(history, counts, resolution, every_family):

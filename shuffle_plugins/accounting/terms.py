@@ -79,7 +79,7 @@ class CohortDraw:
     """How a round's cohort comes about, and who looks.
 
     Attributes:
-        population: n.
+        population: n, the number of clients.
         cohort: k; the expected number under Poisson sampling and check-in.
         sampling: how clients are chosen.
         adversary: against whom the round is measured.

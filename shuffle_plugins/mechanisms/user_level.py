@@ -72,7 +72,7 @@ class UserLevelMean:
     Attributes:
         local_epsilon: ε0 that a client spends in all, in nats, in [1e-9, 500].
         dim: d, length of a sample.
-        clients: n.
+        clients: n, how many clients there are.
         samples: m, samples per client.
         radius: of the l2 ball in which samples lie.
         sigma: σ; samples of a client are independent and σ²-sub-Gaussian in every direction.

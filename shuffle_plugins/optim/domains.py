@@ -51,7 +51,7 @@ class Ball(ConvexSet):
 
     @property
     def diameter(self) -> float:
-        """Twice the radius."""
+        """Largest distance of two points: twice the radius."""
         return 2 * self.radius
 
     def project(self, point: Tensor) -> Tensor:

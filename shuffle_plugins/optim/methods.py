@@ -36,7 +36,7 @@ class Task:
         population: n, the number of clients in the group.
         model: how gradients leave clients.
         epsilon: ε that a client may spend (replace-one).
-        delta: its δ.
+        delta: δ at which that ε holds.
         reach: upper bound on the distance from the start to the optimum.
     """
 
@@ -139,7 +139,7 @@ class OptimizationMethod(ABC):
             problem: what to minimise.
             population: n, the number of clients.
             epsilon: ε that a client may spend on all of it (replace-one).
-            delta: its δ.
+            delta: δ at which that ε holds.
             model: how gradients leave clients; :class:`VectorSums` by default.
 
         Raises:

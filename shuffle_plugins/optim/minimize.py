@@ -42,7 +42,7 @@ def minimize(
         problem: the loss and its domain.
         data: a tensor, or several, with a row for each client.
         epsilon: ε that a client may spend (replace-one), against an observer of all that is released.
-        delta: its δ.
+        delta: δ at which that ε holds.
         method: by default the fully interactive one of Table 1.
         model: how gradients leave clients, by default P_vec.
         randomness: a fresh :class:`SecureRandomness` by default.

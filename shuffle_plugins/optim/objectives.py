@@ -20,7 +20,7 @@ def logistic_regression(
     """log(1 + exp(−y⟨θ, x⟩)) for examples (x, y), y in {−1, 1}, over an ℓ2 ball.
 
     Args:
-        features: d.
+        features: d, length of an example.
         radius: of the ball of parameters.
         feature_bound: longest ‖x‖; longer ones have their gradients clipped.
         regularisation: λ of λ/2·‖θ‖² that is added.

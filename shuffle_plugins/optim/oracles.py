@@ -35,7 +35,7 @@ class GradientTarget:
         dim: length of a gradient.
         radius: L, the ℓ2 norm to which gradients are clipped.
         epsilon: ε of all that a client takes part in (replace-one).
-        delta: its δ.
+        delta: δ at which that ε holds.
     """
 
     dim: int

@@ -85,7 +85,7 @@ class OptimizationPlan:
         problem: as given.
         population: n, the number of clients.
         epsilon: ε that a client may spend (replace-one).
-        delta: its δ.
+        delta: δ at which that ε holds.
         stages: in order; each starts where the last one ended.
     """
 

@@ -21,7 +21,7 @@ def gaussian_mse(*, target_epsilon: float, delta: float, sensitivity: float, dim
         target_epsilon: ε > 0.
         delta: δ in (0, 1).
         sensitivity: Δ, ℓ2 distance between the means of neighbouring datasets.
-        dim: d.
+        dim: d, length of a client's vector.
     """
 
     def excess(log_ratio: float) -> float:

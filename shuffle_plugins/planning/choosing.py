@@ -29,7 +29,7 @@ class Choice:
     """What one report of a mechanism costs.
 
     Attributes:
-        name: its registered name.
+        name: registered name of the mechanism.
         domain: what it takes: the norm of its own ball, or ``"categories"``.
         local_delta: δ0 of its reports; 0 but for Gaussian noise.
         radius: radius of its own ball around the clients'; None for categories.
@@ -73,7 +73,7 @@ def choices(
         local_epsilon: ε0 of one report, in nats.
         dim: length of a client's vector, or the number of categories.
         norm: of the clients' ball, or ``"categories"``; None puts each mechanism to its own.
-        radius: of the clients' ball.
+        radius: radius of the clients' ball.
         timed: whether to measure the time of a report, in a second or so for all of them.
 
     Returns:

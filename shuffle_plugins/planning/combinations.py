@@ -40,14 +40,14 @@ class Combinations:
     Attributes:
         target_epsilon: ε to stay within.
         delta: δ in (0, 1).
-        population: n.
+        population: n, the number of clients.
         dim: d, length of a client's vector.
         sampling: how cohorts are chosen.
         adversary: against whom ε is measured.
-        radius: of the clients' ball.
-        norm: of the clients' ball.
+        radius: radius of the clients' ball.
+        norm: norm of the clients' ball.
         spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error`.
-        method: how rounds compose.
+        method: how the costs of rounds are composed.
         progress: called with the combinations done and those expected.
         rows: what was solved, by mechanism, k and T.
         infeasible: what exceeds the target at every ε0.

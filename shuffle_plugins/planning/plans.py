@@ -71,7 +71,7 @@ class Baseline:
     """What the target (ε, δ) would buy by other means, to compare a plan with.
 
     Attributes:
-        name: of the alternative.
+        name: what the alternative is called.
         average_mse: mean squared error of its estimate of the clients' mean.
         cohort: reports per round; None where there are no reports.
         num_steps: rounds; None where there are none.
@@ -90,8 +90,8 @@ class Dismissed:
     """A mechanism that a plan left out.
 
     Attributes:
-        mechanism: its name.
-        reason: why.
+        mechanism: its registered name.
+        reason: why it was left out.
     """
 
     mechanism: str
@@ -105,14 +105,14 @@ class Plan:
     Attributes:
         target_epsilon: ε to stay within.
         delta: δ of every ε.
-        population: n.
+        population: n, the number of clients.
         dim: d, length of a client's vector.
-        radius: of the clients' ball.
-        norm: of the clients' ball.
+        radius: radius of the clients' ball.
+        norm: norm of the clients' ball.
         spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error` that was assumed.
         sampling: how cohorts are chosen.
-        adversary: against whom.
-        method: how rounds compose.
+        adversary: against whom the guarantee holds.
+        method: how the costs of rounds are composed.
         tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
         best: the row of least error.
         thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;

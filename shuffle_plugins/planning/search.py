@@ -74,7 +74,7 @@ def plan(
     Args:
         target_epsilon: central ε, replace-one.
         delta: δ in (0, 1).
-        population: n.
+        population: n, the number of clients.
         dim: d, length of a client's vector.
         mechanism: a registered name, several, or ``"best"`` for all of them. Those of a closed form need no
             torch; another is built to learn its variance, which loads it.

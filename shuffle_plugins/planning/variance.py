@@ -112,8 +112,8 @@ def report_error(
         mechanism: its registered name.
         local_epsilon: ε0 of one report, in nats.
         dim: d, length of a client's vector.
-        radius: of the clients' ball.
-        norm: of the clients' ball.
+        radius: radius of the clients' ball.
+        norm: norm of the clients' ball.
 
     Raises:
         ValueError: if there is no such mechanism, or it refuses an argument.
@@ -133,7 +133,7 @@ def sampling_error(*, population: int, cohort: int, sampling: Sampling, spread: 
     """Mean squared error of one round's average that sampling alone causes, as if the reports were exact.
 
     Args:
-        population: n.
+        population: n, the number of clients.
         cohort: k, the expected number where clients join on their own.
         sampling: how the cohort is chosen.
         spread: S, root mean square distance of the clients' vectors from their mean. Where clients join on

@@ -22,7 +22,7 @@ class Participants(NamedTuple):
         reports: clients whose messages came.
         honest: how many of them are counted on.
         population: of how many they are accounted to be drawn.
-        sampling: how.
+        sampling: how they are drawn.
     """
 
     reports: int
@@ -99,7 +99,7 @@ class ShuffleProtocol(ABC):
 
         Args:
             population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
-            adversary: against whom.
+            adversary: against whom the guarantee holds.
         """
 
     def participants(

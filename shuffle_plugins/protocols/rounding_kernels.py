@@ -336,7 +336,7 @@ def round_rows(
         last: row after the last.
         position: what is added to a row's number to find its draws.
         group: rows that are worked on together, and hopefully stay in a cache between both passes.
-        radius: of the ball.
+        radius: radius of the ball.
         factor: lattice steps per unit of a row inside it.
         states: uint32 (4, 10): key and nonce of each digit of the draws.
         is_wide: whether an entry times 2**16 does not fit 32 bits.

@@ -61,7 +61,7 @@ class GrowingHistory(Generic[Entry]):
         """All of a history composed. Faster the more of its beginning was composed before.
 
         Args:
-            rounds: in their order.
+            rounds: the rounds of a history, in their order.
             steps: how often each is run.
         """
         common, most = 0, min(len(rounds), len(self._rounds))

@@ -108,7 +108,7 @@ def compose_points(
     Args:
         shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
         local_epsilon: ε0 > 0 in nats.
-        population: n.
+        population: n, the number of clients.
         cohort: k ≤ n, reports shuffled together; k = n is full participation.
         num_steps: T ≥ 1.
         delta: total δ in (0, 1).

@@ -36,7 +36,7 @@ def sampled_composition(
         laws: symmetric, from above, one of each kind of shuffle.
         counts: how many shuffles are of the kind.
         sampling_rate: γ in (0, 1].
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
     """
     composition = LossComposition(laws, counts)
     missing = math.fsum(count * law.missing for law, count in zip(laws, counts, strict=True))
@@ -87,7 +87,7 @@ def sampled_instance(
         laws: from below, one of each kind of shuffle, all of that instance.
         counts: how many shuffles are of the kind.
         sampling_rate: γ in (0, 1].
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
 
     Raises:
         ArithmeticError: if no outcome is within floating-point range.

@@ -50,7 +50,7 @@ def gaussian_losses(
     Args:
         noise_multiplier: deviation over replace-one sensitivity.
         sampling_rate: γ in (0, 1].
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
 
     Raises:
         ArithmeticError: if the noise is so small that losses leave floating-point range.
@@ -84,7 +84,7 @@ def binomial_losses(
         trials: fair coins added to the coordinate.
         shift: how far x and x' are apart, in steps of the lattice, at least 1.
         sampling_rate: γ in (0, 1].
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
 
     Raises:
         ArithmeticError: if no outcome of both is within floating-point range.

@@ -52,7 +52,7 @@ def laplace_losses(
         rate: how fast the noise falls, in nats per step.
         shift: how many steps two sums can be apart.
         sampling_rate: γ in (0, 1].
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
     """
     losses, deltas = laplace_profile(rate=rate, shift=shift)
     return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)

@@ -50,9 +50,9 @@ def pair_losses(
     """The privacy loss law of a pair.
 
     Args:
-        mixture: the pair.
+        mixture: the pair whose losses are computed.
         kind: bound it from above or from below.
-        resolution: how finely.
+        resolution: how finely losses are resolved on their grid.
     """
     parts = _parts(mixture, kind=kind, resolution=resolution)
     p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])

@@ -29,9 +29,9 @@ def largest_within(
     Args:
         cost: of a level, such as the certified ε of an ε0; not decreasing, may be zero or infinite.
         target: what to stay within; positive.
-        start: guess.
-        lowest: positive.
-        highest: above ``lowest``.
+        start: guess of the answer.
+        lowest: least level to try; positive.
+        highest: largest level to try; above ``lowest``.
         precision: relative, of the level.
         slope: guess of how log cost rises with the log of the level, if there is one better than 1. It saves
             a probe: an answer that fits is then taken to be the largest if it uses the target to within

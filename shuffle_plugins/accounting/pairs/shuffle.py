@@ -70,7 +70,7 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     response with everybody else at 0, and ternary response with everybody else at the third value.
 
     Args:
-        blanket: of the reports.
+        blanket: privacy blanket of the reports.
         draw: who takes part, and who looks.
         mechanism: name of the randomizer; ``"generic"`` is the worst case of all.
     """

@@ -55,7 +55,7 @@ def compose_renyi(
             2 on; or of real orders above 1 where k = n. What it gives is remembered for as long as the same
             object is passed.
         local_epsilon: ε0 > 0 in nats.
-        population: n.
+        population: n, the number of clients.
         cohort: k ≤ n.
         num_steps: T ≥ 1.
         delta: in (0, 1).
@@ -112,7 +112,7 @@ def compose_sampled_renyi(
     Args:
         curve: upper bounds on the divergence of one sampled and shuffled round at whole orders from 2 on.
         local_epsilon: ε0 > 0 in nats.
-        population: n.
+        population: n, the number of clients.
         cohort: k ≤ n.
         num_steps: T ≥ 1.
         delta: in (0, 1).

@@ -99,7 +99,7 @@ def subsampled_rdp_bound(*, orders: ArrayLike, local_epsilon: float, population:
     Args:
         orders: whole λ ≥ 2, shape (m,).
         local_epsilon: ε0 > 0 in nats.
-        population: n.
+        population: n, the number of clients.
         cohort: k, 1 ≤ k ≤ n.
 
     Returns:
@@ -131,7 +131,7 @@ def subsampled_rdp_lower_bound(
     Args:
         orders: whole λ ≥ 2, shape (m,).
         local_epsilon: ε0 > 0 in nats.
-        population: n.
+        population: n, the number of clients.
         cohort: k, 1 ≤ k ≤ n.
 
     Returns:

@@ -153,7 +153,7 @@ class RecoverableResponse:
         """Fresh keys, int64 (clients,) in [0, dim), for as many categories.
 
         Args:
-            clients: how many.
+            clients: number of clients.
             randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
             device: where they are put.
         """

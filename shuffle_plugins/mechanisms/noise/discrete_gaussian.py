@@ -69,7 +69,7 @@ class DiscreteGaussian(ApproximateNoise):
 
     @property
     def bits(self) -> int:
-        """Bits per coordinate."""
+        """How many bits a report spends on each coordinate."""
         return self._grid.bits
 
     @property

@@ -59,7 +59,7 @@ class DiscreteLaplace(GridNoise):
 
     @property
     def bits(self) -> int:
-        """Bits per coordinate."""
+        """How many bits a report spends on each coordinate."""
         return self._bits
 
     @property

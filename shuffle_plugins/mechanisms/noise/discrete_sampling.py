@@ -62,7 +62,7 @@ def discrete_laplace(
     The magnitude is :math:`\lfloor -scale \ln U \rfloor`; minus zero is drawn again.
 
     Args:
-        count: how many.
+        count: how many numbers to draw.
         scale: a ratio of integers, positive, at most 2**30.
         randomness: about one word a value.
         device: where the values are wanted.
@@ -101,7 +101,7 @@ def discrete_gaussian(
     of probability below e^-280, are never drawn; apart from that the law is exact.
 
     Args:
-        count: how many.
+        count: how many numbers to draw.
         sigma: σ, a whole number in [1, 2**26].
         randomness: about three words a value.
         device: where the values are wanted.

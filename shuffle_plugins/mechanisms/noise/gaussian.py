@@ -65,7 +65,7 @@ class Gaussian(ApproximateNoise):
 
     @property
     def bits(self) -> int:
-        """Bits per coordinate."""
+        """How many bits a report spends on each coordinate."""
         return self._bits
 
     @property

@@ -32,7 +32,7 @@ class GridNoise(LocalRandomizer):
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Bits per coordinate."""
+        """How many bits a report spends on each coordinate."""
 
     @abstractmethod
     def _noisy(self, scaled: Tensor, randomness: Randomness) -> Tensor:

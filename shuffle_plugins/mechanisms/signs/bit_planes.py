@@ -85,7 +85,7 @@ class BitPlanes:
 
     @property
     def messages(self) -> int:
-        """Signs per report."""
+        """How many signs one report carries."""
         return self.plan.levels * self.plan.samples
 
     @property

@@ -53,7 +53,7 @@ def balanced_level(*, size: int, clients: int, noise: float) -> float:
 
     Args:
         size: number of coefficients; the level is at most its square root.
-        clients: n.
+        clients: n, how many clients there are.
         noise: variance of one report at level 1, in units of r².
     """
 

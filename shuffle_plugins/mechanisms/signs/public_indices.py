@@ -49,7 +49,7 @@ class PublicIndices:
         clients``.
 
         Args:
-            clients: how many.
+            clients: number of clients.
             highs: int64 (count,), positive.
             device: where the result goes.
         """

@@ -77,12 +77,12 @@ class CoinSum(SummingProtocol):
         """The protocol with the fewest messages whose certified ε at δ is at most ``epsilon``.
 
         Args:
-            cohort: as the field.
+            cohort: as the field of this name.
             epsilon: target for all rounds together, replace-one.
-            delta: target.
+            delta: δ of the target.
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
-            honest_fraction: as the field.
+            honest_fraction: as the field of this name.
             overhead: share of variance that may be spent on rounding and on the cover, beyond what the
                 Gaussian mechanism needs; less costs more messages.
             data: the fields that say what clients hold: ``dim`` and ``radius``, ``upper``, or ``categories``.
@@ -118,7 +118,7 @@ class CoinSum(SummingProtocol):
             population: n of the whole training; by default the clients of this sum.
             cohort: reports that really came, by default the field: fewer clients toss fewer coins.
             sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom.
+            adversary: against whom the guarantee holds.
 
         Raises:
             ValueError: if the numbers contradict each other, or too few honest coins are left.

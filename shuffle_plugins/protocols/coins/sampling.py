@@ -48,7 +48,7 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
 
     Args:
         coins: in [0, 2**40].
-        size: how many numbers.
+        size: how many numbers to draw.
         randomness: source of the bits; a fresh :class:`SecureRandomness` by default.
 
     Raises:

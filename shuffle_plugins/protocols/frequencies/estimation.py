@@ -97,7 +97,7 @@ class FrequencyEstimation(ShuffleProtocol):
         Args:
             categories, clients, honest_fraction: as the fields.
             epsilon: target for all steps together, replace-one.
-            delta: target.
+            delta: δ of the target.
             num_steps: rounds that the same people take part in.
             population: n, if each round draws ``clients`` of them without replacement.
             oracle: a registered oracle; ``"best"`` calibrates all that could win, each to its own ε0, and
@@ -170,7 +170,7 @@ class FrequencyEstimation(ShuffleProtocol):
             population: of the whole training; by default the clients of this round.
             cohort: reports really received, by default ``clients``: fewer hide less.
             sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom.
+            adversary: against whom the guarantee holds.
 
         Raises:
             ValueError: if the numbers contradict each other, or fewer than one honest client is left.

@@ -179,7 +179,7 @@ class SplitSum(SummingProtocol):
 
         Args:
             population: n of the whole training, of whom ``clients`` are drawn; by default the clients.
-            adversary: against whom.
+            adversary: against whom the guarantee holds.
 
         Raises:
             ValueError: if the population is smaller than the clients.

@@ -126,7 +126,7 @@ class TaggedSum(SummingProtocol):
         Args:
             cohort, honest_fraction: as the fields.
             epsilon: target for all rounds together, replace-one.
-            delta: target.
+            delta: δ of the target.
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
             overhead: share of variance that fewer bits may cost.
@@ -182,7 +182,7 @@ class TaggedSum(SummingProtocol):
             population: n of the whole training; by default the clients of this sum.
             cohort: clients whose messages were really received, by default :attr:`cohort`: fewer hide less.
             sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom.
+            adversary: against whom the guarantee holds.
 
         Raises:
             ValueError: if the numbers contradict each other, or no honest client is left.
