@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Adversary, Round, Sampling
+from shuffle_plugins.accounting import MAX_POPULATION, Adversary, Round, Sampling
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -60,7 +60,7 @@ class ShuffleProtocol(ABC):
     honest_fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.whole("cohort", self.cohort, at_least=2)
+        check_cohort(self.cohort)
         honest_population(self.cohort, self.honest_fraction)
 
     @property
@@ -119,7 +119,7 @@ class ShuffleProtocol(ABC):
         Raises:
             ValueError: if the numbers contradict each other, or nobody is counted on.
         """
-        reports = self.cohort if cohort is None else checks.whole("cohort", cohort, at_least=2)
+        reports = self.cohort if cohort is None else check_cohort(cohort)
         people = population_of(reports, population)
         if sampling is None:
             sampling = Sampling.FULL if people == reports else Sampling.WITHOUT_REPLACEMENT
@@ -209,14 +209,14 @@ def population_of(cohort: int, population: int | None) -> int:
     """Of how many a cohort is drawn: of itself by default.
 
     Raises:
-        ValueError: if the population is smaller than the cohort.
+        ValueError: if the population is smaller than the cohort, or larger than any that is accounted.
     """
     if population is None:
         return cohort
-    if type(population) is not int or population < cohort:
+    if type(population) is not int or not cohort <= population <= MAX_POPULATION:
         raise ValueError(
             f"population must be a whole number, at least the {cohort} clients of a cohort, "
-            f"got {population!r}"
+            f"at most {MAX_POPULATION:,}, got {population!r}"
         )
     return population
 
@@ -228,6 +228,15 @@ def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:
     was drawn from the honest ones; it cannot have been drawn from fewer than itself.
     """
     return max(cohort, math.floor(honest_fraction * population))
+
+
+def check_cohort(cohort: object) -> int:
+    """Return a number of clients in one round, in [2, 10**15].
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    return checks.whole("cohort", cohort, at_least=2, at_most=MAX_POPULATION)
 
 
 def check_overhead(overhead: float) -> float:

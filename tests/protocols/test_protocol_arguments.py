@@ -33,7 +33,8 @@ KINDS = [
         ({"epsilon": 0}, r"^epsilon must be in \(0, inf\), got 0$"),
         ({"epsilon": "1"}, r"^epsilon must be a number in \(0, inf\), got '1'$"),
         ({"delta": 0}, r"^delta must be in \(0, 1\), got 0$"),
-        ({"cohort": 1}, "^cohort must be a whole number, at least 2, got 1$"),
+        ({"cohort": 1}, r"^cohort must be a whole number in \[2, 1,000,000,000,000,000\], got 1$"),
+        ({"cohort": 10**400}, r"^cohort must be a whole number in \[2, 1,000,000,000,000,000\]"),
         ({"num_steps": 0}, r"^num_steps must be a whole number in \[1, 1,000,000,000,000\], got 0$"),
         (
             {"population": 100},
@@ -79,3 +80,13 @@ def test_rounds_name_the_population():
     ):
         with pytest.raises(ValueError, match=r"population must be .* 20 clients"):
             protocol.round(population=10)
+
+
+@pytest.mark.parametrize("kind", [VectorSum, ScalarSum])
+@pytest.mark.parametrize("changes", [{"cohort": 10**16}, {"cohort": 10**400}])
+def test_a_cohort_beyond_all_populations_is_named(kind, changes):
+    fields = {"levels": 6, "coins": 60} | ({"dim": 2} if kind is VectorSum else {})
+    with pytest.raises(ValueError, match=r"^cohort must be a whole number in \[2, 1,000,000,000,000,000\]"):
+        kind(**fields, **changes)
+    with pytest.raises(ValueError, match=r"^population must be a whole number"):
+        kind(**fields, cohort=20).round(population=10**400)

@@ -22,8 +22,13 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     covering_deviation,
     gaussian_cover,
 )
-from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.base import check_overhead, hiding, honest_population, population_of
+from shuffle_plugins.protocols.base import (
+    check_cohort,
+    check_overhead,
+    hiding,
+    honest_population,
+    population_of,
+)
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
@@ -68,7 +73,7 @@ def calibrated_coins(
         TargetUnreachable: if no sum is within the target.
     """
     epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
-    honest = honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+    honest = honest_population(check_cohort(cohort), honest_fraction)
     people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
     check_overhead(overhead)
     dim = lattice(1).size

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
-from shuffle_plugins.protocols.base import check_overhead, honest_population
+from shuffle_plugins.protocols.base import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.coins.calibration import fewest_coins
 from shuffle_plugins.protocols.lattices import FixedPoint
@@ -64,7 +64,7 @@ class VectorSum(CoinSum, PrivateSum):
         levels, coins = fewest_coins(
             noise,
             lattice=lambda levels: FixedPoint(dim=dim, radius=radius, levels=levels),
-            cohort=checks.whole("cohort", cohort, at_least=2),
+            cohort=check_cohort(cohort),
             honest=honest_population(cohort, honest_fraction),
             overhead=check_overhead(overhead),
             distance=_DISTANCE / checks.dim(dim),

@@ -23,6 +23,7 @@ from shuffle_plugins.protocols.base import (
     Participants,
     ShuffleProtocol,
     check_categories,
+    check_cohort,
     hiding,
     honest_population,
     population_of,
@@ -108,7 +109,7 @@ class FrequencyEstimation(ShuffleProtocol):
         """
         check_categories(categories)
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        present = _counted(checks.whole("cohort", cohort, at_least=2), population, honest_fraction)
+        present = _counted(check_cohort(cohort), population, honest_fraction)
 
         def largest(name: str) -> float:
             return calibrate_local_epsilon(

@@ -14,6 +14,7 @@ from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, S
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.protocols.base import (
     SummingProtocol,
+    check_cohort,
     check_overhead,
     hiding,
     honest_population,
@@ -114,7 +115,7 @@ class SplitSum(SummingProtocol):
             ValueError: if a target is out of range or cannot be reached.
         """
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+        honest_population(check_cohort(cohort), honest_fraction)
         people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
         check_overhead(overhead)
         # The mixing of shares may take its part of δ, whatever their number.

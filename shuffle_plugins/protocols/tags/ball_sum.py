@@ -17,7 +17,7 @@ from shuffle_plugins.mechanisms.signs.representations import (
     RotationRepresentation,
     representation,
 )
-from shuffle_plugins.protocols.base import check_overhead, honest_population
+from shuffle_plugins.protocols.base import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tags.base import TaggedSum
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
 
@@ -129,7 +129,7 @@ class BallSum(TaggedSum, PrivateSum):
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0) / 2
         check_overhead(overhead)
-        honest = honest_population(checks.whole("cohort", cohort, at_least=2), honest_fraction)
+        honest = honest_population(check_cohort(cohort), honest_fraction)
         size = cls._coefficients(dim=dim, frame=frame, seed=seed)
         plan = best_tag_plan(
             size=size,
