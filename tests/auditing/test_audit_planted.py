@@ -52,6 +52,10 @@ class NamesTheClient(BinaryRandomizedResponse):
         place = Field(torch.arange(x.num_rows), 30)
         return Reports(mechanism=self.name, dim=1, fields=(*sound.fields, place))
 
+    def log_likelihood(self, reports, x):
+        sound = Reports(mechanism=self.name, dim=1, fields=reports.fields[:1])
+        return super().log_likelihood(sound, x)
+
 
 class FingerprintsTheRecord(PrivUnit):
     """Adds a field with a checksum of the record."""

@@ -15,7 +15,8 @@ GRIDS = ["laplace", "discrete-laplace", "gaussian", "discrete-gaussian"]
 SCRIPT = """
 import re, sys, torch
 from pathlib import Path
-from shuffle_plugins.mechanisms import Reports, get
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import get
 from shuffle_plugins.core.reports import Field
 
 def peak():
