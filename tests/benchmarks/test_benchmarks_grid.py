@@ -73,6 +73,7 @@ def test_three_and_ten_categories_are_known_to_two_per_cent(cells: list[Any]) ->
         assert own.upper <= 1.02 * own.lower
 
 
+@pytest.mark.slow
 def test_a_bound_below_ours_is_a_violation(modules: Any, cells: list[Any]) -> None:
     _, grid_report, _ = modules
     cell = cells[0]
@@ -86,6 +87,7 @@ def test_a_bound_below_ours_is_a_violation(modules: Any, cells: list[Any]) -> No
     assert grid_report.violations(within) == []
 
 
+@pytest.mark.slow
 def test_a_report_is_written_and_read_back(modules: Any, cells: list[Any], tmp_path: Path) -> None:
     _, grid_report, published_grid = modules
     found = grid_report.report(cells, wall_seconds=1.0, processes=1)
@@ -104,6 +106,7 @@ def test_a_report_is_written_and_read_back(modules: Any, cells: list[Any], tmp_p
     assert path.with_suffix(".png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_no_loss_at_all_is_matched_not_undercut(modules: Any, cells: list[Any]) -> None:
     _, grid_report, _ = modules
     name = next(iter(cells[0].published))
@@ -116,6 +119,7 @@ def test_no_loss_at_all_is_matched_not_undercut(modules: Any, cells: list[Any]) 
     assert [violation["bound"] for violation in grid_report.violations(costly)] == [name]
 
 
+@pytest.mark.slow
 def test_nothing_known_from_below_is_an_infinite_ratio(modules: Any, cells: list[Any]) -> None:
     _, grid_report, _ = modules
     unknown = replace(cells[0], own=replace(cells[0].own, lower=0.0))
