@@ -72,6 +72,11 @@ class InProcessGrid(MessageGrid):
         _identify(run_id)
 
     @property
+    def num_nodes(self) -> int:
+        """How many nodes there are; there will never be more."""
+        return len(self._nodes)
+
+    @property
     def run(self) -> Run:
         """The run; only its id is known."""
         return self._run

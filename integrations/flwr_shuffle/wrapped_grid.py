@@ -68,3 +68,10 @@ class WrappedGrid(MessageGrid):
     ) -> Iterable[Message]:
         """Send messages by the other grid, and wait for the replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def innermost(grid: Grid) -> Grid:
+    """The grid inside all wrappers of this package."""
+    while isinstance(grid, WrappedGrid):
+        grid = grid._grid
+    return grid

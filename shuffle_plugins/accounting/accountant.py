@@ -31,7 +31,6 @@ _MOST_STEPS = 10**12  # as of core.checks.num_steps
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
 _NO_AMPLIFICATION = "local epsilon, no amplification"
-_SOURCE = "shuffle_plugins, docs/proofs/accounting.md"
 
 
 class ShuffleAccountant:
@@ -264,11 +263,12 @@ class ShuffleAccountant:
         checks.delta(delta)
         if not self._rounds:
             return ()
+        source = "; ".join(sorted({each.SOURCE for each in self._rounds}))
         found = []
         with suppress(ArithmeticError):  # losses beyond what floats can hold
             laws, steps = self._upper_laws()
             found = [
-                NamedBound(name=name, kind="upper", epsilon=epsilon, source=_SOURCE)
+                NamedBound(name=name, kind="upper", epsilon=epsilon, source=source)
                 for name, epsilon in (
                     (self._upper_name("pld"), self._by_losses(delta)),
                     (
@@ -295,7 +295,7 @@ class ShuffleAccountant:
         for name, value in attained:
             best[name] = max(best.get(name, 0.0), value)
         found.extend(
-            NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=_SOURCE)
+            NamedBound(name=name, kind="lower", epsilon=min(value, tightest), source=source)
             for name, value in best.items()
         )
         return tuple(found)

@@ -53,12 +53,16 @@ class DeltaInterval:
         return _in_a_line("δ", self, f"ε = {self.epsilon:g}")
 
 
-def _in_a_line(quantity: str, found: EpsilonInterval | DeltaInterval, at: str) -> str:
+def known(quantity: str, found: EpsilonInterval | DeltaInterval) -> str:
+    """The interval as text, such as ``ε ∈ [0.2, 0.3]``; without a lower bound, ``ε ≤ 0.3``."""
     upper, lower = rounded(found.upper, up=True), rounded(found.lower, up=False)
-    known = f"{quantity} ∈ [{lower}, {upper}]" if found.lower_bound != "none" else f"{quantity} ≤ {upper}"
+    return f"{quantity} ∈ [{lower}, {upper}]" if found.lower_bound != "none" else f"{quantity} ≤ {upper}"
+
+
+def _in_a_line(quantity: str, found: EpsilonInterval | DeltaInterval, at: str) -> str:
     return (
-        f"{known} at {at} ({found.neighbouring_relation} neighbours, adversary: {found.adversary}; "
-        f"upper: {found.upper_bound}, lower: {found.lower_bound})"
+        f"{known(quantity, found)} at {at} ({found.neighbouring_relation} neighbours, "
+        f"adversary: {found.adversary}; upper: {found.upper_bound}, lower: {found.lower_bound})"
     )
 
 

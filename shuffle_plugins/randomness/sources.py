@@ -76,10 +76,11 @@ class Randomness(ABC):
         """
         if thresholds.dtype != torch.int64:
             raise ValueError(f"thresholds must be int64, got {thresholds.dtype}")
-        if thresholds.numel() and not (
-            int(thresholds.min()) >= 0 and int(thresholds.max()) <= 1 << PROBABILITY_BITS
-        ):
-            raise ValueError(f"thresholds must lie in [0, 2**{PROBABILITY_BITS}]")
+        if thresholds.numel():
+            least, most = int(thresholds.min()), int(thresholds.max())
+            if least < 0 or most > 1 << PROBABILITY_BITS:
+                found = least if least < 0 else most
+                raise ValueError(f"thresholds must lie in [0, 2**{PROBABILITY_BITS}], got {found}")
         drawn = self.words(thresholds.numel(), device=thresholds.device)
         return drawn.bitwise_and_((1 << PROBABILITY_BITS) - 1).reshape(thresholds.shape) < thresholds
 

@@ -10,7 +10,8 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo  # Flower has no public address for what Grid.get_nodes returns
 from flwr.serverapp import Grid
 
-from flwr_shuffle.wrapped_grid import WrappedGrid
+from flwr_shuffle.in_process import InProcessGrid
+from flwr_shuffle.wrapped_grid import WrappedGrid, innermost
 
 _log = logging.getLogger("flwr")
 
@@ -36,11 +37,20 @@ def connected(
 
     Progress is logged every ten seconds. A simulation has as many clients as it was started with: once their
     number has not changed for ``settling`` seconds, no more are waited for. Its nodes are recognised by their
-    heartbeats, which in Flower's simulations are never due.
+    heartbeats, which in Flower's simulations are never due. An :class:`InProcessGrid` with fewer nodes than
+    are needed is not waited for at all.
 
     Raises:
         TimeoutError: if there are not enough after ``timeout`` seconds.
     """
+    inner = innermost(grid)
+    if isinstance(inner, InProcessGrid) and inner.num_nodes < needed:
+        nodes = sorted(set(grid.get_node_ids()))
+        raise TimeoutError(
+            f"{len(nodes)} clients are connected, {needed} are needed (population), and an "
+            f"InProcessGrid gets no more than it was made with. Make it with more, InProcessGrid(app, "
+            f"num_nodes={needed}), or ask for fewer with a smaller population and cohort"
+        )
     begun = changed = time.monotonic()
     mention = begun
     before = -1

@@ -24,7 +24,7 @@ from shuffle_plugins.accounting.federated.participation import (
     distinct_participants,
 )
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
-from shuffle_plugins.accounting.intervals import EpsilonInterval
+from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
@@ -34,7 +34,7 @@ from shuffle_plugins.accounting.terms import (
     Sampling,
     round_adversary,
 )
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import checks, rounded
 
 _STATE_VERSION = 2
 _MOST_SIZES, _FEW_SIZES = 32, 12  # sizes of cohorts composed for an interval, and for the quick number
@@ -66,6 +66,20 @@ class FederatedSpending:
     delta: float
     num_rounds: int
     worst_client_rounds: int
+
+    def __str__(self) -> str:
+        """A line for each adversary: ε, δ, the relation and how many rounds."""
+        most = f"at most {self.worst_client_rounds} of one client"
+        lines = (
+            (known("ε", self.observer), Adversary.MODEL_OBSERVER, f"{self.num_rounds} rounds"),
+            (known("ε", self.server), Adversary.SERVER, f"{self.num_rounds} rounds, {most}"),
+            (f"ε ≤ {rounded(self.local_epsilon, up=True)}", Adversary.LOCAL, "no amplification"),
+        )
+        return "\n".join(
+            f"{epsilon} at δ = {self.delta:g} ({NEIGHBOURING_RELATION} neighbours, "
+            f"adversary: {adversary}; {what})"
+            for epsilon, adversary, what in lines
+        )
 
 
 @dataclass(frozen=True, slots=True)

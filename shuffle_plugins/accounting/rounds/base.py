@@ -61,6 +61,9 @@ class Round(ABC):
     KIND: ClassVar[str]
     """Name of the kind, by which a saved state is recognised."""
 
+    SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/accounting.md"
+    """Where the losses come from; a named bound says it."""
+
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL)
     """Samplings for which rounds of the kind are accounted."""
 

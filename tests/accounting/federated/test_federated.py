@@ -535,3 +535,18 @@ def test_epsilon_is_one_part_of_the_spending() -> None:
     assert found.server.adversary == "server"
     with pytest.raises(ValueError, match="local_epsilon"):
         accountant.epsilon(DELTA, adversary=Adversary.LOCAL)
+
+
+def test_a_spending_prints_as_three_short_lines() -> None:
+    accountant = FederatedAccountant()
+    accountant.step(drawn(90), participants=people(100))
+    found = accountant.spending(DELTA)
+    lines = str(found).splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 120
+    for line, adversary in zip(lines, ("model-observer", "server", "local"), strict=True):
+        assert line.startswith("ε ")
+        assert f"at δ = {DELTA:g} (replace-one neighbours, adversary: {adversary};" in line
+    for line, interval in zip(lines, (found.observer, found.server), strict=False):
+        assert str(interval).split(" at δ")[0] == line.split(" at δ")[0]
+    assert "1 rounds, at most 1 of one client" in lines[1]

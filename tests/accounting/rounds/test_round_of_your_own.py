@@ -87,6 +87,8 @@ def test_it_composes_with_rounds_of_the_package(page: ModuleType) -> None:
         accountant.step(each)
     both = accountant.epsilon(1e-5)
     assert both.upper_bound == "blanket pair and covering Gaussian and gaussian-sum, PLD"
+    sources = {bound.source for bound in accountant.bounds(1e-5)}
+    assert sources == {f"{page.GaussianRound.SOURCE}; {ShuffleRound.SOURCE}"}
     assert 0 < both.lower < both.upper
     assert both.upper > PrivacyTarget(epsilon=9.0, delta=1e-5, num_steps=2).cost(own)
     assert not accountant.would_exceed(own, target_epsilon=2 * both.upper, delta=1e-5)

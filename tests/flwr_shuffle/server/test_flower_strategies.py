@@ -251,7 +251,7 @@ class Nodes(InProcessGrid):
     """Nodes with heartbeats, as many as ``counts`` says from look to look."""
 
     def __init__(self, counts, *, heartbeat):
-        super().__init__(client_app(), num_nodes=max(counts))
+        super().__init__(client_app(), num_nodes=CLIENTS)
         self._counts, self._heartbeat, self._now = iter(counts), heartbeat, 0
         self.looks = 0
 
@@ -273,6 +273,16 @@ SIMULATED, SUPERNODE = 1e300, 30.0
 def test_a_simulation_with_too_few_nodes_ends_at_once_and_says_how_to_set_them():
     with pytest.raises(TimeoutError, match=r"2 clients.*20 are needed.*'num-supernodes=20'"):
         connected(Nodes([2], heartbeat=SIMULATED), needed=20, timeout=3600, poll_interval=0.01, settling=0.05)
+
+
+def test_an_in_process_grid_with_too_few_nodes_is_refused_at_once():
+    strategy = shuffled(sampling=FixedSize(10), population=1000)
+    begun = time.monotonic()
+    with pytest.raises(
+        TimeoutError, match=r"20 clients.*1000 are needed.*InProcessGrid\(app, num_nodes=1000\)"
+    ):
+        strategy.start(InProcessGrid(client_app(), num_nodes=20), record(FLOATS), num_rounds=1)
+    assert time.monotonic() - begun < 60
 
 
 def test_a_simulation_whose_nodes_are_still_registering_is_waited_for():
