@@ -69,10 +69,14 @@ class FederatedSpending:
 
     def __str__(self) -> str:
         """A line for each adversary: ε, δ, the relation and how many rounds."""
-        most = f"at most {self.worst_client_rounds} of one client"
+        count = f"rounds: {self.num_rounds}"
         lines = (
-            (known("ε", self.observer), Adversary.MODEL_OBSERVER, f"{self.num_rounds} rounds"),
-            (known("ε", self.server), Adversary.SERVER, f"{self.num_rounds} rounds, {most}"),
+            (known("ε", self.observer), Adversary.MODEL_OBSERVER, count),
+            (
+                known("ε", self.server),
+                Adversary.SERVER,
+                f"{count}, of one client at most {self.worst_client_rounds}",
+            ),
             (f"ε ≤ {rounded(self.local_epsilon, up=True)}", Adversary.LOCAL, "no amplification"),
         )
         return "\n".join(

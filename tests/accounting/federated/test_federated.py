@@ -549,4 +549,4 @@ def test_a_spending_prints_as_three_short_lines() -> None:
         assert f"at δ = {DELTA:g} (replace-one neighbours, adversary: {adversary};" in line
     for line, interval in zip(lines, (found.observer, found.server), strict=False):
         assert str(interval).split(" at δ")[0] == line.split(" at δ")[0]
-    assert "1 rounds, at most 1 of one client" in lines[1]
+    assert "rounds: 1, of one client at most 1" in lines[1]
