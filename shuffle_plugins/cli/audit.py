@@ -8,7 +8,7 @@ import typer
 
 from shuffle_plugins import auditing, mechanisms
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.questions import AskedRounds
+from shuffle_plugins.cli.questions import AskedRounds, check_one_report
 from shuffle_plugins.cli.tables import plain_table
 from shuffle_plugins.core import rounded
 
@@ -48,6 +48,7 @@ def audit_command(
     """Attack a randomizer's reports, and its shuffled rounds; ends with status 1 if a claim is refuted."""
     if population is None and cohort is not None:
         raise typer.BadParameter("--cohort needs --population: without it a single report is attacked")
+    check_one_report(mechanism)
     attacked = mechanisms.get(mechanism, local_epsilon=local_epsilon, dim=dim)
     found = [
         (

@@ -10,6 +10,7 @@ import typer
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
 from shuffle_plugins.cli.plan_tables import footing, headline, plan_json, plan_tables
+from shuffle_plugins.cli.questions import check_one_report
 
 # planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
 _BEST = "best"
@@ -78,6 +79,8 @@ def plan_command(
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ)."""
     output.check_picture(plot)
+    if mechanism != _BEST:
+        check_one_report(mechanism)
     steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     with output.progress("planning", as_json=as_json) as progress:
         found = planning.plan(

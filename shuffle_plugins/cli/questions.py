@@ -62,6 +62,7 @@ class AskedRounds:
             return None
         if self.local_delta > 0:
             raise typer.BadParameter("--local-delta is for --mechanism generic")
+        _kind(self.mechanism)
         return self._own_blanket
 
     def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
@@ -106,6 +107,28 @@ class AskedRounds:
             method=self.method,
             published=(),
         )
+
+
+def check_one_report(mechanism: str) -> None:
+    """Refuse a sum of many messages, and a name that no mechanism has.
+
+    Raises:
+        ValueError: if it is either.
+    """
+    if _kind(mechanism) is mechanisms.Kind.SUMS:
+        raise ValueError(
+            f"{mechanism} is a sum of many messages per client; this command takes mechanisms with one "
+            "report per client (`shuffle-plugins mechanisms` lists them)"
+        )
+
+
+def _kind(mechanism: str) -> mechanisms.Kind | None:
+    """What a mechanism is; whoever mistypes a name is offered those with one report per client only."""
+    try:
+        return mechanisms.kind_of(mechanism)
+    except ValueError as error:
+        offered = ", ".join(mechanisms.available(*mechanisms.ONE_MESSAGE))
+        raise ValueError(f"no mechanism named {mechanism!r}; available: {offered}") from error
 
 
 def show_answer(answer: accounting.Comparison, *, published: Sequence[str], population: int) -> None:

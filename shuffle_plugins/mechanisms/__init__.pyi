@@ -33,6 +33,7 @@ from .registry import Kind as Kind
 from .registry import available as available
 from .registry import blanket as blanket
 from .registry import get as get
+from .registry import kind_of as kind_of
 from .registry import register as register
 from .registry import summary as summary
 from .signs.binary_rr import BinaryRandomizedResponse as BinaryRandomizedResponse

@@ -26,6 +26,7 @@ BlanketFunction = Callable[..., "Blanket"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _REQUIRED = ("local_epsilon", "dim", "radius")
+_OF_SUMS = ("cohort", "noise_multiplier")
 
 
 class Kind(StrEnum):
@@ -320,8 +321,11 @@ def get(name: str, *, dim: int, radius: float | None = None, **options: Any) -> 
         options["radius"] = 1.0 if radius is None else radius
     unknown = sorted(set(options) - set(parameters))
     if unknown and not takes_any:
-        accepted = sorted(set(parameters) - set(_REQUIRED)) or "none"
-        raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {accepted}")
+        accepted = set(parameters) - set(_REQUIRED)
+        if hasattr(factory(name), "with_noise"):
+            accepted.add("noise_multiplier")
+        listed = ", ".join(sorted(accepted, key=lambda option: (option not in _OF_SUMS, option))) or "none"
+        raise TypeError(f"mechanism {name!r} takes no option {', '.join(unknown)}; its options: {listed}")
     return found(dim=dim, **options)
 
 
@@ -343,8 +347,12 @@ def blanket(name: str, *, local_epsilon: float, dim: int) -> Blanket:
         ValueError: if no mechanism has that name, or a parameter is out of range.
     """
     entry = _entry(name)
-    if entry.kind is Kind.SUMS:
-        raise ValueError(f"{name} has no blanket of single reports: its reports may be seen added up only")
+    if entry.kind is Kind.SUMS or (entry.blanket is None and kind_of(name) is Kind.SUMS):
+        raise ValueError(
+            f"{name} has no blanket of single reports: its reports may be seen added up only. In Python, "
+            f'record sp.get("{name}", dim=…, cohort=…, noise_multiplier=…).round(population=…) with '
+            "ShuffleAccountant.step"
+        )
     if entry.blanket is None:
         return cast("Blanket", get(name, local_epsilon=local_epsilon, dim=dim).blanket())
     return _blanket(entry.blanket, local_epsilon=local_epsilon, dim=dim)

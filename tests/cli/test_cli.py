@@ -680,3 +680,48 @@ def test_an_audit_compares_what_is_attained_with_what_is_claimed(run) -> None:
     code, out, _ = run("audit", *asked)
     assert code == 0
     assert "consistent with it" in out
+
+
+_RUN = "-n 2000 -k 200 -t 20 -d 1e-5"
+_ACCOUNTED = [f"epsilon {_RUN} -e 1", f"compare {_RUN} -e 1", f"calibrate {_RUN} --target-epsilon 1"]
+_BUILT = ["audit -e 1", "plan -n 2000 --target-epsilon 1 -d 1e-5 --dim 10"]
+
+
+@pytest.mark.parametrize("mechanism", ["vector-sum", "multi-message"])
+@pytest.mark.parametrize("command", _BUILT)
+def test_a_sum_is_refused_by_what_attacks_or_plans_single_reports(
+    run: Run, command: str, mechanism: str
+) -> None:
+    assert run(*command.split(), "--mechanism", mechanism) == (
+        2,
+        "",
+        f"error: {mechanism} is a sum of many messages per client; this command takes mechanisms with one "
+        "report per client (`shuffle-plugins mechanisms` lists them)\n",
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["vector-sum", "multi-message"])
+@pytest.mark.parametrize("command", _ACCOUNTED)
+def test_a_sum_is_accounted_for_in_python_and_the_error_says_how(
+    run: Run, command: str, mechanism: str
+) -> None:
+    code, out, err = run(*command.split(), "--mechanism", mechanism)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f'sp.get("{mechanism}", dim=…, cohort=…, noise_multiplier=…).round(population=…)' in err
+    assert err.endswith("with ShuffleAccountant.step\n")
+
+
+@pytest.mark.parametrize("command", _ACCOUNTED + _BUILT)
+def test_only_mechanisms_that_a_command_takes_are_offered(run: Run, command: str) -> None:
+    code, out, err = run(*command.split(), "--mechanism", "unheard-of")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no mechanism named 'unheard-of'; available: binary-rr, " in err
+    assert "vector-sum" not in err
+    assert "multi-message" not in err
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
+def test_for_noise_with_a_local_delta_the_shells_answer_is_told(run: Run, mechanism: str) -> None:
+    code, _, err = run(*_ACCOUNTED[0].split(), "--mechanism", mechanism)
+    assert code == 2
+    assert "in a shell --mechanism generic --local-delta …" in err

@@ -158,6 +158,24 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
         get("privunit", dim=3)
 
 
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
+def test_a_sum_asked_for_by_local_epsilon_names_what_sets_its_privacy_first(name: str) -> None:
+    with pytest.raises(
+        TypeError, match=r"takes no option local_epsilon; its options: cohort, noise_m\w+, \w"
+    ):
+        get(name, dim=3, local_epsilon=2.0)
+
+
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
+def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
+    with pytest.raises(ValueError, match=rf'sp\.get\("{name}", dim=.*ShuffleAccountant\.step$'):
+        registry.blanket(name, local_epsilon=1.0, dim=3)
+    summed = get(name, dim=3, cohort=60, noise_multiplier=3.0).round(population=600)
+    accountant = ShuffleAccountant()
+    accountant.step(summed)
+    assert accountant.epsilon(1e-5).upper > 0
+
+
 @pytest.mark.parametrize("name", ["vector-sum", "multi-message", "signed-sum"])
 def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     mechanism = built(name)

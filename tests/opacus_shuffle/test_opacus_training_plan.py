@@ -183,6 +183,18 @@ def test_hopeless_noise_is_warned_of_where_the_call_is_made(
     assert "vector-sum" in told
 
 
+def test_a_target_delta_above_one_over_the_population_is_warned_of(
+    make_model: Callable[[], nn.Module], dataset: TensorDataset
+) -> None:
+    told = "δ is above 1/population"
+    with pytest.warns(UserWarning, match=told) as caught:
+        with_epsilon(make_model(), dataset, target_delta=1.01 / len(dataset))
+    assert {each.filename for each in caught if told in str(each.message)} == {__file__}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=told)
+        with_epsilon(make_model(), dataset, target_delta=1 / len(dataset))
+
+
 def test_a_run_with_enough_signal_is_not_warned_of(make_model: Callable[[], nn.Module]) -> None:
     module = make_model()
     with warnings.catch_warnings():
