@@ -12,3 +12,4 @@ from .reports import compact_dtype as compact_dtype
 from .rounding import rounded as rounded
 from .rows import Rows as Rows
 from .rows import adapted_norm as adapted_norm
+from .rows import checked_categories as checked_categories

@@ -1,4 +1,4 @@
-"""A batch of clients' vectors, one client a row, kept in the blocks in which it came."""
+"""What a batch of clients holds: vectors, one client a row, in the blocks they came in; or categories."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 _CACHED_ENTRIES = 1 << 18  # handled at a time, which fit a cache
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class Rows:
@@ -192,3 +193,26 @@ def adapted_norm(norm: float, *, share: float, quantile: float, learning_rate: f
     """
     move = -learning_rate * (share - quantile)
     return norm * math.exp(min(max(move, -700.0), 700.0))  # e^±700 are floats still
+
+
+def checked_categories(x: object, *, categories: int) -> Tensor:
+    """Return each client's category, (clients,), as int64.
+
+    Args:
+        x: a tensor of integers, (clients,).
+        categories: number of categories; they are counted from 0.
+
+    Raises:
+        TypeError: if x is not a tensor.
+        ValueError: if x is not a vector of integers, or names a category that does not exist.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
+    if x.dim() != 1 or x.dtype not in _INTEGERS:
+        raise ValueError(
+            f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
+        )
+    x = x.to(torch.int64)
+    if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < categories):
+        raise ValueError(f"a category lies outside [0, {categories}); nothing was released")
+    return x

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Reports
+from shuffle_plugins.core import Reports, checked_categories
 from shuffle_plugins.mechanisms.base import Mechanism
 from shuffle_plugins.randomness import Randomness, secure
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class FrequencyOracle(Mechanism):
@@ -77,13 +74,4 @@ class FrequencyOracle(Mechanism):
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of integers, or names a category that does not exist.
         """
-        if not isinstance(x, Tensor):
-            raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
-        if x.dim() != 1 or x.dtype not in _INTEGERS:
-            raise ValueError(
-                f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
-            )
-        x = x.to(torch.int64)
-        if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.dim):
-            raise ValueError(f"a category lies outside [0, {self.dim}); nothing was released")
-        return x
+        return checked_categories(x, categories=self.dim)

@@ -123,9 +123,9 @@ class SQKR(CoefficientRandomizer):
     @property
     def layout(self) -> ReportLayout:
         """The places of the k coefficients, unless they are public, and the pattern of their k signs."""
-        pattern, bits = FieldLayout(self.signs), self._blocks.index_bits
-        fields = (FieldLayout(bits, self.signs), pattern) if self.shufflable and bits else (pattern,)
-        return ReportLayout(self.name, self.dim, fields)
+        pattern = FieldLayout(self.signs)
+        places = (FieldLayout(self._blocks.index_bits, self.signs),) if self._names_places else ()
+        return ReportLayout(self.name, self.dim, (*places, pattern))
 
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import Rows, checked_categories, checks
 from shuffle_plugins.protocols.base import check_categories
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
 from shuffle_plugins.randomness import Randomness
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,16 +80,7 @@ class OneHot(Lattice):
             TypeError: if x is not a tensor.
             ValueError: if x is not a vector of integers, or names a category that does not exist.
         """
-        if not isinstance(x, Tensor):
-            raise TypeError(f"categories come as a torch tensor, got {type(x).__name__}: convert it first")
-        if x.dim() != 1 or x.dtype not in _INTEGERS:
-            raise ValueError(
-                f"categories are a vector of integers, (clients,), got {x.dtype} of shape {tuple(x.shape)}"
-            )
-        x = x.to(torch.int64)
-        if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.categories):
-            raise ValueError(f"a category lies outside [0, {self.categories}); nothing was released")
-        return x
+        return checked_categories(x, categories=self.categories)
 
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
         """Each client's category, (clients,), as int64 (clients, categories); no random bits are used.
