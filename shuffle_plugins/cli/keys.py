@@ -30,10 +30,12 @@ keys_command = typer.Typer(
 
 @keys_command.command("mixer")
 def _mixer(file: _NewFile, state: _StateOption = None) -> None:
-    """Make a mixer's keys and its file of spent rounds; print the public key that clients and the server pin.
+    """Write a mixer's keys to a new FILE, make its file of spent rounds; print the public key to be pinned.
 
-    The two files belong together. Without the second, old rounds could be replayed: if it is lost, make new
-    ones and give the new public key to the clients.
+    Clients and the server pin the public key. The two files belong together.
+
+    Without the second, old rounds could be replayed: if it is lost, make new ones and give the new public key
+    to the clients.
     """
     key = shuffler.keys.generate_mixer_key()
     rounds = state or shuffler.state_beside(file)
@@ -49,7 +51,7 @@ def _mixer(file: _NewFile, state: _StateOption = None) -> None:
 
 @keys_command.command("client")
 def _client(file: _NewFile) -> None:
-    """Make a client's signing key; print the public key that the mixer enrols."""
+    """Write a client's new signing key to a new FILE; print the public key that the mixer enrols."""
     key = shuffler.keys.generate_signing_key()
     if file.exists():
         raise FileExistsError(f"{file} exists; a key is never overwritten")
@@ -59,12 +61,15 @@ def _client(file: _NewFile) -> None:
 
 @keys_command.command("public")
 def _public(file: _KeyFile) -> None:
-    """Print the public key that belongs to a private one."""
+    """Print the public key that belongs to the private one in FILE, a mixer's or a client's."""
     key = shuffler.keys.read_private_key(file)
     print(key.public.hex() if isinstance(key, shuffler.keys.MixerKey) else shuffler.keys.public_key_hex(key))
 
 
 @keys_command.command("enrol")
 def _enrol(enrolled: _EnrolledFile, key: _PublicKey, note: _NoteOption = "") -> None:
-    """Add a client's public key to a mixer's list. The mix node reads it anew every round."""
+    """Add KEY, a client's public key in hexadecimal, to the mixer's list in the file ENROLLED.
+
+    The file is made if there is none. The mix node reads it anew every round.
+    """
     shuffler.keys.enrol_client(enrolled, shuffler.keys.parse_public_key(key), note=note)

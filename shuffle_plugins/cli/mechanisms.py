@@ -45,7 +45,11 @@ def mechanisms_command(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw error against bits (Matplotlib).")
     ] = None,
 ) -> None:
-    """The randomizers by name; with --dim and --local-epsilon also their error and bits."""
+    """The randomizers by name; with --dim and --local-epsilon also their error and bits.
+
+    Those of other installed packages (entry point group shuffle_plugins.mechanisms) are listed too: in place
+    of a summary stands the package's name, as "from my-package".
+    """
     if (dim is None) != (local_epsilon is None):
         raise typer.BadParameter("give --dim and --local-epsilon together, or neither")
     if dim is None or local_epsilon is None:

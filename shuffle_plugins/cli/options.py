@@ -121,7 +121,7 @@ MechanismOption = Annotated[
     typer.Option(
         "--mechanism",
         metavar="NAME",
-        help="Randomizer whose own law to use: one that `mechanisms` lists; generic covers all of them.",
+        help="Randomizer whose own law to use: one that `mechanisms` lists; generic is the bound that holds for every one.",
     ),
 ]
 LocalDeltaOption = Annotated[

@@ -528,6 +528,22 @@ def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
     assert re.search(r"--help +Show", out)
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["keys", "mixer"], "keys to a new FILE"),
+        (["keys", "client"], "signing key to a new FILE"),
+        (["keys", "public"], "private one in FILE, a mixer's or a client's"),
+        (["keys", "enrol"], "KEY, a client's public key in hexadecimal, to the mixer's list in the file ENROLLED"),
+        (["mechanisms"], 'in place of a summary stands the package\'s name, as "from my-package"'),
+    ],
+    ids=["mixer", "client", "public", "enrol", "mechanisms"],
+)
+def test_help_says_what_arguments_and_foreign_names_are(run: Run, command: list[str], words: str) -> None:
+    _, out, _ = run(*command, "--help")
+    assert words in " ".join(out.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("command", ["epsilon", "compare", "calibrate"])
 def test_help_says_what_an_option_means_under_each_scheme(run: Run, command: str) -> None:
     _, out, _ = run(command, "--help")
