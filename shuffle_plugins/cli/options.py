@@ -121,7 +121,8 @@ MechanismOption = Annotated[
     typer.Option(
         "--mechanism",
         metavar="NAME",
-        help="Randomizer whose own law to use: one that `mechanisms` lists; generic is the bound that holds for every one.",
+        help="Randomizer whose own law to use: one that `mechanisms` lists; generic is the bound for all of "
+        "them.",
     ),
 ]
 LocalDeltaOption = Annotated[
