@@ -20,6 +20,7 @@ from .keys import SigningKey as SigningKey
 from .memory import InMemoryShuffler as InMemoryShuffler
 from .mixer import MixedBatch as MixedBatch
 from .mixer import Mixer as Mixer
+from .service import BatchService as BatchService
 from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES
 from .statements import Statement as Statement
 from .tokens import SpentTokens as SpentTokens

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext, shuffled
 from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, MixerPublicKey
-from shuffle_plugins.shuffler.statements import Statement
-from shuffle_plugins.shuffler.tokens import SpentTokens
+from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.service import BatchService
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class MixedBatch:
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
 
 
-class Mixer:
+class Mixer(BatchService):
     """Opens the outer layer of a round's envelopes, drops dummies, and permutes the rest.
 
     It is run by an organisation that does not work together with the server. It never sees a report: those
@@ -38,38 +36,10 @@ class Mixer:
     envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
     once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
 
-    Args:
-        key: the mixer's private keys; clients and the server pin the public ones.
-        enrolled: public signing keys of the clients that may take part.
-        minimum: fewest reports, dummies not counted, that are given out; at least 2.
-        state: the file of spent rounds that was made with the key (:meth:`SpentTokens.create`).
-
-    Raises:
-        ShuffleError: if nobody is enrolled, or the state file is missing or another mixer's.
-        ValueError: if the minimum is less than 2.
+    The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies.
     """
 
-    def __init__(self, *, key: MixerKey, enrolled: frozenset[bytes], minimum: int, state: Path | str) -> None:
-        if not enrolled or any(len(client) != KEY_BYTES for client in enrolled):
-            raise ShuffleError(f"a mixer needs enrolled clients, each by a public key of {KEY_BYTES} bytes")
-        self._key = key
-        self._enrolled = frozenset(enrolled)
-        self._minimum = checks.whole("minimum", minimum, at_least=2)
-        self._spent = SpentTokens(state, public_key=key.public.sealing)
-
-    @property
-    def minimum(self) -> int:
-        """Fewest reports that are given out."""
-        return self._minimum
-
-    @property
-    def public_key(self) -> MixerPublicKey:
-        """The key that clients and the server pin."""
-        return self._key.public
-
-    def sign(self, statement: Statement) -> bytes:
-        """The mixer's signature of a statement, 64 bytes; who pinned its public key can check it."""
-        return statement.signed(self._key.signing)
+    role = "mixer"
 
     def mix(
         self,

@@ -1,4 +1,4 @@
-"""What a mixer signs, so that a server can tell it from others that know its public key.
+"""What a mixer, or another service, signs, so that a server can tell it from others that know its public key.
 
 A statement contains all that its reader relies on, and the question that it answers, so that an answer cannot
 be passed off as the answer to another question. Different statements have different bytes.
@@ -20,7 +20,6 @@ from shuffle_plugins.shuffler.keys import SigningKey
 CHALLENGE_BYTES = 32
 """Bytes of the random challenge to which a mixer answers who it is."""
 
-_ROLE = b"shuffle-plugins/2 mixer role"
 _REQUEST = b"shuffle-plugins/2 mixer request"
 _BATCH = b"shuffle-plugins/2 mixed batch"
 _REFUSED = b"shuffle-plugins/2 refused batch"
@@ -49,18 +48,22 @@ class Statement:
         return True
 
 
-def role_statement(*, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int) -> Statement:
-    """A mixer's statement of who it is, and as which node of the run.
+def role_statement(
+    *, role: str, challenge: bytes, run: str, node: int, sealing_key: bytes, minimum: int
+) -> Statement:
+    """A service's statement of who it is, and as which node of the run.
 
     Args:
+        role: what it does, such as ``"mixer"``.
         challenge: :data:`CHALLENGE_BYTES` random bytes of who asks, used for one question.
         run: name of the run.
-        node: the mixer's own id in the run; so no other node can pass the answer off as its own.
+        node: the service's own id in the run; so no other node can pass the answer off as its own.
         sealing_key: public key to which clients seal.
-        minimum: fewest reports that the mixer gives out.
+        minimum: fewest reports that it gives out.
     """
+    kind = f"shuffle-plugins/2 {role} role".encode()
     return _statement(
-        _ROLE, challenge, run.encode("utf-8", "surrogatepass"), _number(node), sealing_key, _number(minimum)
+        kind, challenge, run.encode("utf-8", "surrogatepass"), _number(node), sealing_key, _number(minimum)
     )
 
 

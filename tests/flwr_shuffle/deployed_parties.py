@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr_shuffle.client.limits import NodeKey
-from flwr_shuffle.mix_messages import MIXER, ROLE
+from flwr_shuffle.service_messages import ROLE, Role
 from flwr_shuffle.stages import mix_node
 from processes import Deployment, Program
 from typer.testing import CliRunner
@@ -66,7 +66,7 @@ class Parties:
     def start_mixer(self) -> Program:
         """Start, or start anew, the mix node."""
         config = {
-            ROLE: MIXER,
+            ROLE: Role.MIXER,
             mix_node.KEY_FILE: str(self.secrets / "mixer.key"),
             mix_node.ENROLLED_FILE: str(self.secrets / "enrolled"),
             mix_node.MIN_BATCH: 2,

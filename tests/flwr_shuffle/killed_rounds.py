@@ -35,8 +35,8 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
-from flwr_shuffle.mix_messages import MIX_KEY, MIXER, ROLE
 from flwr_shuffle.server.checkpoints import ModelState
+from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, Role
 from flwr_shuffle.stages import mix_node
 
 import shuffle_plugins.shuffler.mixer
@@ -148,7 +148,7 @@ class NotingGrid(InProcessGrid):
             return answer
         if (instruction := instruction_of(message)) is not None:
             self.notes.add("left", [message.metadata.dst_node_id, instruction.token.hex()])
-        elif "reports" in (record := answer.content.config_records.get(MIX_KEY, {})):
+        elif "reports" in (record := answer.content.config_records.get(SERVICE_KEY, {})):
             self.notes.add("mixed", record["token"].hex())
         return answer
 
@@ -171,7 +171,7 @@ def train(folder: Path) -> None:
     def node_config(position: int) -> dict[str, Any]:
         if position == CLIENTS:
             return {
-                ROLE: MIXER,
+                ROLE: Role.MIXER,
                 mix_node.KEY_FILE: str(folder / "mixer.key"),
                 mix_node.ENROLLED_FILE: str(folder / "enrolled"),
                 mix_node.MIN_BATCH: 2,

@@ -16,16 +16,9 @@ from flwr_shuffle import PrivateEvaluation
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import Instruction, context_of, plain_payload, read_plain_payload
-from flwr_shuffle.mix_messages import (
-    MixerRole,
-    MixRequest,
-    batch_content,
-    question_content,
-    read_answer,
-    read_question,
-    refused_content,
-)
+from flwr_shuffle.mix_messages import MixRequest, batch_content, read_answer, refused_content
 from flwr_shuffle.server.checkpoints import ModelState
+from flwr_shuffle.service_messages import NodeRole, question_content, read_question
 from flwr_shuffle.updates import Layout
 from reports_answers import FILES, Questions, digest, vector
 
@@ -212,7 +205,7 @@ def statements() -> dict[str, Any]:
 class Signer:
     """What messages of a mix node need of a mixer: its keys."""
 
-    public_key, minimum = MIXER.public, 3
+    role, public_key, minimum = "mixer", MIXER.public, 3
 
     def sign(self, statement: Statement) -> bytes:
         return statement.signed(MIXER.signing)
@@ -221,14 +214,14 @@ class Signer:
 def mixing() -> dict[str, Any]:
     mixer: Any = Signer()
     challenge = bytes(range(32))
-    role = MixerRole.signed(mixer, challenge=challenge, run="run-7", node=5)
+    role = NodeRole.signed(mixer, challenge=challenge, run="run-7", node=5)
     rejected = {1: Refusal.WRONG_SIZE, 3: Refusal.UNREADABLE}
     batch = MixedBatch(reports=[b"b" * 72, b"a" * 72], answered=2, rejected=rejected)
     answered = batch_content(batch, request=REQUEST, mixer=mixer)
     refused = refused_content(BatchRefused(Refusal.UNDER_MINIMUM, rejected), request=REQUEST, mixer=mixer)
     verifying = MIXER.public.verifying
     assert MixRequest.from_content(REQUEST.to_content()) == REQUEST
-    assert MixerRole.from_content(role.to_content()) == role
+    assert NodeRole.from_content(role.to_content()) == role
     assert role.holds(challenge=challenge, run="run-7", node=5, verifying_key=verifying)
     assert read_question(question_content(challenge)) == challenge
     found = read_answer(answered, request=REQUEST, verifying_key=verifying)

@@ -290,7 +290,7 @@ def test_a_mixer_knows_its_clients(
 MIXING_PROCESS = """
 import os, signal, sys
 from pathlib import Path
-from shuffle_plugins.shuffler import BatchRefused, Mixer, RoundContext, mixer as module
+from shuffle_plugins.shuffler import BatchRefused, Mixer, RoundContext, SpentTokens, mixer as module
 from shuffle_plugins.shuffler.keys import read_mixer_key
 
 folder, token, analyzer, point = Path(sys.argv[1]), *map(bytes.fromhex, sys.argv[2:4]), sys.argv[4]
@@ -305,7 +305,7 @@ elif point == "permuting":
 elif point == "answering":
     module.MixedBatch = killed
 elif point == "recording":
-    module.SpentTokens.spend = killed
+    SpentTokens.spend = killed
 enrolled = frozenset((folder / "enrolled").read_bytes()[i : i + 32] for i in range(0, 6 * 32, 32))
 mixer = Mixer(
     key=read_mixer_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state"

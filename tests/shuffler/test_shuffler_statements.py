@@ -21,7 +21,14 @@ from shuffle_plugins.shuffler.statements import (
 KEY = generate_signing_key()
 CONTEXT = round_context()
 
-ROLE: dict[str, Any] = {"challenge": bytes(32), "run": "7", "node": 5, "sealing_key": bytes(32), "minimum": 3}
+ROLE: dict[str, Any] = {
+    "role": "mixer",
+    "challenge": bytes(32),
+    "run": "7",
+    "node": 5,
+    "sealing_key": bytes(32),
+    "minimum": 3,
+}
 REQUEST: dict[str, Any] = {
     "context": CONTEXT,
     "analyzer_key": bytes(32),
@@ -42,6 +49,7 @@ def statements() -> dict[str, bytes]:
     """Digests of statements of which each differs from all others in one thing at least."""
     roles = [
         ROLE,
+        {**ROLE, "role": "aggregator"},
         {**ROLE, "challenge": bytes(31) + b"x"},
         {**ROLE, "run": "8"},
         {**ROLE, "node": 6},

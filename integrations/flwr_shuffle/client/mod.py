@@ -30,7 +30,8 @@ from flwr_shuffle.messages import (
     refusal,
     reply,
 )
-from flwr_shuffle.mix_messages import MIX_QUERY, ROLE_QUERY, is_mix_node, refusal_content
+from flwr_shuffle.mix_messages import MIX_QUERY
+from flwr_shuffle.service_messages import Role, refusal_content, role_of
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
@@ -44,6 +45,7 @@ Packing = Callable[[bytes | None], bytes]
 """Makes a payload of a report, or of None for a dummy; both payloads have the same length."""
 
 _LARGEST_PROMISE = 10**8  # reports; see _promised
+_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY])
 _log = logging.getLogger("flwr")
 
 
@@ -161,10 +163,13 @@ class ShuffleMod:
             return refusal(str(ClientRefusal.INTERNAL), to=message)
 
     def _unprotected(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """The app's own answer where the operator allows that, or the mix node's; otherwise a refusal."""
+        """The app's own answer where the operator allows that, or a service node's; otherwise a refusal."""
         kind = message.metadata.message_type.partition(".")[0]
         try:
-            if kind == MessageType.QUERY and (answer := _mix_node(message, context, call_next)) is not None:
+            if (
+                kind == MessageType.QUERY
+                and (answer := _service_node(message, context, call_next)) is not None
+            ):
                 return answer
             if kind in open_types(context.node_config, by_app=self._allow):
                 return call_next(message, context)
@@ -365,11 +370,11 @@ def _instruction(message: Message) -> Instruction:
     return instruction
 
 
-def _mix_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
-    """The answer to a query on the mix node, or to a query for the mix node on another; None otherwise."""
-    if is_mix_node(context.node_config):
+def _service_node(message: Message, context: Context, call_next: ClientAppCallable) -> Message | None:
+    """A service node's answer to a query, or a client's to a query for service nodes; None otherwise."""
+    if role_of(context.node_config) is not None:
         return call_next(message, context)
-    if message.metadata.message_type in (ROLE_QUERY, MIX_QUERY):
+    if message.metadata.message_type in _SERVICE_QUERIES:
         return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)
     return None
 

@@ -20,7 +20,7 @@ from flwr_shuffle import (
 )
 from flwr_shuffle.client import mod as mod_module
 from flwr_shuffle.messages import RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import MIX_KEY
+from flwr_shuffle.service_messages import SERVICE_KEY
 from scipy.stats import chi2, mannwhitneyu
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
@@ -200,12 +200,12 @@ def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
     def forging(messages: Any, *, timeout: float | None = None) -> list[Message]:
         replies = WatchedGrid.send_and_receive(grid, messages, timeout=timeout)
         for reply in replies:
-            if "reports" in reply.content.get(MIX_KEY, {}):
+            if "reports" in reply.content.get(SERVICE_KEY, {}):
                 asked.append(reply)
                 if len(asked) == 2:
                     reply.content = asked[0].content
                 elif len(asked) == 3:
-                    reply.content[MIX_KEY]["reports"] = reply.content[MIX_KEY]["reports"][1:]
+                    reply.content[SERVICE_KEY]["reports"] = reply.content[SERVICE_KEY]["reports"][1:]
         return replies
 
     grid.send_and_receive = forging  # type: ignore[method-assign]

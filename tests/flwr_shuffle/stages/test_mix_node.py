@@ -11,18 +11,16 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr_shuffle.in_process import InProcessGrid
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, payload_of
-from flwr_shuffle.mix_messages import (
-    MIX_KEY,
-    MixerRole,
-    MixRequest,
+from flwr_shuffle.mix_messages import MixRequest, batch_content, read_answer, refused_content
+from flwr_shuffle.service_messages import (
+    SERVICE_KEY,
+    NodeRole,
+    Role,
     WrongVersionError,
-    batch_content,
     question_content,
-    read_answer,
     read_question,
     refusal_content,
     refusal_in,
-    refused_content,
 )
 from flwr_shuffle.stages.base import Anonymous
 from flwr_shuffle.stages.mix_node import register_mix_node
@@ -85,14 +83,14 @@ def held(message: Message) -> list[bytes]:
 def batches(run: MixedRun) -> list[RecordDict]:
     """What the mixer answered to the rounds so far, refusals apart."""
     contents = [message.content for message in run.grid.seen if message.has_content()]
-    return [content for content in contents if "reports" in content.get(MIX_KEY, {})]
+    return [content for content in contents if "reports" in content.get(SERVICE_KEY, {})]
 
 
 def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> None:
     run.dummies = {4}
     run.round()
     (content,) = batches(run)
-    mixed = content[MIX_KEY]["reports"]
+    mixed = content[SERVICE_KEY]["reports"]
     assert len(mixed) == 5
     for node in run.grid.get_node_ids()[1:]:
         said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
@@ -357,7 +355,7 @@ def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
     assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
 
 
-@pytest.mark.parametrize("content", [RecordDict(), RecordDict({MIX_KEY: ConfigRecord({"token": b"x"})})])
+@pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
 def test_a_request_that_is_none_is_refused(run: MixedRun, content: RecordDict) -> None:
     node = run.grid.get_node_ids()[0]
     (reply,) = run.grid.send_and_receive([Message(content, node, "query.mix")])
@@ -417,11 +415,11 @@ def passed_on(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int
 def of_an_older_version(real: dict[int, Message], run: MixedRun, impostor: int, mixer: int) -> RecordDict:
     """What every node could say before mixers signed."""
     said = {"version": 1, "public-key": run.mixer_key.public.sealing, "minimum": 2}
-    return RecordDict({MIX_KEY: ConfigRecord(said)})
+    return RecordDict({SERVICE_KEY: ConfigRecord(said)})
 
 
-def role_of(reply: Message) -> MixerRole:
-    return MixerRole.from_content(reply.content)
+def role_of(reply: Message) -> NodeRole:
+    return NodeRole.from_content(reply.content)
 
 
 @pytest.mark.parametrize("forge", [signed_by_itself, passed_on, of_an_older_version])
@@ -432,7 +430,7 @@ def test_an_impostor_does_not_become_the_mix_node(
 
     def lie(replies: list[Message]) -> list[Message]:
         real = {reply.metadata.src_node_id: reply for reply in replies}
-        if MIX_KEY in real.get(impostor, replies[0]).content:
+        if SERVICE_KEY in real.get(impostor, replies[0]).content:
             real[impostor].content = forge(real, run, impostor, mixer)
         return replies
 
@@ -451,7 +449,7 @@ def test_an_old_proof_is_none(run: MixedRun) -> None:
 
     def replay(replies: list[Message]) -> list[Message]:
         for reply in replies:
-            if reply.metadata.src_node_id == run.nodes[0] and MIX_KEY in reply.content:
+            if reply.metadata.src_node_id == run.nodes[0] and SERVICE_KEY in reply.content:
                 old.append(reply.content)
                 reply.content = old[0]
         return replies
@@ -472,8 +470,8 @@ def resigned(run: MixedRun, content: RecordDict, **entries: Any) -> RecordDict:
     "forge",
     [
         lambda run, content: with_entries(content, reports=[os.urandom(100) for _ in range(6)]),
-        lambda run, content: with_entries(content, reports=list(reversed(content[MIX_KEY]["reports"]))),
-        lambda run, content: with_entries(content, reports=content[MIX_KEY]["reports"][1:]),
+        lambda run, content: with_entries(content, reports=list(reversed(content[SERVICE_KEY]["reports"]))),
+        lambda run, content: with_entries(content, reports=content[SERVICE_KEY]["reports"][1:]),
         lambda run, content: with_entries(content, answered=5),
         lambda run, content: with_entries(content, rejected='[[0, "unreadable"]]', answered=5),
         lambda run, content: with_entries(content, signature=bytes(64)),
@@ -488,7 +486,7 @@ def test_a_batch_that_the_mixer_did_not_sign_is_refused_and_the_run_goes_on(
 ) -> None:
     def lie(replies: list[Message]) -> list[Message]:
         for reply in replies:
-            if "reports" in reply.content.get(MIX_KEY, {}):
+            if "reports" in reply.content.get(SERVICE_KEY, {}):
                 reply.content = forge(run, reply.content)
         return replies
 
@@ -510,7 +508,7 @@ def test_a_signed_batch_of_other_envelopes_of_the_round_is_refused(run: MixedRun
     def fewer(messages: list[Message]) -> list[Message]:
         for message in messages:
             if message.metadata.message_type == "query.mix":
-                envelopes = message.content[MIX_KEY]["envelopes"]
+                envelopes = message.content[SERVICE_KEY]["envelopes"]
                 message.content = with_entries(message.content, envelopes=envelopes[1:])
         return messages
 
@@ -543,7 +541,7 @@ def test_a_mix_node_of_an_older_version_is_named(run: MixedRun, caplog: pytest.L
 
 
 def test_a_server_of_an_older_version_is_told_so(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    old = RecordDict({MIX_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
+    old = RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r", "envelopes": [b"x"]})})
     (reply,) = run.grid.send_and_receive([Message(old, run.nodes[0], "query.mix")])
     assert refusal_in(reply.content) is Refusal.WRONG_VERSION
     assert "the server speaks version 1 of mixing" in caplog.text
@@ -634,8 +632,8 @@ def test_an_answer_to_another_round_is_no_answer(run: MixedRun) -> None:
     "content",
     [
         RecordDict(),
-        RecordDict({MIX_KEY: ConfigRecord({"refusal": "because"})}),
-        RecordDict({MIX_KEY: ConfigRecord({"version": 2, "token": bytes(16), "reports": [1, 2, 3]})}),
+        RecordDict({SERVICE_KEY: ConfigRecord({"refusal": "because"})}),
+        RecordDict({SERVICE_KEY: ConfigRecord({"version": 2, "token": bytes(16), "reports": [1, 2, 3]})}),
     ],
 )
 def test_an_answer_that_is_none_refuses_the_round(run: MixedRun, content: RecordDict) -> None:
@@ -688,6 +686,7 @@ class Signer:
     """A mixer as far as signing goes."""
 
     key = generate_mixer_key()
+    role = "mixer"
     minimum = 3
     public_key = key.public
 
@@ -699,7 +698,7 @@ MIXER = cast(Mixer, Signer())
 CONTENTS = {
     "request": REQUEST.to_content(),
     "question": question_content(bytes(32)),
-    "role": MixerRole.signed(MIXER, challenge=bytes(32), run="7", node=5).to_content(),
+    "role": NodeRole.signed(MIXER, challenge=bytes(32), run="7", node=5).to_content(),
     "batch": batch_content(BATCH, request=REQUEST, mixer=MIXER),
     "refused": refused_content(REFUSED, request=REQUEST, mixer=MIXER),
 }
@@ -712,22 +711,22 @@ def answered(content: RecordDict, *, key: MixerKey = Signer.key, request: MixReq
 READERS = {
     "request": MixRequest.from_content,
     "question": read_question,
-    "role": MixerRole.from_content,
+    "role": NodeRole.from_content,
     "batch": answered,
     "refused": answered,
 }
 
 
 def with_entries(content: RecordDict, **entries: Any) -> RecordDict:
-    values = {key: value for key, value in {**content[MIX_KEY], **entries}.items() if value is not None}
-    return RecordDict({MIX_KEY: ConfigRecord(values)})
+    values = {key: value for key, value in {**content[SERVICE_KEY], **entries}.items() if value is not None}
+    return RecordDict({SERVICE_KEY: ConfigRecord(values)})
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"), [(kind, key) for kind, content in CONTENTS.items() for key in content[MIX_KEY]]
+    ("kind", "key"), [(kind, key) for kind, content in CONTENTS.items() for key in content[SERVICE_KEY]]
 )
 def test_an_entry_missing_or_of_another_type_is_refused(kind: str, key: str) -> None:
-    value = CONTENTS[kind][MIX_KEY][key]
+    value = CONTENTS[kind][SERVICE_KEY][key]
     others = [other for other in ("text", 7.5, 7, b"x", [1]) if type(other) is not type(value)]
     for wrong in [None, *others]:
         if key == "refusal" and wrong is None:
@@ -742,7 +741,7 @@ def test_messages_hold_nothing_else(kind: str) -> None:
     with pytest.raises(ValueError, match="no others"):
         read(with_entries(content, extra=1))
     with pytest.raises(ValueError, match="one ConfigRecord"):
-        read(RecordDict({MIX_KEY: content[MIX_KEY], "more": ConfigRecord({})}))
+        read(RecordDict({SERVICE_KEY: content[SERVICE_KEY], "more": ConfigRecord({})}))
 
 
 @pytest.mark.parametrize(
@@ -789,9 +788,15 @@ def test_counts_that_do_not_add_up_are_refused_even_if_signed() -> None:
 def test_contents_come_back() -> None:
     assert MixRequest.from_content(CONTENTS["request"]) == REQUEST
     assert read_question(CONTENTS["question"]) == bytes(32)
-    role = MixerRole.from_content(CONTENTS["role"])
+    role = NodeRole.from_content(CONTENTS["role"])
     assert (role.public_key, role.minimum) == (Signer.key.public.sealing, 3)
-    told = {"challenge": bytes(32), "run": "7", "node": 5, "verifying_key": Signer.key.public.verifying}
+    told = {
+        "role": Role.MIXER,
+        "challenge": bytes(32),
+        "run": "7",
+        "node": 5,
+        "verifying_key": Signer.key.public.verifying,
+    }
     assert role.holds(**told)
     for change in ({"challenge": bytes(31) + b"x"}, {"run": "8"}, {"node": 6}, {"verifying_key": bytes(32)}):
         assert not role.holds(**{**told, **change})
@@ -803,7 +808,7 @@ def test_contents_come_back() -> None:
         assert refusal_in(refusal_content(code)) is code
     assert refusal_in(CONTENTS["batch"]) is None
     with pytest.raises(ValueError, match="not a valid Refusal"):
-        refusal_in(RecordDict({MIX_KEY: ConfigRecord({"refusal": "because"})}))
+        refusal_in(RecordDict({SERVICE_KEY: ConfigRecord({"refusal": "because"})}))
 
 
 @pytest.mark.parametrize("kind", ["batch", "refused"])
@@ -829,14 +834,14 @@ def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str) -> None:
 
 def test_an_answer_of_nonsense_is_an_error_that_the_server_expects() -> None:
     for text in ("[" * 100_000, "{}", "[[true, 1]]", '[["0", "duplicate"]]'):
-        nonsense = dict(CONTENTS["batch"][MIX_KEY]) | {"rejected": text}
+        nonsense = dict(CONTENTS["batch"][SERVICE_KEY]) | {"rejected": text}
         with pytest.raises(ValueError, match="dropped envelope"):
-            answered(RecordDict({MIX_KEY: ConfigRecord(nonsense)}))
+            answered(RecordDict({SERVICE_KEY: ConfigRecord(nonsense)}))
 
 
 def test_another_version_is_named_with_what_to_do() -> None:
     with pytest.raises(WrongVersionError, match="version 1 of mixing; this library knows version 2: install"):
-        MixRequest.from_content(RecordDict({MIX_KEY: ConfigRecord({"version": 1, "run": "r"})}))
+        MixRequest.from_content(RecordDict({SERVICE_KEY: ConfigRecord({"version": 1, "run": "r"})}))
 
 
 def test_a_hundred_clients_answer_in_one_message(tmp_path: Path) -> None:

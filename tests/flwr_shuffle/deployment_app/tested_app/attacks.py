@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr_shuffle.mix_messages import (
-    MIX_KEY,
-    MIX_QUERY,
-    ROLE_QUERY,
-    MixRequest,
-    question_content,
-    read_answer,
-    refusal_in,
-)
+from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
+from flwr_shuffle.service_messages import SERVICE_KEY, Role, question_content, refusal_in
 
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import BatchRefused, RoundContext, envelope_size, open_reports, seal
@@ -132,7 +125,7 @@ def attack(
     orders = [new_round() for _ in range(_ORDERS)]
     requests |= {f"order {i}": orders[i].request(honest(orders[i])) for i in range(_ORDERS)}
     contents = {name: request.to_content() for name, request in requests.items()}
-    contents["not a request"] = RecordDict({MIX_KEY: ConfigRecord({"envelopes": [b"x"]})})
+    contents["not a request"] = RecordDict({SERVICE_KEY: ConfigRecord({"envelopes": [b"x"]})})
     outcomes: dict = {}
     for name, content in contents.items():
         answer = next(iter(grid.send_and_receive([Message(content, mixer, MIX_QUERY)], timeout=60)))
@@ -156,7 +149,8 @@ def attack(
 
 def _mixer(grid: Grid) -> int:
     for answer in grid.send_and_receive(
-        [Message(question_content(bytes(32)), node, ROLE_QUERY) for node in grid.get_node_ids()], timeout=60
+        [Message(question_content(bytes(32)), node, Role.MIXER.query) for node in grid.get_node_ids()],
+        timeout=60,
     ):
         if answer.has_content() and refusal_in(answer.content) is None:
             return answer.metadata.src_node_id

@@ -10,7 +10,7 @@ import os
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, instruction_of
-from flwr_shuffle.mix_messages import MIX_KEY, MixerRole, refusal_content
+from flwr_shuffle.service_messages import SERVICE_KEY, NodeRole, refusal_content
 
 from shuffle_plugins.shuffler import Refusal, envelope_size
 from shuffle_plugins.shuffler.keys import generate_signing_key, parse_mixer_public_key
@@ -39,11 +39,11 @@ def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable
 def _claim(public_key: str) -> RecordDict:
     """The role of the mixer, with its public key, which is no secret, and a signature of one's own."""
     key = parse_mixer_public_key(public_key).sealing
-    return MixerRole(public_key=key, minimum=2, signature=generate_signing_key().sign(b"me")).to_content()
+    return NodeRole(public_key=key, minimum=2, signature=generate_signing_key().sign(b"me")).to_content()
 
 
 def _forged_batch(message: Message) -> RecordDict:
-    request = message.content[MIX_KEY]
+    request = message.content[SERVICE_KEY]
     values = {
         "version": request["version"],
         "token": request["token"],
@@ -52,7 +52,7 @@ def _forged_batch(message: Message) -> RecordDict:
         "reports": [os.urandom(100) for _ in request["envelopes"]],
         "signature": generate_signing_key().sign(b"me"),
     }
-    return RecordDict({MIX_KEY: ConfigRecord(values)})
+    return RecordDict({SERVICE_KEY: ConfigRecord(values)})
 
 
 def _garbage(message: Message) -> RecordDict:

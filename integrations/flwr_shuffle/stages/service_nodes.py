@@ -1,0 +1,313 @@
+"""The server's side of service nodes: it finds them by pinned keys, and notes who sends nonsense."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_shuffle.messages import payload_of
+from flwr_shuffle.service_messages import NodeRole, Role, WrongVersionError, question_content, refusal_in
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, MixerPublicKey, Refusal
+
+_log = logging.getLogger("flwr")
+
+_LONGEST_PAUSE = 8.0  # seconds between two questions to nodes that have not answered
+_NAMED = 10  # nodes that a line of the log names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How long a server waits for its service nodes, in seconds; each more than 0.
+
+    Attributes:
+        discovery_timeout: to look for the nodes.
+        answer_timeout: for nodes to say whether they have the role.
+        work_timeout: for what the nodes make of a round, where the round's own timeout is not shorter.
+        poll_interval: between two looks for new nodes.
+
+    Raises:
+        ValueError: if one is not positive.
+    """
+
+    discovery_timeout: float
+    answer_timeout: float
+    work_timeout: float
+    poll_interval: float
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not (seconds := getattr(self, name)) > 0:
+                raise ValueError(f"{name} must be positive, got {seconds!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A connected node that has proven to be a pinned service node.
+
+    Attributes:
+        node: its id.
+        role: what it signed of itself.
+    """
+
+    node: int
+    role: NodeRole
+
+
+class ServiceNodes:
+    """Finds the nodes of one role whose public keys a server has pinned, one node for each key.
+
+    Nodes that only say that they have the role are named in the log, and are no clients either. A node that
+    was restarted is another node to Flower, and the old one counts as connected for a while: if two have
+    proven that they hold the same key, both are asked again, and the one that answers is taken.
+
+    Args:
+        role: what the nodes do.
+        pinned: their public keys, in the order in which :meth:`open` gives the nodes back.
+        waiting: how long to wait for them.
+    """
+
+    def __init__(self, role: Role, *, pinned: Sequence[MixerPublicKey], waiting: Waiting) -> None:
+        self._role = role
+        self._pinned = tuple(pinned)
+        self._waiting = waiting
+        self._asked: dict[int, tuple[int, NodeRole] | None] = {}
+        self._found: tuple[Found, ...] = ()
+        self._claimed: frozenset[int] = frozenset()
+
+    @property
+    def pinned(self) -> tuple[MixerPublicKey, ...]:
+        """The pinned public keys."""
+        return self._pinned
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """The nodes that :meth:`open` found last, one for each pinned key; empty before."""
+        return self._found
+
+    @property
+    def claimed(self) -> frozenset[int]:
+        """Ids of all nodes that ever said that they have the role: they are no clients."""
+        return self._claimed
+
+    def forget(self) -> None:
+        """Ask all nodes again, when they are next needed, which role they have."""
+        self._asked.clear()
+
+    def open(self, grid: Grid) -> tuple[Found, ...]:
+        """Find the nodes. Each node is asked once, so this is fast when none has joined since.
+
+        Raises:
+            RuntimeError: if one is not found in time, or two nodes prove that they hold the same key.
+        """
+        deadline = time.monotonic() + self._waiting.discovery_timeout
+        pause = self._waiting.poll_interval
+        while True:
+            connected = dict.fromkeys(grid.get_node_ids())
+            self._asked |= self._answers(grid, [node for node in connected if node not in self._asked])
+            holders = self._holders(connected)
+            twice = [node for nodes in holders.values() if len(nodes) > 1 for node in nodes]
+            if twice:
+                self._asked |= dict.fromkeys(twice) | self._answers(grid, twice)
+                holders = self._holders(connected)
+            for nodes in holders.values():
+                if len(nodes) > 1:
+                    raise RuntimeError(
+                        f"nodes {named(nodes)} all hold the {self._role}'s private keys: stop all but one. "
+                        "If you did not start them, the keys are stolen: make new ones"
+                    )
+            if all(holders.values()):
+                return self._take(holders, connected)
+            if time.monotonic() >= deadline:
+                raise RuntimeError(self._missing(holders))
+            self._asked = {node: found for node, found in self._asked.items() if node not in self._claimed}
+            time.sleep(pause)
+            pause = min(2 * pause, max(_LONGEST_PAUSE, self._waiting.poll_interval))
+
+    def ask(self, grid: Grid, messages: Sequence[Message], *, timeout: float | None) -> list[Message]:
+        """Send a message to each of some nodes, and wait for what they make of it.
+
+        Returns:
+            Their replies, errors included, in no order; a node that does not answer in time has none.
+        """
+        longest = self._waiting.work_timeout
+        seconds = longest if timeout is None else min(timeout, longest)
+        return list(grid.send_and_receive(messages, timeout=seconds))
+
+    def _holders(self, connected: Iterable[int]) -> dict[int, list[int]]:
+        """Which connected nodes have proven to hold each pinned key, by its position."""
+        holders: dict[int, list[int]] = {position: [] for position in range(len(self._pinned))}
+        for node in connected:
+            if (found := self._asked.get(node)) is not None:
+                holders[found[0]].append(node)
+        return holders
+
+    def _take(self, holders: Mapping[int, list[int]], connected: Iterable[int]) -> tuple[Found, ...]:
+        taken = []
+        for position, [node] in sorted(holders.items()):
+            asked = self._asked[node]
+            assert asked is not None
+            taken.append(Found(node, asked[1]))
+            if taken[-1] not in self._found:
+                key = self._pinned[position].hex()
+                _log.info("shuffle: %s %d, public key %s", self._role.node, node, key)
+        self._found = tuple(taken)
+        self._asked = dict.fromkeys(connected) | self._asked
+        return self._found
+
+    def _missing(self, holders: Mapping[int, list[int]]) -> str:
+        missing = [self._pinned[position].hex() for position, nodes in holders.items() if not nodes]
+        which = "the pinned keys" if len(self._pinned) == 1 else f"the pinned keys {', '.join(missing)}"
+        return (
+            f"no {self._role.node} with {which} is connected. Start a SuperNode with "
+            f'shuffle-role="{self._role}" and its files in --node-config; if one runs, see its log and the '
+            "warnings above"
+        )
+
+    def _answers(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:
+        """Which pinned key each node has proven to hold, by its position; None for a node that has not.
+
+        Nodes that do not answer are left out, and so are those that answer by an error: apps without the role
+        do, but so does a service node whose process failed.
+        """
+        if not nodes:
+            return {}
+        challenges = {node: secrets.token_bytes(CHALLENGE_BYTES) for node in nodes}
+        run = str(grid.run.run_id)
+        questions = [Message(question_content(challenges[node]), node, self._role.query) for node in nodes]
+        found: dict[int, tuple[int, NodeRole] | None] = {}
+        for reply in grid.send_and_receive(questions, timeout=self._waiting.answer_timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error() or node not in challenges:
+                continue
+            try:
+                role = self._read(reply.content, node)
+            except BatchRefused:
+                continue
+            found[node] = None
+            if role is None:
+                continue
+            self._claimed |= {node}
+            for position, key in enumerate(self._pinned):
+                if role.public_key == key.sealing and role.holds(
+                    role=self._role,
+                    challenge=challenges[node],
+                    run=run,
+                    node=node,
+                    verifying_key=key.verifying,
+                ):
+                    found[node] = (position, role)
+            if found[node] is None:
+                _log.warning(
+                    "shuffle: node %d says that it is %s %s and has not proven to be %s: ignored. If it is "
+                    "yours, compare its public key (shuffle-plugins keys public FILE)",
+                    node,
+                    self._role.article,
+                    self._role.node,
+                    "the pinned one" if len(self._pinned) == 1 else "a pinned one",
+                )
+        return found
+
+    def _read(self, content: RecordDict, node: int) -> NodeRole | None:
+        """The role that a node claims; None for a client.
+
+        Raises:
+            BatchRefused: if it is meant to have the role and cannot work; the log says so.
+        """
+        try:
+            code = refusal_in(content)
+            if code in (Refusal.MISCONFIGURED, Refusal.WRONG_VERSION):
+                _log.warning(
+                    "shuffle: node %d is to be the %s and cannot work: see its own log", node, self._role.node
+                )
+                raise BatchRefused(code)
+            return None if code is not None else NodeRole.from_content(content)
+        except WrongVersionError as error:
+            _log.warning(
+                "shuffle: node %d says that it is %s %s of %s",
+                node,
+                self._role.article,
+                self._role.node,
+                error,
+            )
+            raise BatchRefused(Refusal.WRONG_VERSION) from None
+        except BatchRefused:
+            raise
+        except ValueError:
+            return None
+
+
+class Offenders:
+    """Nodes that never send a good envelope; they are not invited any more.
+
+    Args:
+        exclude_after: how many rounds in a row a node may answer without a good envelope, while others' were
+            good; None invites it for ever.
+
+    Raises:
+        ValueError: if ``exclude_after`` is no whole number of at least 1.
+    """
+
+    def __init__(self, *, exclude_after: int | None) -> None:
+        if exclude_after is not None:
+            checks.whole("exclude_after", exclude_after)
+        self._exclude_after = exclude_after
+        self._bad_rounds: Counter[int] = Counter()
+        self._gone: frozenset[int] = frozenset()
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """Ids of the nodes that are not invited any more."""
+        return self._gone
+
+    def note(
+        self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
+    ) -> None:
+        """Log whose envelopes were dropped, and no longer invite nodes that never send a good one.
+
+        Args:
+            bad: why an envelope was dropped by the server, by node.
+            rejected: why a service node dropped an envelope, by position.
+            nodes: whose envelope was at each position.
+        """
+        found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
+        by_code = defaultdict(list)
+        for node, code in found.items():
+            by_code[code].append(node)
+        for code, those in by_code.items():
+            _log.warning("shuffle: %d envelopes dropped (%s), of nodes %s", len(those), code, named(those))
+        good = [node for node in nodes if node not in found]
+        if not good or self._exclude_after is None:
+            return  # if nobody's envelope was good, the fault may lie elsewhere
+        for node in good:
+            self._bad_rounds.pop(node, None)
+        self._bad_rounds.update(found.keys())
+        gone = {node for node in found if self._bad_rounds[node] >= self._exclude_after}
+        if gone:
+            _log.warning(
+                "shuffle: nodes %s sent no good envelope in %d rounds and are not invited any more",
+                named(gone),
+                self._exclude_after,
+            )
+        self._gone |= gone
+
+
+def named(nodes: Iterable[int]) -> str:
+    """Ids of some nodes for a line of the log, not too many of them."""
+    names = [str(node) for node in sorted(nodes)]
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def payload_or_nothing(reply: Message) -> bytes:
+    """The payload of a reply; empty if it has none."""
+    try:
+        return payload_of(reply)
+    except ValueError:
+        return b""

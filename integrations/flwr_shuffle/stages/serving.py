@@ -1,0 +1,110 @@
+"""A service node's side of a run: its files, how it answers who it is, and how it refuses.
+
+All SuperNodes of a run get the same app; a node is a service node by its own ``node_config``:
+
+    shuffle-role            what it does, such as "mixer"
+    shuffle-ROLE-key-file   the private keys, made by ``shuffle-plugins keys``; for a mixer
+                            shuffle-mixer-key-file
+    shuffle-enrolled-file   public signing keys of the clients that may take part
+    shuffle-min-batch       fewest reports given out or added up, at least 2
+    shuffle-state-file      file of spent rounds; by default the key file's name and ``.rounds``
+
+Who runs such a node must know what code it runs: see docs/guides/shuffling.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from flwr.app import Context, Message, UserConfig
+
+from flwr_shuffle.service_messages import (
+    NodeRole,
+    Role,
+    WrongVersionError,
+    read_question,
+    refusal_content,
+    role_of,
+)
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler import BatchRefused, BatchService, Refusal, ShuffleError, keys, state_beside
+
+ENROLLED_FILE = "shuffle-enrolled-file"
+MIN_BATCH = "shuffle-min-batch"
+STATE_FILE = "shuffle-state-file"
+
+Service = TypeVar("Service", bound=BatchService)
+
+_log = logging.getLogger("flwr")
+
+
+def service_of(context: Context, kind: type[Service]) -> Service:
+    """The service that a node's ``node_config`` describes.
+
+    Files are read anew, so clients can enrol any time.
+
+    Raises:
+        BatchRefused: NOT_A_MIXER for a node without this role; MISCONFIGURED, with the reason in the log, if
+            files or numbers are missing or wrong.
+    """
+    config, role = context.node_config, Role(kind.role)
+    if role_of(config) is not role:
+        raise BatchRefused(Refusal.NOT_A_MIXER)
+    try:
+        key_file = _text(config, f"shuffle-{role}-key-file")
+        return kind(
+            key=keys.read_mixer_key(key_file),
+            enrolled=keys.read_enrolled(_text(config, ENROLLED_FILE)),
+            minimum=checks.whole(f"{MIN_BATCH} in node_config", config.get(MIN_BATCH), at_least=2),
+            state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),
+        )
+    except ValueError as error:
+        log_unable(role, error)
+        raise BatchRefused(Refusal.MISCONFIGURED) from None
+
+
+def answer_role(message: Message, context: Context, kind: type[BatchService]) -> Message:
+    """The signed answer to a server that asks who this node is, or a refusal."""
+    try:
+        service = service_of(context, kind)
+        with refused_if_unreadable():
+            challenge = read_question(message.content)
+    except BatchRefused as refused:
+        return Message(refusal_content(refused.code), reply_to=message)
+    answer = NodeRole.signed(service, challenge=challenge, run=str(context.run_id), node=context.node_id)
+    return Message(answer.to_content(), reply_to=message)
+
+
+@contextmanager
+def refused_if_unreadable() -> Iterator[None]:
+    """Refuse a server's message that cannot be read, by a code; the log says why."""
+    try:
+        yield
+    except WrongVersionError as error:
+        _log.error("shuffle: the server speaks %s", error)
+        raise BatchRefused(Refusal.WRONG_VERSION) from None
+    except ValueError as error:
+        _log.error("shuffle: a request that cannot be read: %s", error)
+        raise BatchRefused(Refusal.UNREADABLE) from None
+
+
+def log_unable(role: Role, error: Exception) -> None:
+    """Say in the node's own log why it cannot do its work."""
+    _log.error("shuffle: this %s cannot work: %s", role.node, error)
+
+
+def log_rejected(rejected: Mapping[int, Refusal]) -> None:
+    """Say in the node's own log how many envelopes were dropped, and why."""
+    for code, count in Counter(rejected.values()).items():
+        _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
+
+
+def _text(config: UserConfig, key: str) -> str:
+    value = config.get(key)
+    if not isinstance(value, str) or not value:
+        raise ShuffleError(f"{key} is missing in node_config, or is not a string")
+    return value
