@@ -9,6 +9,7 @@ from . import optim as optim
 from . import planning as planning
 from . import protocols as protocols
 from . import randomness as randomness
+from . import secure_aggregation as secure_aggregation
 from . import shuffler as shuffler
 from . import testing as testing
 from .accounting import Adversary as Adversary

@@ -1,0 +1,1 @@
+from . import prio3 as prio3

@@ -1,0 +1,355 @@
+"""Validity circuits: which vectors of field elements are the encoding of a permitted measurement.
+
+A circuit is given by its calls of one gadget, a polynomial of degree two in its input wires, and linear
+functions before and after the calls. Aggregators evaluate it on shares. Source: draft-irtf-cfrg-vdaf-20,
+sections 7.3.2 (circuits), 7.4 (variants) and appendix A (gadgets). The draft's names lack "Circuit".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shuffle_plugins.secure_aggregation.prio3 import field_kernels as kernels
+from shuffle_plugins.secure_aggregation.prio3.field import FieldVector, PrimeField
+
+Measurement = TypeVar("Measurement")
+AggregateResult = TypeVar("AggregateResult")
+
+_LARGEST = 2**62  # of a measurement: sums and their intermediate values stay 64-bit integers
+
+
+class ValidityCircuit(ABC, Generic[Measurement, AggregateResult]):
+    """A validity circuit, with the encoding of the measurements that it accepts.
+
+    Attributes:
+        field: The field of its elements.
+        measurement_length: Elements of an encoded measurement (the draft's ``MEAS_LEN``).
+        joint_randomness_length: Elements of randomness that the client cannot choose; 0 if it takes none.
+        output_length: Elements of what is added up over clients.
+        evaluation_length: Values that are all 0 exactly if the measurement is valid.
+        calls: Calls of the gadget.
+        arity: Input wires of the gadget.
+    """
+
+    field: PrimeField
+    measurement_length: int
+    joint_randomness_length: int
+    output_length: int
+    evaluation_length: int
+    calls: int
+    arity: int
+
+    @property
+    def wire_length(self) -> int:
+        """Values of a wire polynomial: a random one, one of each call, and zeros up to a power of two."""
+        return 1 << self.calls.bit_length()
+
+    @abstractmethod
+    def encode(self, measurement: Measurement) -> FieldVector:
+        """A measurement as field elements.
+
+        Raises:
+            ValueError: If it is not a permitted measurement.
+        """
+
+    @abstractmethod
+    def fill_wires(
+        self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
+    ) -> None:
+        """Write the gadget's inputs on an encoded measurement, or a share of one.
+
+        Args:
+            encoded: ``measurement_length`` elements.
+            joint_randomness: ``joint_randomness_length`` elements.
+            shares: How many shares there are; 1 for the measurement itself.
+            wires: ``arity`` wires of ``wire_length`` elements after each other. The input of call i is
+                written at place 1 + i of each wire; the rest is left as it is.
+        """
+
+    @abstractmethod
+    def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
+        """The circuit's ``evaluation_length`` values, from what the gadget's calls returned."""
+
+    def factors(self, wires: FieldVector, length: int) -> FieldVector:
+        """Pairs of wires whose products add up to the gadget's output. ``length`` elements are one wire."""
+        return wires
+
+    @abstractmethod
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """What is added up over clients: ``output_length`` linear functions of the encoding."""
+
+    @abstractmethod
+    def decode(self, total: FieldVector, num_measurements: int) -> AggregateResult:
+        """The sum over clients.
+
+        Raises:
+            ValueError: If the total cannot be one of so many permitted measurements.
+        """
+
+    def _constant(self, value: int, shares: int) -> FieldVector:
+        """One element: a share of a public constant, of so many equal shares."""
+        return self.field.from_integers([value * self.field.inverse(shares)])
+
+    def _checked_total(self, total: FieldVector, num_measurements: int, largest: int) -> NDArray[np.int64]:
+        """A sum over clients in which each adds at most ``largest`` to each coordinate."""
+        if num_measurements < 1:
+            raise ValueError(f"num_measurements is {num_measurements}; a sum is of at least one")
+        if num_measurements * largest >= 2**63:
+            raise ValueError(f"sums of {num_measurements} measurements up to {largest} do not fit 63 bits")
+        try:
+            counts = self.field.to_words(total)
+        except ValueError:
+            counts = None
+        if counts is None or (counts > num_measurements * largest).any():
+            raise ValueError(
+                f"the aggregate shares do not add up to a sum of {num_measurements} valid measurements: "
+                "aggregators added up different reports, or one of them altered its share"
+            )
+        return counts
+
+
+class CountCircuit(ValidityCircuit[int, int]):
+    """The measurement is 0 or 1. One call of a multiplication, x·x - x = 0."""
+
+    def __init__(self, field: PrimeField) -> None:
+        self.field = field
+        self.measurement_length = self.output_length = self.evaluation_length = self.calls = 1
+        self.joint_randomness_length = 0
+        self.arity = 2
+
+    def encode(self, measurement: int) -> FieldVector:
+        """The number itself."""
+        if measurement not in (0, 1):
+            raise ValueError(f"a count is 0 or 1, not {measurement}")
+        return self.field.from_integers([int(measurement)])
+
+    def fill_wires(
+        self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
+    ) -> None:
+        """The number on both wires."""
+        wires[1 :: self.wire_length] = encoded
+
+    def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
+        """x·x - x."""
+        return self.field.subtract(gadget_outputs, encoded)
+
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """The number."""
+        return encoded
+
+    def decode(self, total: FieldVector, num_measurements: int) -> int:
+        """How many are 1."""
+        return int(self._checked_total(total, num_measurements, 1)[0])
+
+
+class SumCircuit(ValidityCircuit[int, int]):
+    """The measurement is an integer from 0 to ``max_measurement``. Every bit is checked by its own call."""
+
+    def __init__(self, field: PrimeField, *, max_measurement: int) -> None:
+        self.field = field
+        self.max_measurement = max_measurement
+        self._weights = _bit_weights(field, max_measurement)
+        self.measurement_length = self.evaluation_length = self.calls = len(self._weights)
+        self.joint_randomness_length, self.output_length, self.arity = 0, 1, 1
+
+    def encode(self, measurement: int) -> FieldVector:
+        """Its bits, lowest first."""
+        return _encode_bits(self.field, [measurement], self.max_measurement)
+
+    def fill_wires(
+        self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
+    ) -> None:
+        """A bit in each call."""
+        wires[1 : 1 + self.calls] = encoded
+
+    def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
+        """What each call returned."""
+        return gadget_outputs
+
+    def factors(self, wires: FieldVector, length: int) -> FieldVector:
+        """The gadget is x·(x - 1)."""
+        one = self.field.from_integers([1])
+        return np.concatenate([wires, self.field.subtract(wires, one.repeat(len(wires), axis=0))])
+
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """The integer that the bits stand for."""
+        return self.field.weigh_rows(encoded, self._weights)
+
+    def decode(self, total: FieldVector, num_measurements: int) -> int:
+        """The sum."""
+        return int(self._checked_total(total, num_measurements, self.max_measurement)[0])
+
+
+class _BitVector(ValidityCircuit[Measurement, NDArray[np.int64]]):
+    """The base of circuits that check that every element of the encoding is a bit.
+
+    They add up r·x·(x - 1) over the bits x, with powers of joint randomness for r, in calls of the gadget
+    ParallelSum(Mul) on ``chunk_length`` bits each.
+    """
+
+    def __init__(self, field: PrimeField, *, measurement_length: int, chunk_length: int | None) -> None:
+        chunk = best_chunk_length(measurement_length) if chunk_length is None else chunk_length
+        if chunk < 1:
+            raise ValueError(f"chunk_length is {chunk}; it is at least 1")
+        self.field = field
+        self.chunk_length = chunk
+        self.measurement_length = measurement_length
+        self.calls = self.joint_randomness_length = -(-measurement_length // chunk)
+        self.arity = 2 * chunk
+        self.evaluation_length = 2
+
+    def fill_wires(
+        self, encoded: FieldVector, joint_randomness: FieldVector, shares: int, wires: FieldVector
+    ) -> None:
+        """For each bit x and its r, the wires r·x and x - 1."""
+        one = self._constant(1, shares)
+        kernels.bit_check_wires(encoded, joint_randomness, one, self.wire_length, wires)
+
+    def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
+        """The sum of what the calls returned, and the further checks."""
+        return self.field.from_integers(
+            [self.field.total(gadget_outputs), *self._further_checks(encoded, shares)]
+        )
+
+    def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
+        """What else is 0 for a valid measurement."""
+        return ()
+
+
+class SumVecCircuit(_BitVector[ArrayLike]):
+    """The measurement is a vector of integers from 0 to ``max_measurement``.
+
+    Args:
+        field: The field.
+        length: Entries of the vector.
+        max_measurement: The largest value of an entry.
+        chunk_length: Bits that one call of the gadget checks; by default what makes the proof shortest.
+    """
+
+    def __init__(
+        self, field: PrimeField, *, length: int, max_measurement: int, chunk_length: int | None = None
+    ) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}; a vector has at least one entry")
+        self._weights = _bit_weights(field, max_measurement)
+        super().__init__(field, measurement_length=length * len(self._weights), chunk_length=chunk_length)
+        self.max_measurement = max_measurement
+        self.evaluation_length = 1
+        self.output_length = length
+
+    def encode(self, measurement: ArrayLike) -> FieldVector:
+        """The bits of each entry, one entry after the other."""
+        values = np.asarray(measurement)
+        if values.shape != (self.output_length,):
+            raise ValueError(f"the measurement has shape {values.shape}, not ({self.output_length},)")
+        return _encode_bits(self.field, values, self.max_measurement)
+
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """The integers that the bits stand for."""
+        return self.field.weigh_rows(encoded, self._weights)
+
+    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
+        """The sum of the vectors, ``length`` integers."""
+        return self._checked_total(total, num_measurements, self.max_measurement)
+
+
+class HistogramCircuit(_BitVector[int]):
+    """The measurement is one of ``length`` buckets: a vector of bits of which one is set."""
+
+    def __init__(self, field: PrimeField, *, length: int, chunk_length: int | None = None) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}; a histogram has at least one bucket")
+        super().__init__(field, measurement_length=length, chunk_length=chunk_length)
+        self.output_length = length
+
+    def encode(self, measurement: int) -> FieldVector:
+        """A bit for each bucket."""
+        if not 0 <= measurement < self.output_length:
+            raise ValueError(f"bucket {measurement} is not one of 0 to {self.output_length - 1}")
+        return self.field.from_words(np.arange(self.output_length) == measurement)
+
+    def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
+        return [self.field.total(encoded) - self.field.inverse(shares)]
+
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """The bits."""
+        return encoded
+
+    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
+        """How many measurements are in each bucket."""
+        counts = self._checked_total(total, num_measurements, 1)
+        if counts.sum() != num_measurements:
+            raise ValueError(f"the buckets hold {counts.sum()} measurements and not {num_measurements}")
+        return counts
+
+
+class MultihotCountVecCircuit(_BitVector[ArrayLike]):
+    """The measurement is a vector of bits of which at most ``max_weight`` are set."""
+
+    def __init__(
+        self, field: PrimeField, *, length: int, max_weight: int, chunk_length: int | None = None
+    ) -> None:
+        if length < 1 or not 1 <= max_weight <= length:
+            raise ValueError(f"length {length} is at least 1, and max_weight {max_weight} from 1 to length")
+        self._weights = _bit_weights(field, max_weight)
+        super().__init__(field, measurement_length=length + len(self._weights), chunk_length=chunk_length)
+        self.max_weight = max_weight
+        self.output_length = length
+
+    def encode(self, measurement: ArrayLike) -> FieldVector:
+        """The bits, and how many are set."""
+        bits = np.asarray(measurement)
+        if bits.shape != (self.output_length,) or not np.isin(bits, (0, 1)).all():
+            raise ValueError(f"the measurement is not a vector of {self.output_length} bits")
+        weight = _encode_bits(self.field, [int(bits.sum())], self.max_weight)
+        return np.concatenate([self.field.from_words(bits), weight])
+
+    def _further_checks(self, encoded: FieldVector, shares: int) -> Sequence[int]:
+        reported = self.field.weigh_rows(encoded[self.output_length :], self._weights)
+        return [self.field.total(self.truncate(encoded)) - self.field.total(reported)]
+
+    def truncate(self, encoded: FieldVector) -> FieldVector:
+        """The bits of the measurement."""
+        return encoded[: self.output_length]
+
+    def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:
+        """How often each bit is set."""
+        return self._checked_total(total, num_measurements, 1)
+
+
+def best_chunk_length(measurement_length: int) -> int:
+    """The chunk length, near the square root of the measurement's, that makes the proof shortest."""
+
+    def proof(wire_length: int) -> tuple[int, int]:
+        chunk = -(-measurement_length // (wire_length - 1))
+        return 2 * chunk + 2 * wire_length - 1, chunk
+
+    return min(proof(1 << bits) for bits in range(1, measurement_length.bit_length() + 2))[1]
+
+
+def _bit_weights(field: PrimeField, largest: int) -> FieldVector:
+    """What the bits of an encoded integer stand for: powers of two, and last what is left to ``largest``."""
+    if not 1 <= largest <= _LARGEST:
+        raise ValueError(f"the largest measurement is {largest}; it is from 1 to 2**62")
+    powers = [1 << i for i in range(largest.bit_length() - 1)]
+    return field.from_integers([*powers, largest - sum(powers)])
+
+
+def _encode_bits(field: PrimeField, values: Any, largest: int) -> FieldVector:
+    """Integers from 0 to ``largest`` as bits, each integer's after each other."""
+    integers = np.asarray(values)
+    if integers.dtype.kind not in "iub":
+        raise ValueError(f"measurements are integers, not of type {integers.dtype}")
+    if integers.size and (integers.min() < 0 or integers.max() > largest):
+        raise ValueError(f"a measurement is not from 0 to {largest}")
+    integers = integers.astype(np.int64)
+    powers = largest.bit_length() - 1
+    beyond = integers > (1 << powers) - 1
+    rest = integers - beyond * (largest - (1 << powers) + 1)
+    bits = rest[:, None] >> np.arange(powers) & 1
+    return field.from_words(np.concatenate([bits, beyond[:, None]], axis=1))

@@ -1,0 +1,460 @@
+"""Prio3: measurements shared among aggregators, with a proof that they are valid.
+
+Source: draft-irtf-cfrg-vdaf-20, section 7 (wire version 18). Steps and messages have the draft's names.
+Whatever is sent is ``bytes``, in the draft's encoding. docs/guides/range-proofs.md says what a proof shows.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Generic
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shuffle_plugins.secure_aggregation.prio3.circuits import (
+    AggregateResult,
+    CountCircuit,
+    HistogramCircuit,
+    Measurement,
+    MultihotCountVecCircuit,
+    SumCircuit,
+    SumVecCircuit,
+    ValidityCircuit,
+)
+from shuffle_plugins.secure_aggregation.prio3.errors import VerificationError
+from shuffle_plugins.secure_aggregation.prio3.field import FIELD64, FIELD128, FieldVector, PrimeField
+from shuffle_plugins.secure_aggregation.prio3.flp import FullyLinearProof
+from shuffle_plugins.secure_aggregation.prio3.xof import SEED_SIZE, derive_seed, expand_into_vector
+
+NONCE_SIZE = 16
+"""Bytes of a report's nonce."""
+
+VERIFY_KEY_SIZE = SEED_SIZE
+"""Bytes of the verification key that aggregators share and clients must not know."""
+
+_WIRE_VERSION = 18  # of the drafts from 18 on
+_MEASUREMENT_SHARE, _PROOF_SHARE, _JOINT_RANDOMNESS, _PROVE_RANDOMNESS = 1, 2, 3, 4
+_QUERY_RANDOMNESS, _JOINT_RANDOMNESS_SEED, _JOINT_RANDOMNESS_PART = 5, 6, 7
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client sends.
+
+    Attributes:
+        nonce: Drawn at random for this report, for all aggregators.
+        public_share: For all aggregators; the same to each.
+        input_shares: One for each aggregator, secret from the others. The first, the leader's, is long; those
+            of the others, the helpers, are seeds.
+    """
+
+    nonce: bytes
+    public_share: bytes
+    input_shares: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class VerifyState:
+    """What an aggregator keeps of a report until its proof is decided.
+
+    Attributes:
+        output_share: What it adds to its sum, if the report is valid.
+        joint_randomness_seed: What all aggregators must have found out; empty for circuits that take none.
+    """
+
+    output_share: FieldVector
+    joint_randomness_seed: bytes
+
+
+class Prio3(Generic[Measurement, AggregateResult]):
+    """Sharing, verification and aggregation of measurements that a circuit accepts.
+
+    Args:
+        valid: The circuit: a :class:`ValidityCircuit`.
+        algorithm: The draft's number of this variant.
+        shares: Aggregators, from 2 to 255.
+        proofs: How often each measurement is proven; more proofs let a small field do.
+
+    A client calls :meth:`shard`. Each aggregator calls :meth:`verify_init` and sends its verifier share to
+    one of them, who calls :meth:`verifier_shares_to_message`. Each calls :meth:`verify_next` with that
+    message, and :meth:`agg_update` with what it returns. :meth:`unshard` adds up the aggregate shares.
+
+    Every ``context`` names the application and the round; a report for one is refused in any other.
+    """
+
+    def __init__(
+        self,
+        valid: ValidityCircuit[Measurement, AggregateResult],
+        *,
+        algorithm: int,
+        shares: int,
+        proofs: int = 1,
+    ) -> None:
+        if not 2 <= shares <= 255:
+            raise ValueError(f"Prio3 takes from 2 to 255 shares, not {shares}")
+        if not 1 <= proofs <= 255:
+            raise ValueError(f"Prio3 takes from 1 to 255 proofs, not {proofs}")
+        self.valid = valid
+        self.flp = FullyLinearProof(valid)
+        self.field: PrimeField = valid.field
+        self.algorithm = algorithm
+        self.shares = shares
+        self.proofs = proofs
+        self._joint = valid.joint_randomness_length > 0
+
+    @property
+    def rand_size(self) -> int:
+        """Random bytes that sharing a measurement takes."""
+        return self.shares * SEED_SIZE * (2 if self._joint else 1)
+
+    @property
+    def public_share_size(self) -> int:
+        """Bytes of the public share."""
+        return self.shares * SEED_SIZE if self._joint else 0
+
+    def input_share_size(self, aggregator: int) -> int:
+        """Bytes of the input share of an aggregator; 0 is the leader."""
+        elements = self.valid.measurement_length + self.proofs * self.flp.proof_length
+        body = SEED_SIZE if aggregator else elements * self.field.encoded_size
+        return body + self._joint * SEED_SIZE
+
+    @property
+    def verifier_share_size(self) -> int:
+        """Bytes of the verifier share that an aggregator sends for each report."""
+        elements = self.proofs * self.flp.verifier_length
+        return elements * self.field.encoded_size + self._joint * SEED_SIZE
+
+    @property
+    def verifier_message_size(self) -> int:
+        """Bytes of the message that aggregators finish the verification of a report with."""
+        return SEED_SIZE if self._joint else 0
+
+    @property
+    def agg_share_size(self) -> int:
+        """Bytes of an aggregate share."""
+        return self.valid.output_length * self.field.encoded_size
+
+    def shard(
+        self,
+        measurement: Measurement,
+        *,
+        context: bytes,
+        nonce: bytes | None = None,
+        rand: bytes | None = None,
+    ) -> Report:
+        """A measurement as shares with a proof.
+
+        Args:
+            measurement: What the circuit accepts.
+            context: The application and the round, at most 65,527 bytes.
+            nonce: :data:`NONCE_SIZE` bytes that nobody could foresee; by default fresh ones.
+            rand: ``rand_size`` secret random bytes; by default fresh ones.
+
+        Raises:
+            ValueError: If the measurement is not valid, or an argument has a wrong size.
+        """
+        nonce = secrets.token_bytes(NONCE_SIZE) if nonce is None else _sized("nonce", nonce, NONCE_SIZE)
+        rand = secrets.token_bytes(self.rand_size) if rand is None else _sized("rand", rand, self.rand_size)
+        seeds = [rand[i : i + SEED_SIZE] for i in range(0, len(rand), SEED_SIZE)]
+        encoded = self.valid.encode(measurement)
+        return self._shard_encoded(encoded, context=context, nonce=nonce, seeds=seeds)
+
+    def _shard_encoded(
+        self, encoded: FieldVector, *, context: bytes, nonce: bytes, seeds: Sequence[bytes]
+    ) -> Report:
+        helpers = range(1, self.shares)
+        stride = 2 if self._joint else 1
+        shares = [b"", *seeds[: stride * len(helpers) : stride]]
+        blinds = [seeds[-2], *seeds[1 : stride * len(helpers) : stride]] if self._joint else []
+        leader, parts = encoded, [b""] * self.shares
+        for j in helpers:
+            share = self._helper_measurement_share(context, j, shares[j])
+            leader = self.field.subtract(leader, share)
+            if self._joint:
+                parts[j] = self._joint_randomness_part(context, j, blinds[j], share, nonce)
+        joint: Sequence[FieldVector] = [self.field.zeros(0)] * self.proofs
+        if self._joint:
+            parts[0] = self._joint_randomness_part(context, 0, blinds[0], leader, nonce)
+            joint = self._joint_randomness(context, self._joint_randomness_seed(context, parts))
+        prove = self._expand(
+            context,
+            _PROVE_RANDOMNESS,
+            seeds[-1],
+            bytes([self.proofs]),
+            self.proofs * self.flp.prove_randomness_length,
+        )
+        proofs = np.concatenate(
+            [
+                self.flp.prove(encoded, randomness, joint[i])
+                for i, randomness in enumerate(np.split(prove, self.proofs))
+            ]
+        )
+        for j in helpers:
+            proofs = self.field.subtract(proofs, self._helper_proofs_share(context, j, shares[j]))
+        blinds = blinds or [b""] * self.shares
+        shares[0] = self.field.encode(leader) + self.field.encode(proofs)
+        inputs = tuple(share + blind for share, blind in zip(shares, blinds, strict=True))
+        return Report(nonce=nonce, public_share=b"".join(parts), input_shares=inputs)
+
+    def verify_init(
+        self,
+        *,
+        verify_key: bytes,
+        context: bytes,
+        aggregator: int,
+        nonce: bytes,
+        public_share: bytes,
+        input_share: bytes,
+    ) -> tuple[VerifyState, bytes]:
+        """Start to verify a report.
+
+        Args:
+            verify_key: :data:`VERIFY_KEY_SIZE` random bytes that the aggregators share. They are fixed before
+                the first report is made, and clients never learn them: a client that knew them could prove
+                anything.
+            context: As the client used it.
+            aggregator: Which one this is; 0 is the leader.
+            nonce: The report's.
+            public_share: The report's.
+            input_share: The report's share for this aggregator.
+
+        Returns:
+            What to keep, and the verifier share to send.
+
+        Raises:
+            VerificationError: If a message is not of the right form.
+        """
+        _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
+        if not 0 <= aggregator < self.shares:
+            raise ValueError(f"aggregator {aggregator} is not one of 0 to {self.shares - 1}")
+        try:
+            _sized("nonce", nonce, NONCE_SIZE)
+            _sized("public share", public_share, self.public_share_size)
+            _sized("input share", input_share, self.input_share_size(aggregator))
+            encoded, proofs, blind = self._expand_input_share(context, aggregator, input_share)
+            seed, part, joint = b"", b"", [self.field.zeros(0)] * self.proofs
+            if self._joint:
+                part = self._joint_randomness_part(context, aggregator, blind, encoded, nonce)
+                parts = [public_share[i : i + SEED_SIZE] for i in range(0, self.public_share_size, SEED_SIZE)]
+                parts[aggregator] = part
+                seed = self._joint_randomness_seed(context, parts)
+                joint = self._joint_randomness(context, seed)
+            query = self._expand(
+                context,
+                _QUERY_RANDOMNESS,
+                verify_key,
+                bytes([self.proofs]) + nonce,
+                self.proofs * self.flp.query_randomness_length,
+            )
+            verifiers = [
+                self.flp.query(encoded, proof, randomness, joint[i], shares=self.shares)
+                for i, (proof, randomness) in enumerate(
+                    zip(np.split(proofs, self.proofs), np.split(query, self.proofs), strict=True)
+                )
+            ]
+        except ValueError as error:
+            raise VerificationError(f"a report is refused: {error}") from error
+        state = VerifyState(self.valid.truncate(encoded), seed)
+        return state, self.field.encode(np.concatenate(verifiers)) + part
+
+    def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
+        """Decide the proof of a report from the verifier shares of all aggregators, in their order.
+
+        Returns:
+            The verifier message, for all aggregators.
+
+        Raises:
+            VerificationError: If the proof is refused, or a share is missing or not of the right form.
+        """
+        if len(verifier_shares) != self.shares:
+            raise VerificationError(f"{len(verifier_shares)} verifier shares are not {self.shares}")
+        elements = self.proofs * self.flp.verifier_length
+        verifiers, parts = self.field.zeros(elements), []
+        for share in verifier_shares:
+            try:
+                _sized("verifier share", share, self.verifier_share_size)
+                body = share[: elements * self.field.encoded_size]
+                verifiers = self.field.add(verifiers, self.field.decode(body, count=elements))
+            except ValueError as error:
+                raise VerificationError(f"a report is refused: {error}") from error
+            parts.append(share[len(body) :])
+        if not all(self.flp.decide(verifier) for verifier in np.split(verifiers, self.proofs)):
+            raise VerificationError("a report is refused: its proof does not hold")
+        return self._joint_randomness_seed(context, parts) if self._joint else b""
+
+    def verify_next(self, state: VerifyState, verifier_message: bytes) -> FieldVector:
+        """Finish the verification of a report.
+
+        Returns:
+            The output share, to be added to this aggregator's sum with :meth:`agg_update`.
+
+        Raises:
+            VerificationError: If the proof was made with randomness that the client chose.
+        """
+        if not compare_digest(verifier_message, state.joint_randomness_seed):
+            raise VerificationError(
+                "a report is refused: its joint randomness is not what its shares determine"
+            )
+        return state.output_share
+
+    def agg_init(self) -> FieldVector:
+        """An aggregate share of no reports."""
+        return self.field.zeros(self.valid.output_length)
+
+    def agg_update(self, agg_share: FieldVector, output_share: FieldVector) -> FieldVector:
+        """An aggregate share with one more report."""
+        return self.field.add(agg_share, output_share)
+
+    def merge(self, agg_shares: Iterable[FieldVector]) -> FieldVector:
+        """Several aggregate shares as one."""
+        total = self.agg_init()
+        for share in agg_shares:
+            total = self.field.add(total, share)
+        return total
+
+    def encode_agg_share(self, agg_share: FieldVector) -> bytes:
+        """An aggregate share as bytes."""
+        return self.field.encode(agg_share)
+
+    def unshard(self, agg_shares: Sequence[bytes], *, num_measurements: int) -> AggregateResult:
+        """The sum over clients, from the aggregate shares of all aggregators.
+
+        Raises:
+            ValueError: If a share is missing or not of the right form, or they do not add up to a sum of so
+                many valid measurements.
+        """
+        if len(agg_shares) != self.shares:
+            raise ValueError(f"{len(agg_shares)} aggregate shares are not {self.shares}")
+        decoded = (self.field.decode(share, count=self.valid.output_length) for share in agg_shares)
+        return self.valid.decode(self.merge(decoded), num_measurements)
+
+    def _expand_input_share(
+        self, context: bytes, aggregator: int, share: bytes
+    ) -> tuple[FieldVector, FieldVector, bytes]:
+        """(share of the measurement, share of the proofs, blind)."""
+        body, blind = (share[:-SEED_SIZE], share[-SEED_SIZE:]) if self._joint else (share, b"")
+        if aggregator:
+            return (
+                self._helper_measurement_share(context, aggregator, body),
+                self._helper_proofs_share(context, aggregator, body),
+                blind,
+            )
+        elements = self.valid.measurement_length
+        vector = self.field.decode(body, count=elements + self.proofs * self.flp.proof_length)
+        return vector[:elements], vector[elements:], blind
+
+    def _helper_measurement_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
+        return self._expand(
+            context, _MEASUREMENT_SHARE, seed, bytes([aggregator]), self.valid.measurement_length
+        )
+
+    def _helper_proofs_share(self, context: bytes, aggregator: int, seed: bytes) -> FieldVector:
+        binder = bytes([self.proofs, aggregator])
+        return self._expand(context, _PROOF_SHARE, seed, binder, self.proofs * self.flp.proof_length)
+
+    def _joint_randomness_part(
+        self, context: bytes, aggregator: int, blind: bytes, share: FieldVector, nonce: bytes
+    ) -> bytes:
+        binder = bytes([aggregator]) + nonce + self.field.encode(share)
+        return derive_seed(blind, tag=self._tag(context, _JOINT_RANDOMNESS_PART), binder=binder)
+
+    def _joint_randomness_seed(self, context: bytes, parts: Sequence[bytes]) -> bytes:
+        tag = self._tag(context, _JOINT_RANDOMNESS_SEED)
+        return derive_seed(bytes(SEED_SIZE), tag=tag, binder=b"".join(parts))
+
+    def _joint_randomness(self, context: bytes, seed: bytes) -> list[FieldVector]:
+        length = self.proofs * self.valid.joint_randomness_length
+        vector = self._expand(context, _JOINT_RANDOMNESS, seed, bytes([self.proofs]), length)
+        return np.split(vector, self.proofs)
+
+    def _expand(self, context: bytes, usage: int, seed: bytes, binder: bytes, length: int) -> FieldVector:
+        tag = self._tag(context, usage)
+        return expand_into_vector(self.field, seed, tag=tag, binder=binder, length=length)
+
+    def _tag(self, context: bytes, usage: int) -> bytes:
+        """The domain separation tag of one use of the XOF."""
+        version = bytes([_WIRE_VERSION, 0])
+        return version + self.algorithm.to_bytes(4, "big") + usage.to_bytes(2, "big") + context
+
+
+class Prio3Count(Prio3[int, int]):
+    """How many clients answer 1 and not 0."""
+
+    def __init__(self, *, shares: int = 2) -> None:
+        super().__init__(CountCircuit(FIELD64), algorithm=1, shares=shares)
+
+
+class Prio3Sum(Prio3[int, int]):
+    """The sum of integers from 0 to ``max_measurement``."""
+
+    def __init__(self, *, max_measurement: int, shares: int = 2) -> None:
+        super().__init__(SumCircuit(FIELD64, max_measurement=max_measurement), algorithm=2, shares=shares)
+
+
+class Prio3SumVec(Prio3[ArrayLike, NDArray[np.int64]]):
+    """The sum of vectors of integers from 0 to ``max_measurement``; ``length`` of them each.
+
+    ``chunk_length`` shapes the proof; all parties use the same. By default it makes the proof shortest.
+    """
+
+    def __init__(
+        self, *, length: int, max_measurement: int, chunk_length: int | None = None, shares: int = 2
+    ) -> None:
+        valid = SumVecCircuit(
+            FIELD128, length=length, max_measurement=max_measurement, chunk_length=chunk_length
+        )
+        super().__init__(valid, algorithm=3, shares=shares)
+
+
+class Prio3SumVecWithMultiproof(Prio3[ArrayLike, NDArray[np.int64]]):
+    """What :class:`Prio3SumVec` computes, with several proofs over Field64: half of the bytes.
+
+    The draft calls this variant experimental, and asks for at least three proofs. It is identified by the
+    number that the draft keeps for experiments, 0xFFFFFFFF.
+    """
+
+    def __init__(
+        self,
+        *,
+        length: int,
+        max_measurement: int,
+        chunk_length: int | None = None,
+        shares: int = 2,
+        proofs: int = 3,
+    ) -> None:
+        if proofs < 3:
+            raise ValueError(f"over Field64, {proofs} proofs convince nobody: take at least 3")
+        valid = SumVecCircuit(
+            FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length
+        )
+        super().__init__(valid, algorithm=0xFFFFFFFF, shares=shares, proofs=proofs)
+
+
+class Prio3Histogram(Prio3[int, NDArray[np.int64]]):
+    """How many clients are in each of ``length`` buckets; each is in one."""
+
+    def __init__(self, *, length: int, chunk_length: int | None = None, shares: int = 2) -> None:
+        valid = HistogramCircuit(FIELD128, length=length, chunk_length=chunk_length)
+        super().__init__(valid, algorithm=4, shares=shares)
+
+
+class Prio3MultihotCountVec(Prio3[ArrayLike, NDArray[np.int64]]):
+    """The sum of vectors of ``length`` bits of which at most ``max_weight`` are set."""
+
+    def __init__(
+        self, *, length: int, max_weight: int, chunk_length: int | None = None, shares: int = 2
+    ) -> None:
+        valid = MultihotCountVecCircuit(
+            FIELD128, length=length, max_weight=max_weight, chunk_length=chunk_length
+        )
+        super().__init__(valid, algorithm=5, shares=shares)
+
+
+def _sized(name: str, value: bytes, size: int) -> bytes:
+    if len(value) != size:
+        raise ValueError(f"the {name} has {len(value)} bytes, not {size}")
+    return value
