@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, Blanket, Sampling, ShuffleRound
-from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.mechanisms.private_sum import Norm as Norm
-from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.private_sum import PrivacyParameter, PrivateSum, Reporter
 from shuffle_plugins.randomness import Randomness, secure
 
 _NORMS = {Norm.L1: Rows.l1_norm, Norm.L2: Rows.l2_norm, Norm.LINF: Rows.linf_norm}
 _BALL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
-class Mechanism(ABC):
+class Mechanism(Reporter):
     """A local randomizer: one call turns each client's datum into one report, at a cost of ε0.
 
     The reports of a round, shuffled, are all that leaves the clients; ``sum`` and ``aggregate`` are
@@ -33,8 +33,6 @@ class Mechanism(ABC):
         ValueError: if a parameter is out of range.
     """
 
-    name: ClassVar[str]
-
     def __init__(self, *, local_epsilon: float, dim: int) -> None:
         self._local_epsilon = checks.local_epsilon(local_epsilon)
         self._dim = checks.dim(dim)
@@ -43,11 +41,6 @@ class Mechanism(ABC):
     def local_epsilon(self) -> float:
         """ε0 of one report, in nats."""
         return self._local_epsilon
-
-    @property
-    def local_delta(self) -> float:
-        """δ0 of one report; 0 unless a mechanism says otherwise."""
-        return 0.0
 
     @property
     def dim(self) -> int:
@@ -66,16 +59,6 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def layout(self) -> ReportLayout:
-        """The form of a report on the wire: its fields, and so its length and header."""
-
-    @property
-    def bits_per_report(self) -> int:
-        """Bits of one report on the wire, without the header."""
-        return self.layout.bits
-
-    @property
-    @abstractmethod
     def worst_variance(self) -> float:
         """Largest E‖R(x) - x‖² over the domain, or a bound on it."""
 
@@ -90,16 +73,6 @@ class Mechanism(ABC):
         Raises:
             ValueError: if the reports are not this mechanism's.
         """
-
-    def aggregate(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the mean over clients, (dim,).
-
-        Raises:
-            ValueError: if there are no reports, or they are not this mechanism's.
-        """
-        if len(reports) == 0:
-            raise ValueError("no reports to average; use sum() where a round may be empty")
-        return self.sum(reports) / len(reports)
 
     def outcomes(self) -> Reports | None:
         """Every report there is, each once, where they are few (at most 2**16 or so); else None.
@@ -209,7 +182,6 @@ class LocalRandomizer(Mechanism, PrivateSum):
     @property
     def cohort(self) -> None:
         """None: every report has noise of its own, so any number of them will do."""
-        return None
 
     @property
     def domain(self) -> str:

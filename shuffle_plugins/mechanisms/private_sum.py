@@ -1,12 +1,14 @@
-"""The one interface of everything that adds up clients' vectors privately."""
+"""What makes reports, what adds them up, and the one interface of private sums of vectors that hosts know."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, Round, Sampling
 from shuffle_plugins.core import ReportLayout, Reports, Rows
@@ -23,64 +25,19 @@ class Norm(StrEnum):
     LINF = "linf"
 
 
-class PrivateSum(ABC):
-    """Adds up the vectors of many clients so that what is seen of the sum is private.
+class Reporter(ABC):
+    """Turns each client's datum into one report, and everybody's reports into an estimate of their sum.
 
-    Two kinds implement it. A :class:`~shuffle_plugins.mechanisms.LocalRandomizer` randomises each vector by
-    itself; its reports are shuffled and may be seen. In a multi-message sum such as
-    :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together protects each of them:
-    only the shuffler, or whoever takes its place, may see a single report (:attr:`must_be_summed`). A host,
-    the program that runs a mechanism (a server, or a process that simulates all clients), needs only this
-    interface.
-
-    A server that gets reports::
-
-        total = mechanism.total(reports)  # totals of groups of clients add up
-        estimate = mechanism.estimate(total, reports=len(reports))
-
-    A host that simulates all clients of a round::
-
-        rows = Rows.of(x)
-        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
-        noise = mechanism.common_noise(randomness=source)  # once for the whole round
-        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+    What :class:`~shuffle_plugins.mechanisms.Mechanism`, which sends one message, has in common with protocols
+    in which a client's report stands for many.
 
     Attributes:
         name: its registered name, also written in the header of its reports.
-        privacy_parameter: the number by which a user sets its privacy.
-        norm: norm of the ball that holds the vectors.
-        dim: length of a client's vector.
-        radius: radius of the ball; vectors outside are scaled onto it.
-        cohort: how many clients' shares of noise add up to the noise of the sum. None if each report carries
-            all its noise itself, as a local randomizer's do: then any number of reports will do.
     """
 
     __slots__ = ()
 
     name: ClassVar[str]
-    privacy_parameter: ClassVar[PrivacyParameter]
-    norm: ClassVar[Norm]
-
-    if TYPE_CHECKING:  # At run time these may be fields of a dataclass, which would inherit a property here.
-
-        @property
-        def dim(self) -> int:
-            """Length of a client's vector."""
-
-        @property
-        def radius(self) -> float:
-            """Radius of the ball, in :attr:`norm`; vectors outside are scaled onto it."""
-
-        @property
-        def cohort(self) -> int | None:
-            """How many clients' shares of noise make up the sum's; None if each report carries its own."""
-
-    # -- what a report is -------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def local_epsilon(self) -> float:
-        """ε0 of one client's whole report, in nats, if nothing else protected it; may be infinite."""
 
     @property
     def local_delta(self) -> float:
@@ -88,42 +45,79 @@ class PrivateSum(ABC):
         return 0.0
 
     @property
-    def must_be_summed(self) -> bool:
-        """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
-        return self.cohort is not None
-
-    @property
-    @abstractmethod
-    def worst_variance(self) -> float:
-        """Bound on E‖error‖²: per report, or for the whole sum if :attr:`must_be_summed`."""
-
-    @property
     @abstractmethod
     def layout(self) -> ReportLayout:
-        """The form of a report on the wire: its fields, and so its length and header."""
+        """The form of a client's whole report on the wire: its fields, and so its length and header."""
 
     @property
     def bits_per_report(self) -> int:
         """Bits of one report on the wire, without the header."""
         return self.layout.bits
 
-    # -- what is done -----------------------------------------------------------------------------------
+    @abstractmethod
+    def randomize(self, x: Any, *, randomness: Randomness | None = None) -> Reports:
+        """Each client's whole report, in the clients' order."""
 
     @abstractmethod
-    def randomize(
-        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
-    ) -> Reports:
-        """Randomise each row into a report.
-
-        Args:
-            x: (clients, dim), one client a row; may have no rows.
-            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
-            clip: scale rows outside of the ball onto it. The default differs: a local randomizer has False,
-                and then refuses such rows; a multi-message sum always clips, and refuses False.
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the sum over those who reported, (dim,). No reports sum to zero.
 
         Raises:
-            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
+            ValueError: if the reports are another mechanism's, or hold values that this one never produces.
         """
+
+    def aggregate(self, reports: Reports) -> Tensor:
+        """Unbiased estimate of the mean over those who reported, (dim,).
+
+        Raises:
+            ValueError: if there are no reports, or as :meth:`sum`.
+        """
+        if len(reports) == 0:
+            raise ValueError("no reports to average; use sum() where a round may be empty")
+        return self.sum(reports) / len(reports)
+
+    @abstractmethod
+    def round(
+        self,
+        *,
+        population: int,
+        cohort: float,
+        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> Round:
+        """The round for an accountant.
+
+        Args:
+            population: n, how many clients there are.
+            cohort: k, reports of the round; their expected number under Poisson sampling.
+            sampling: how the cohort is chosen.
+            adversary: whom the guarantee is against, an observer of the model or the server.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or so few clients make too little noise.
+        """
+
+
+class Summation(Reporter):
+    """A randomizer whose reports are added up before they are read: a total, and an estimate of the sum.
+
+    Attributes:
+        cohort: how many clients' shares of noise add up to the noise of the sum. None if each report carries
+            all its noise itself, as a local randomizer's do: then any number of reports will do.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # At run time this may be a field of a dataclass, which would inherit a property here.
+
+        @property
+        def cohort(self) -> int | None:
+            """How many clients' shares of noise make up the sum's; None if each report carries its own."""
+
+    @property
+    @abstractmethod
+    def worst_variance(self) -> float:
+        """Bound on E‖error‖² over all data: of the whole sum, or per report if :attr:`cohort` is None."""
 
     @abstractmethod
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
@@ -153,8 +147,8 @@ class PrivateSum(ABC):
         """
 
     @abstractmethod
-    def estimate(self, total: Tensor, *, reports: int) -> Tensor:
-        """Unbiased estimate of the sum of the vectors, floating (dim,).
+    def estimate(self, total: Any, *, reports: int) -> Any:
+        """Unbiased estimate of the sum of the clients' data, floating (dim,).
 
         Args:
             total: the total of all clients of the round. If reports must be summed, estimates of groups must
@@ -168,17 +162,7 @@ class PrivateSum(ABC):
         Raises:
             ValueError: as :meth:`total`.
         """
-        return self.estimate(self.total(reports), reports=len(reports))
-
-    def aggregate(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the mean over those who reported, (dim,).
-
-        Raises:
-            ValueError: if there are no reports, or as :meth:`total`.
-        """
-        if len(reports) == 0:
-            raise ValueError("no reports to average; use sum() where a round may be empty")
-        return self.sum(reports) / len(reports)
+        return self._sum(self.total(reports), reports=len(reports))
 
     def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """A draw distributed as ``sum(randomize(x))``, (dim,), for a host that simulates all clients.
@@ -187,34 +171,92 @@ class PrivateSum(ABC):
             ValueError: as :meth:`randomize`, or if there are not exactly :attr:`cohort` rows, where that is
                 a number.
         """
-        rows = Rows.of(x)
-        if self.cohort is not None and rows.num_rows != self.cohort:
-            raise ValueError(f"the sum is for {self.cohort} clients, got {rows.num_rows} rows")
         source = secure(randomness)
-        total = self.share(rows, randomness=source)
+        total = self.share(x, randomness=source)
+        held = len(x) if isinstance(x, Tensor) else x.num_rows
+        if self.cohort is not None and held != self.cohort:
+            raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
         noise = self.common_noise(randomness=source)
-        found = self.estimate(total if noise is None else total + noise, reports=rows.num_rows)
-        return found.to(rows.compute_dtype)
+        found = self._sum(total if noise is None else total + noise, reports=held)
+        floating = isinstance(x, Rows) or x.is_floating_point()
+        return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
 
-    # -- what it costs ----------------------------------------------------------------------------------
+    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
+        """The estimated sum as a vector, where :meth:`estimate` may give more than that."""
+        estimate: Tensor = self.estimate(total, reports=reports)
+        return estimate
+
+
+class PrivateSum(Summation):
+    """Adds up the vectors of many clients so that what is seen of the sum is private.
+
+    Two kinds implement it. A :class:`~shuffle_plugins.mechanisms.LocalRandomizer` randomises each vector by
+    itself; its reports are shuffled and may be seen. In a multi-message sum such as
+    :class:`~shuffle_plugins.protocols.VectorSum` the noise of all clients together protects each of them:
+    only the shuffler, or whoever takes its place, may see a single report (:attr:`must_be_summed`). A host,
+    the program that runs a mechanism (a server, or a process that simulates all clients), needs only this
+    interface.
+
+    A server that gets reports::
+
+        total = mechanism.total(reports)  # totals of groups of clients add up
+        estimate = mechanism.estimate(total, reports=len(reports))
+
+    A host that simulates all clients of a round::
+
+        rows = Rows.of(x)
+        total = mechanism.share(rows, randomness=source)  # shares of groups of clients add up
+        noise = mechanism.common_noise(randomness=source)  # once for the whole round
+        estimate = mechanism.estimate(total if noise is None else total + noise, reports=rows.num_rows)
+
+    Attributes:
+        privacy_parameter: the number by which a user sets its privacy.
+        norm: norm of the ball that holds the vectors.
+        dim: length of a client's vector.
+        radius: radius of the ball; vectors outside are scaled onto it.
+    """
+
+    __slots__ = ()
+
+    privacy_parameter: ClassVar[PrivacyParameter]
+    norm: ClassVar[Norm]
+
+    if TYPE_CHECKING:  # As in Summation: at run time these may be fields of a dataclass.
+
+        @property
+        def dim(self) -> int:
+            """Length of a client's vector."""
+
+        @property
+        def radius(self) -> float:
+            """Radius of the ball, in :attr:`norm`; vectors outside are scaled onto it."""
+
+    @property
+    @abstractmethod
+    def local_epsilon(self) -> float:
+        """ε0 of one client's whole report, in nats, if nothing else protected it; may be infinite."""
+
+    @property
+    def must_be_summed(self) -> bool:
+        """True if only the sum of the reports may be revealed, False if single shuffled reports may be."""
+        return self.cohort is not None
+
+    @override
+    @abstractmethod
+    def estimate(self, total: Tensor, *, reports: int) -> Tensor: ...
 
     @abstractmethod
-    def round(
-        self,
-        *,
-        population: int,
-        cohort: float,
-        sampling: Sampling = Sampling.WITHOUT_REPLACEMENT,
-        adversary: Adversary = Adversary.MODEL_OBSERVER,
-    ) -> Round:
-        """The round for an accountant.
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        """Randomise each row into a report.
 
         Args:
-            population: n, how many clients there are.
-            cohort: k, reports of the round; their expected number under Poisson sampling.
-            sampling: how the cohort is chosen.
-            adversary: whom the guarantee is against, an observer of the model or the server.
+            x: (clients, dim), one client a row; may have no rows.
+            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+            clip: scale rows outside of the ball onto it. The default differs: a local randomizer has False,
+                and then refuses such rows; a multi-message sum always clips, and refuses False.
 
         Raises:
-            ValueError: if the numbers contradict each other, or so few clients make too little noise.
+            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
         """

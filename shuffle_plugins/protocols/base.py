@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import Any, NamedTuple
 
 from shuffle_plugins.accounting import MAX_POPULATION, Adversary, Round, Sampling
-from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
-from shuffle_plugins.randomness import Randomness, secure
+from shuffle_plugins.core import Reports, checks
+from shuffle_plugins.mechanisms import Reporter, Summation
 
 
 class Participants(NamedTuple):
@@ -32,7 +29,7 @@ class Participants(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShuffleProtocol(ABC):
+class ShuffleProtocol(Reporter):
     """Clients send messages to a shuffler, and what it hands on is added up: sums, means, histograms.
 
     Every protocol is used in the same way::
@@ -54,8 +51,6 @@ class ShuffleProtocol(ABC):
         ValueError: if a field is out of range, or nobody is counted on.
     """
 
-    name: ClassVar[str]
-
     cohort: int
     honest_fraction: float = 1.0
 
@@ -70,22 +65,8 @@ class ShuffleProtocol(ABC):
 
     @property
     @abstractmethod
-    def layout(self) -> ReportLayout:
-        """The form of a client's whole report on the wire."""
-
-    @property
-    def bits_per_report(self) -> int:
-        """Bits that a client sends as one whole report, without the header."""
-        return self.layout.bits
-
-    @property
-    @abstractmethod
     def messages_per_client(self) -> int:
         """Messages that a client's report stands for."""
-
-    @abstractmethod
-    def randomize(self, x: Any, *, randomness: Randomness | None = None) -> Reports:
-        """Each client's whole report, in the clients' order."""
 
     @abstractmethod
     def messages(self, reports: Reports) -> list[Reports]:
@@ -93,13 +74,23 @@ class ShuffleProtocol(ABC):
 
     @abstractmethod
     def round(
-        self, *, population: int | None = None, adversary: Adversary = Adversary.MODEL_OBSERVER
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> Round:
         """The round for an accountant.
 
         Args:
             population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
+            cohort: clients whose reports really came, by default the field: fewer hide less.
+            sampling: k of n where the population is larger, else everybody, by default.
             adversary: against whom the guarantee holds.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest clients are left.
         """
 
     def participants(
@@ -128,37 +119,15 @@ class ShuffleProtocol(ABC):
         return Participants(reports, honest_population(reports, self.honest_fraction), people, sampling)
 
 
-class SummingProtocol(ShuffleProtocol):
+class SummingProtocol(ShuffleProtocol, Summation):
     """A protocol whose clients' messages make up a sum. Totals are whole numbers."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
-    def worst_variance(self) -> float:
-        """Bound on E‖estimate − Σ x_i‖² over all data."""
-
-    @abstractmethod
-    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """What these clients add to a total, for a host that simulates all clients.
-
-        Shares of groups of clients add up. Before :meth:`common_noise` is in them they are not private.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
-
-    def common_noise(self, *, randomness: Randomness | None = None) -> Tensor | None:
-        """Noise that is added to a total once for the whole cohort; None if shares have their own."""
-        return None
-
-    @abstractmethod
-    def total(self, reports: Reports) -> Tensor:
-        """Whole reports added up; totals of groups of clients add up.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or one is none that a client can make.
-        """
+    def local_epsilon(self) -> float:
+        """ε0 of all messages of one client together, in nats; infinite if others' noise must protect them."""
+        return self.round().local_epsilon
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
@@ -168,26 +137,6 @@ class SummingProtocol(ShuffleProtocol):
             total: of all of them.
             reports: how many clients they are.
         """
-
-    def randomize_sum(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """A draw with the law of the protocol's estimate, for a host that simulates all clients.
-
-        Raises:
-            ValueError: as :meth:`randomize`, or if there are not exactly ``cohort`` rows.
-        """
-        source = secure(randomness)
-        total = self.share(x, randomness=source)
-        held = len(x) if isinstance(x, Tensor) else x.num_rows
-        if held != self.cohort:
-            raise ValueError(f"the sum is for {self.cohort} clients, got {held} rows")
-        noise = self.common_noise(randomness=source)
-        found: Tensor = self._sum(total if noise is None else total + noise, reports=self.cohort)
-        floating = isinstance(x, Rows) or x.is_floating_point()
-        return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
-
-    @abstractmethod
-    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
-        """The estimated sum, float64, from a total."""
 
 
 def honest_population(population: int, honest_fraction: float) -> int:
@@ -199,7 +148,7 @@ def honest_population(population: int, honest_fraction: float) -> int:
         ValueError: if the share is no number in (0, 1], or it is nobody.
     """
     checks.number("honest_fraction", honest_fraction, above=0, at_most=1)
-    honest = math.floor(honest_fraction * population * (1 + 1e-12))
+    honest = min(population, math.floor(honest_fraction * population * (1 + 1e-12)))
     if honest < 1:
         raise ValueError(f"honest_fraction={honest_fraction!r} of {population} clients is nobody")
     return honest

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
@@ -104,6 +105,7 @@ class CoinSum(SummingProtocol):
 
     # -- what it costs ----------------------------------------------------------------------------------
 
+    @override
     def round(
         self,
         *,
@@ -112,17 +114,6 @@ class CoinSum(SummingProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> SumRound:
-        """The round for an accountant.
-
-        Args:
-            population: n of the whole training; by default the clients of this sum.
-            cohort: reports that really came, by default the field: fewer clients toss fewer coins.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or too few honest coins are left.
-        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return SumRound(
             sensitivity=self.lattice.sensitivity,

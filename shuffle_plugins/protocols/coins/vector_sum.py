@@ -78,11 +78,6 @@ class VectorSum(CoinSum, PrivateSum):
             honest_fraction=honest_fraction,
         )
 
-    @property
-    def local_epsilon(self) -> float:
-        """Infinite: alone, without the other clients' coins, a report protects nobody."""
-        return self.round().local_epsilon
-
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum of the vectors, float64 (dim,). See :meth:`CoinSum.estimate`."""
         return self._sum(total, reports=reports)

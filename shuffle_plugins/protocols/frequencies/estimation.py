@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -157,6 +158,7 @@ class FrequencyEstimation(ShuffleProtocol):
         """The form of a report: the oracle's."""
         return self.mechanism.layout
 
+    @override
     def round(
         self,
         *,
@@ -165,17 +167,6 @@ class FrequencyEstimation(ShuffleProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> ShuffleRound:
-        """The round for an accountant. Only honest clients count, those who differ among them.
-
-        Args:
-            population: of the whole training; by default the clients of this round.
-            cohort: reports really received, by default ``clients``: fewer hide less.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or fewer than one honest client is left.
-        """
         reports = self.cohort if cohort is None else checks.whole("cohort", cohort)
         present = _counted(reports, population, self.honest_fraction)
         return self.mechanism.round(
@@ -334,6 +325,10 @@ class FrequencyEstimation(ShuffleProtocol):
         """
         counts, refused = summed(self.mechanism, reports)
         return Histogram(counts=counts, reports=len(reports) - refused, refused=refused)
+
+    def sum(self, reports: Reports) -> Tensor:
+        """Unbiased counts of those who reported, float64 (categories,): those of :meth:`estimate`."""
+        return summed(self.mechanism, reports)[0]
 
     def distribution(self, reports: Reports) -> Tensor:
         """The probability vector nearest to the estimated frequencies, float64 (categories,).

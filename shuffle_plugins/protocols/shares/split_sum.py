@@ -174,26 +174,36 @@ class SplitSum(SummingProtocol):
         self,
         *,
         population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> LaplaceRound:
-        """The round for an accountant. It covers sums in which ``honest_cohort`` clients or more answer.
+        """The round for an accountant: the same whoever answers, if these are ``honest_cohort`` or more.
 
         Args:
-            population: n of the whole training, of whom ``clients`` are drawn; by default the clients.
+            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
+            cohort: clients whose shares really came, from ``honest_cohort`` to the field.
+            sampling: k of n where the population is larger, else everybody, by default.
             adversary: against whom the guarantee holds.
 
         Raises:
-            ValueError: if the population is smaller than the clients.
+            ValueError: if the numbers contradict each other, or fewer clients answered.
         """
-        people = self.participants(population=population).population
+        checks.whole(
+            "cohort",
+            self.cohort if cohort is None else cohort,
+            at_least=self.honest_cohort,
+            at_most=self.cohort,
+        )
+        present = self.participants(population=population, sampling=sampling)
         return LaplaceRound(
             noise_epsilon=self.noise_epsilon,
             sensitivity=self.levels,
             attained=self.lattice.attained,
             distance=self.distance,
-            population=people,
+            population=present.population,
             cohort=self.cohort,
-            sampling=Sampling.FULL if people == self.cohort else Sampling.WITHOUT_REPLACEMENT,
+            sampling=Sampling.FULL if present.population == self.cohort else present.sampling,
             adversary=adversary,
         )
 
@@ -312,9 +322,6 @@ class SplitSum(SummingProtocol):
             part = rows.narrow(start, min(start + _ROWS_AT_ONCE, rows.num_rows))
             total += self._noisy(part, source).sum()
         return total
-
-    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
-        return self.estimate(total, reports=reports)
 
     def _noisy(self, x: Tensor | Rows, randomness: Randomness) -> Tensor:
         """Each client's rounded number and its share of the noise, int64 (clients,)."""

@@ -59,11 +59,6 @@ class BallSum(TaggedSum, PrivateSum):
         TaggedSum.__post_init__(self)
 
     @property
-    def local_epsilon(self) -> float:
-        """ε0 of all messages of one client together, in nats."""
-        return self.round().local_epsilon
-
-    @property
     def size(self) -> int:
         """D, coefficients of a vector: the next power of two, or twice that for a Kashin frame."""
         return self.spread.size

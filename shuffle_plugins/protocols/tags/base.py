@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
@@ -79,11 +80,6 @@ class TaggedSum(SummingProtocol):
     def opposite(self) -> bool:
         """Whether two data are opposite in every coordinate, which makes the cost attained."""
         return True
-
-    @property
-    @abstractmethod
-    def worst_variance(self) -> float:
-        """Bound on E‖estimate − Σ x_i‖² over all data."""
 
     @abstractmethod
     def _checked(self, x: Tensor | Rows) -> Rows:
@@ -168,6 +164,7 @@ class TaggedSum(SummingProtocol):
         """ε0 of one message of each plane, in nats."""
         return level_epsilons(self.plan, budget=self.budget)
 
+    @override
     def round(
         self,
         *,
@@ -176,17 +173,6 @@ class TaggedSum(SummingProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> TaggedRound:
-        """The round for an accountant.
-
-        Args:
-            population: n of the whole training; by default the clients of this sum.
-            cohort: clients whose messages were really received, by default :attr:`cohort`: fewer hide less.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or no honest client is left.
-        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         single, several = tag_counts(self.plan, size=self.size)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
@@ -326,9 +312,6 @@ class TaggedSum(SummingProtocol):
         count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
         sums = self.planes.estimate(signs.view(self.levels, self.size))
         return self._in_units(sums, reports=count)
-
-    def _sum(self, total: Tensor, *, reports: int) -> Tensor:
-        return self.estimate(total, reports=reports)
 
     def senders(self, total: Tensor | Tally) -> int:
         """How many clients' messages a tally is of.
