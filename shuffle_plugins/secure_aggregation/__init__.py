@@ -1,6 +1,10 @@
-"""Sums of clients' vectors that nobody sees one by one: shares for several parties, and proofs about them.
+"""Sums that no single party sees: each client splits its counts between a server and *aggregators*.
 
-docs/guides/range-proofs.md says what a proof shows. Importing this package does not import torch.
+An aggregator is another organisation's process. It is sent 32-byte seeds, expands them, and gives the server
+one sum of their expansions, which cancels what the clients subtracted. So the server learns the total and
+nothing else, and an aggregator learns nothing. docs/guides/shuffling.md is the threat model. Range proofs,
+by which aggregators check what a client shares, are in :mod:`~shuffle_plugins.secure_aggregation.prio3`
+(docs/guides/range-proofs.md).
 """
 
 import lazy_loader

@@ -22,16 +22,27 @@ class Refusal(StrEnum):
     NO_ANSWER = "no-answer"
     NOT_PROVEN = "not-proven"
     WRONG_VERSION = "wrong-version"
+    NOT_AGREED = "not-agreed"
+    INCONSISTENT = "inconsistent"
 
     @property
     def conclusive(self) -> bool:
-        """Whether it is certain that nothing of the round was shuffled, now or before.
+        """Whether it is certain that nothing of the round was shuffled or added up, now or before.
 
         If not, an answer may have been lost, and the round must be charged to the budget.
         """
-        return self not in (Refusal.REPLAYED, Refusal.WRONG_ROUND, Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
+        return self not in _OPEN
 
 
+_OPEN = frozenset(
+    {
+        Refusal.REPLAYED,
+        Refusal.WRONG_ROUND,
+        Refusal.NO_ANSWER,
+        Refusal.NOT_PROVEN,
+        Refusal.INCONSISTENT,
+    }
+)
 _MEANING = {
     Refusal.UNDER_MINIMUM: "fewer reports than the shuffler's minimum; invite more clients",
     Refusal.DUPLICATE: "two envelopes of one signer, or one envelope twice; send each client's answer once",
@@ -49,6 +60,13 @@ _MEANING = {
     Refusal.NOT_PROVEN: "an answer to this round that the pinned mixer did not sign; check who runs the node",
     Refusal.WRONG_VERSION: (
         "server and mix node speak different versions; install the same shuffle-plugins on both"
+    ),
+    Refusal.NOT_AGREED: (
+        "aggregators did not agree on one set of clients, or one did not answer in time; nothing was added up"
+    ),
+    Refusal.INCONSISTENT: (
+        "the sum does not fit its check: an aggregator or a client did not follow the protocol; the round is "
+        "charged and its sum is not used"
     ),
 }
 

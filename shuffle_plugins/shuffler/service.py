@@ -34,7 +34,7 @@ class BatchService:
     def __init__(self, *, key: MixerKey, enrolled: frozenset[bytes], minimum: int, state: Path | str) -> None:
         if not enrolled or any(len(client) != KEY_BYTES for client in enrolled):
             raise ShuffleError(
-                f"a {self.role} needs enrolled clients, each by a public key of {KEY_BYTES} bytes"
+                f"the {self.role} needs enrolled clients, each by a public key of {KEY_BYTES} bytes"
             )
         self._key = key
         self._enrolled = frozenset(enrolled)

@@ -62,8 +62,8 @@ def role_statement(
         minimum: fewest reports that it gives out.
     """
     kind = f"shuffle-plugins/2 {role} role".encode()
-    return _statement(
-        kind, challenge, run.encode("utf-8", "surrogatepass"), _number(node), sealing_key, _number(minimum)
+    return statement(
+        kind, challenge, run.encode("utf-8", "surrogatepass"), number(node), sealing_key, number(minimum)
     )
 
 
@@ -71,9 +71,9 @@ def request_digest(
     *, context: RoundContext, analyzer_key: bytes, minimum: int, size: int, envelopes: Sequence[bytes]
 ) -> bytes:
     """Digest of a request to mix, 32 bytes; it covers the order of the envelopes, too."""
-    inputs = _statement(_REQUEST, *envelopes)
-    return _statement(
-        _REQUEST, context.digest(), analyzer_key, _number(minimum), _number(size), inputs.digest
+    inputs = statement(_REQUEST, *envelopes)
+    return statement(
+        _REQUEST, context.digest(), analyzer_key, number(minimum), number(size), inputs.digest
     ).digest
 
 
@@ -81,26 +81,28 @@ def batch_statement(
     *, request: bytes, answered: int, rejected: Mapping[int, Refusal], reports: Sequence[bytes]
 ) -> Statement:
     """A mixer's statement of the batch that it gives back for a request, given by :func:`request_digest`."""
-    return _statement(_BATCH, request, _number(answered), *_positions(rejected), *reports)
+    return statement(_BATCH, request, number(answered), *positions(rejected), *reports)
 
 
 def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
     """A mixer's statement that it gives back nothing for a request, and why."""
-    return _statement(_REFUSED, request, str(code).encode(), *_positions(rejected))
+    return statement(_REFUSED, request, str(code).encode(), *positions(rejected))
 
 
-def _positions(rejected: Mapping[int, Refusal]) -> list[bytes]:
-    pairs = [_number(position) + str(code).encode() for position, code in sorted(rejected.items())]
-    return [_number(len(pairs)), *pairs]
+def positions(rejected: Mapping[int, Refusal]) -> list[bytes]:
+    """Parts of a statement that say which envelopes were dropped, and why."""
+    pairs = [number(position) + str(code).encode() for position, code in sorted(rejected.items())]
+    return [number(len(pairs)), *pairs]
 
 
-def _number(value: int) -> bytes:
+def number(value: int) -> bytes:
+    """The part of a statement that is a whole number."""
     return value.to_bytes(16, "big", signed=True)
 
 
-def _statement(kind: bytes, *parts: bytes) -> Statement:
+def statement(kind: bytes, *parts: bytes) -> Statement:
     """The digest of the parts, each with its length before it, so that different lists have other bytes."""
     digest = hashlib.sha256()
     for part in (kind, *parts):
-        digest.update(_number(len(part)) + part)
+        digest.update(number(len(part)) + part)
     return Statement(digest.digest())

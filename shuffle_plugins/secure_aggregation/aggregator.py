@@ -1,0 +1,125 @@
+"""The aggregator: opens sealed seeds, expands them, and gives out one sum of them per round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shuffle_plugins.core import checks
+from shuffle_plugins.secure_aggregation.envelopes import SeedOpener, sealed_seed_size
+from shuffle_plugins.secure_aggregation.expansion import Expansion
+from shuffle_plugins.secure_aggregation.residues import Residues
+from shuffle_plugins.secure_aggregation.terms import SumTerms
+from shuffle_plugins.shuffler import BatchRefused, BatchService, Refusal, ShuffleError
+
+
+class Sealed(NamedTuple):
+    """What the server passes on of one client.
+
+    Attributes:
+        commitment: the digest of the share that the server got, 32 bytes.
+        envelope: the seed, sealed to the aggregator.
+    """
+
+    commitment: bytes
+    envelope: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """What an aggregator gives out of a round, and nothing else.
+
+    Attributes:
+        total: the sum of the expansions of the good envelopes' seeds.
+        added: how many clients' seeds are in it.
+        rejected: why envelopes were dropped, by their positions among all.
+    """
+
+    total: Residues
+    added: int
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)
+
+
+class Aggregator(BatchService):
+    """Adds up the expansions of the seeds that a round's clients sealed to it.
+
+    It is run by an organisation that does not work together with the server, or with another aggregator that
+    does. It sees seeds, which are independent of all counts. It gives out one sum per round: the difference
+    of two sums would be one client's expansion, with which the server could open that client's share.
+
+    A bad envelope is dropped alone, and its position is told: whoever relays the envelopes could have left it
+    out as well. Where there are several aggregators, all of them must add up the same clients: the server
+    first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
+    those that all found good (``exact=True``).
+
+    The arguments are those of :class:`~shuffle_plugins.shuffler.BatchService`.
+    """
+
+    role = "aggregator"
+
+    def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
+        """Why envelopes of a round are not good, by their positions. Nothing is added up or written down.
+
+        An envelope is dropped for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, see :class:`SeedOpener`; and
+        for DUPLICATE if one of the same signer came before it.
+        """
+        rejected: dict[int, Refusal] = {}
+        for _ in self._seeds(sealed, terms=terms, rejected=rejected):
+            pass
+        return rejected
+
+    def add_up(
+        self, sealed: Iterable[Sealed], *, terms: SumTerms, minimum: int = 2, exact: bool = False
+    ) -> Expanded:
+        """The sum of the expansions of a round's seeds. The round is spent on disk before anything else.
+
+        Memory is that of one vector, whatever the number of clients, and 32 bytes per client to find
+        duplicates.
+
+        Args:
+            sealed: of each client whose share the server has.
+            terms: the round as the server describes it; envelopes of clients that were told otherwise do not
+                open.
+            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
+                were promised (``terms.context.minimum``), and of the aggregator's own minimum holds.
+            exact: refuse the batch if a single envelope is bad, rather than leave it out.
+
+        Raises:
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
+                a bad one where none may be.
+            ShuffleError: if the state file cannot be written.
+        """
+        context = terms.context
+        required = max(self._minimum, checks.whole("minimum", minimum, at_least=2), context.minimum)
+        self._spent.spend(context.token)
+        expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
+        for seed in self._seeds(sealed, terms=terms, rejected=rejected):
+            expansion.add(seed)
+            added += 1
+        if exact and rejected:
+            raise BatchRefused(Refusal.NOT_AGREED, rejected)
+        if added < required:
+            raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+        return Expanded(expansion.total, added, rejected)
+
+    def _seeds(
+        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal]
+    ) -> Iterator[bytes]:
+        """The seeds in good envelopes; why the others are not goes into ``rejected``."""
+        if self.public_key.sealing not in terms.aggregators:
+            raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
+        opener = SeedOpener(terms=terms, private_key=self._key.sealing, enrolled=self._enrolled)
+        size, signers = sealed_seed_size(), set[bytes]()
+        for position, (commitment, envelope) in enumerate(sealed):
+            try:
+                if len(envelope) != size:
+                    raise BatchRefused(Refusal.WRONG_SIZE)
+                signer, seed = opener.open(envelope, commitment=commitment)
+                if signer in signers:
+                    raise BatchRefused(Refusal.DUPLICATE)
+            except BatchRefused as refused:
+                rejected[position] = refused.code
+                continue
+            signers.add(signer)
+            yield seed

@@ -1,0 +1,45 @@
+"""What an aggregator signs: which envelopes are good, what their seeds add up to, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shuffle_plugins.secure_aggregation.terms import SumTerms
+from shuffle_plugins.shuffler import Refusal, Statement
+from shuffle_plugins.shuffler.statements import number, positions, statement
+
+_REQUEST = b"shuffle-plugins/1 aggregator request"
+_CHECKED = b"shuffle-plugins/1 aggregator checked"
+_SUM = b"shuffle-plugins/1 aggregator sum"
+_REFUSED = b"shuffle-plugins/1 aggregator refused"
+
+
+def request_digest(
+    *,
+    step: str,
+    terms: SumTerms,
+    minimum: int,
+    commitments: Sequence[bytes],
+    envelopes: Sequence[bytes],
+) -> bytes:
+    """Digest of a request, 32 bytes.
+
+    It covers whether envelopes are to be checked or their seeds added up, and the order of the envelopes.
+    """
+    inputs = [statement(_REQUEST, *parts).digest for parts in (commitments, envelopes)]
+    return statement(_REQUEST, step.encode(), terms.digest(), number(minimum), *inputs).digest
+
+
+def checked_statement(*, request: bytes, rejected: Mapping[int, Refusal]) -> Statement:
+    """An aggregator's statement that all envelopes of a request are good, but for some."""
+    return statement(_CHECKED, request, *positions(rejected))
+
+
+def sum_statement(*, request: bytes, rejected: Mapping[int, Refusal], total: bytes) -> Statement:
+    """An aggregator's statement of what the good envelopes' seeds add up to, expanded."""
+    return statement(_SUM, request, *positions(rejected), total)
+
+
+def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    """An aggregator's statement that it gives nothing for a request, and why."""
+    return statement(_REFUSED, request, str(code).encode(), *positions(rejected))
