@@ -3,6 +3,11 @@
     envelope = HPKE to the mixer of   flag (1) ‖ signer (32) ‖ signature (64) ‖ inner
     inner    = HPKE to the analyzer of the report
 
+With mixers in a row there is one more layer for each further mixer, and the first one lies outside:
+
+    envelope = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ layer 2
+    layer i  = HPKE to mixer i of   flag (1) ‖ layer i + 1, or inner after the last mixer
+
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. The server, which holds the analyzer's
 key and relays envelopes, sees random-looking bytes of one length; the mixer sees who signed and whether it is
 a dummy, but no report. Both layers and the signature are bound to the round, so an envelope opens only in its
@@ -35,15 +40,21 @@ _TO_ANALYZER = b"shuffle-plugins/1 to the analyzer"
 _TO_MIXER = b"shuffle-plugins/1 to the mixer"
 _SIGNED = b"shuffle-plugins/1 signed"
 
+_ROW = b"shuffle-plugins/3 mixers in a row"
+_TO_MIXER_OF_ROW = b"shuffle-plugins/3 to mixer"
+_SIGNED_FOR_ROW = b"shuffle-plugins/3 signed"
+_LATER_BYTES = 1 + _HPKE_BYTES
+_MOST_MIXERS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a mixer sees in an envelope whose signature holds.
+    """What a mixer sees in an envelope whose signature holds, or in a layer.
 
     Attributes:
-        signer: the client's public signing key.
+        signer: the client's public signing key; empty in a layer of a later mixer, which does not name it.
         real: False for a dummy.
-        inner: the report, sealed to the analyzer.
+        inner: the report, sealed to the analyzer; before the last mixer, the next mixer's layer.
     """
 
     signer: bytes
@@ -51,9 +62,16 @@ class Opened:
     inner: bytes
 
 
-def envelope_size(size: int) -> int:
-    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy."""
-    return size + _HPKE_BYTES + _COVER_BYTES + _HPKE_BYTES
+def envelope_size(size: int, *, mixers: int = 1, position: int = 0) -> int:
+    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy.
+
+    Args:
+        size: bytes of the report.
+        mixers: how many mixers there are in a row.
+        position: of the mixer that gets it, from 0; what later mixers get is smaller, as layers are gone.
+    """
+    later = (mixers - max(position, 1)) * _LATER_BYTES
+    return size + _HPKE_BYTES + later + (_COVER_BYTES + _HPKE_BYTES if position == 0 else 0)
 
 
 def seal(
@@ -62,7 +80,7 @@ def seal(
     size: int,
     context: RoundContext,
     analyzer_key: bytes,
-    mixer_key: bytes,
+    mixer_key: bytes | Sequence[bytes],
     signing_key: SigningKey,
 ) -> bytes:
     """Seal a report, or a dummy, in an envelope of ``envelope_size(size)`` bytes.
@@ -72,7 +90,8 @@ def seal(
         size: bytes of every report of the round.
         context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
-        mixer_key: public key of the mixer, as pinned by the client; never one that the server sent.
+        mixer_key: public key of the mixer, as pinned by the client; never one that the server sent. For mixers
+            in a row, all keys in the order in which the mixers work.
         signing_key: the client's private signing key.
 
     Raises:
@@ -80,32 +99,39 @@ def seal(
     """
     if report is not None and len(report) != size:
         raise ShuffleError(f"every report of the round has {size} bytes, got {len(report)}")
-    for key in (analyzer_key, mixer_key):
-        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
+    mixer_keys = (mixer_key,) if isinstance(mixer_key, bytes) else tuple(mixer_key)
+    layers = _Layers(context, analyzer_key, mixer_keys)
     flag = _DUMMY if report is None else _REPORT
-    binding = _binding(context, analyzer_key)
     try:
         inner = _SUITE.encrypt(
             bytes(size) if report is None else report,
             X25519PublicKey.from_public_bytes(analyzer_key),
             info=_TO_ANALYZER + context.digest(),
         )
-        signature = signing_key.sign(_signed(binding, mixer_key, flag, inner))
+        for position in range(len(mixer_keys) - 1, 0, -1):
+            key = X25519PublicKey.from_public_bytes(mixer_keys[position])
+            inner = _SUITE.encrypt(flag + inner, key, info=layers.info(position))
+        signature = signing_key.sign(layers.signed(flag, inner))
         cover = flag + public_key_bytes(signing_key) + signature + inner
-        return _SUITE.encrypt(cover, X25519PublicKey.from_public_bytes(mixer_key), info=_TO_MIXER + binding)
+        return _SUITE.encrypt(
+            cover, X25519PublicKey.from_public_bytes(mixer_keys[0]), info=layers.info(0)
+        )
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
 
 
 class EnvelopeOpener:
-    """Opens the outer layer of a round's envelopes.
+    """Opens a mixer's layer of a round's envelopes: the outer one, or, after other mixers, the next.
 
     Args:
         context: the round, as the server told the mixer.
         analyzer_key: public key to which the reports inside are sealed.
         private_key: the mixer's private key.
-        enrolled: public signing keys of the clients that may take part.
+        enrolled: public signing keys of the clients that may take part; the first mixer checks them.
+        mixer_keys: public keys of all mixers in a row, this one's among them; empty for a single mixer.
+
+    Raises:
+        ShuffleError: if a key is malformed, or this mixer's is not among them.
     """
 
     def __init__(
@@ -115,36 +141,46 @@ class EnvelopeOpener:
         analyzer_key: bytes,
         private_key: SealingKey,
         enrolled: frozenset[bytes],
+        mixer_keys: Sequence[bytes] = (),
     ) -> None:
+        own = public_key_bytes(private_key)
+        keys = tuple(mixer_keys) or (own,)
+        if own not in keys:
+            raise ShuffleError("this mixer is not one of the mixers that clients were told to seal to")
         self._private_key = private_key
-        self._mixer_key = public_key_bytes(private_key)
         self._enrolled = enrolled
-        self._binding = _binding(context, analyzer_key)
-        self._info = _TO_MIXER + self._binding
+        self._layers = _Layers(context, analyzer_key, keys)
+        self._position = keys.index(own)
+        self._info = self._layers.info(self._position)
 
     def open(self, envelope: bytes) -> Opened:
         """Open one envelope.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered or sealed to another key or for another round;
-                UNKNOWN_SIGNER if no enrolled client signed it.
+                UNKNOWN_SIGNER if no enrolled client signed it, at the first mixer.
         """
         try:
             cover = _SUITE.decrypt(envelope, self._private_key, info=self._info)
         except (InvalidTag, ValueError):
             raise BatchRefused(Refusal.UNREADABLE) from None
-        flag, signer = cover[:1], cover[1 : 1 + KEY_BYTES]
-        signature, inner = cover[1 + KEY_BYTES : _COVER_BYTES], cover[_COVER_BYTES:]
-        if flag not in (_REPORT, _DUMMY) or len(inner) < _HPKE_BYTES:
+        flag = cover[:1]
+        start = _COVER_BYTES if self._position == 0 else 1
+        if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
+        signer, inner = b"", cover[start:]
+        if self._position == 0:
+            signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
+            self._check_signature(signer, signature, self._layers.signed(flag, inner))
+        return Opened(signer=signer, real=flag == _REPORT, inner=inner)
+
+    def _check_signature(self, signer: bytes, signature: bytes, signed: bytes) -> None:
         if signer not in self._enrolled:
             raise BatchRefused(Refusal.UNKNOWN_SIGNER)
         try:
-            key = Ed25519PublicKey.from_public_bytes(signer)
-            key.verify(signature, _signed(self._binding, self._mixer_key, flag, inner))
+            Ed25519PublicKey.from_public_bytes(signer).verify(signature, signed)
         except (InvalidSignature, ValueError):
             raise BatchRefused(Refusal.UNKNOWN_SIGNER) from None
-        return Opened(signer=signer, real=flag == _REPORT, inner=inner)
 
 
 def open_reports(
@@ -170,9 +206,38 @@ def open_reports(
     return reports
 
 
-def _binding(context: RoundContext, analyzer_key: bytes) -> bytes:
-    return context.digest() + analyzer_key
+def row_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
+    """32 bytes that differ wherever the round, the analyzer's key, or mixers in a row or their order differ."""
+    count = len(mixer_keys).to_bytes(1, "big")
+    keys = b"".join(mixer_keys)
+    return hashlib.sha256(_ROW + count + context.digest() + analyzer_key + keys).digest()
 
 
-def _signed(binding: bytes, mixer_key: bytes, flag: bytes, inner: bytes) -> bytes:
-    return _SIGNED + binding + mixer_key + flag + inner
+class _Layers:
+    """What each layer of an envelope is bound to.
+
+    Raises:
+        ShuffleError: if a key is malformed, a mixer is there twice, or there are no mixers or too many.
+    """
+
+    def __init__(self, context: RoundContext, analyzer_key: bytes, mixer_keys: tuple[bytes, ...]) -> None:
+        for key in (analyzer_key, *mixer_keys):
+            if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+                raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
+        if not 1 <= len(mixer_keys) <= _MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
+            raise ShuffleError(f"there are 1 to {_MOST_MIXERS} mixers in a row, each with keys of its own")
+        self._row = len(mixer_keys) > 1
+        if self._row:
+            binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
+            self._info, self._signed = _TO_MIXER_OF_ROW + binding, _SIGNED_FOR_ROW + binding
+        else:
+            binding = context.digest() + analyzer_key
+            self._info, self._signed = _TO_MIXER + binding, _SIGNED + binding + mixer_keys[0]
+
+    def info(self, position: int) -> bytes:
+        """What the layer of the mixer at a position is bound to."""
+        return self._info if not self._row else self._info + position.to_bytes(1, "big")
+
+    def signed(self, flag: bytes, inner: bytes) -> bytes:
+        """What a client signs for the first mixer."""
+        return self._signed + flag + inner
