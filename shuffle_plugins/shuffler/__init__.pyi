@@ -4,6 +4,9 @@ from .base import TOKEN_BYTES as TOKEN_BYTES
 from .base import RoundContext as RoundContext
 from .base import Shuffler as Shuffler
 from .base import shuffled as shuffled
+from .batches import BatchRequest as BatchRequest
+from .batches import ItemsDigest as ItemsDigest
+from .batches import MixedStatement as MixedStatement
 from .envelopes import EnvelopeOpener as EnvelopeOpener
 from .envelopes import Opened as Opened
 from .envelopes import envelope_size as envelope_size
@@ -19,8 +22,12 @@ from .keys import SealingKey as SealingKey
 from .keys import SigningKey as SigningKey
 from .memory import InMemoryShuffler as InMemoryShuffler
 from .mixer import MixedBatch as MixedBatch
+from .mixer import MixedStream as MixedStream
 from .mixer import Mixer as Mixer
+from .permutation import DEFAULT_MEMORY as DEFAULT_MEMORY
+from .permutation import ExternalPermutation as ExternalPermutation
 from .service import BatchService as BatchService
+from .spool import BatchSpool as BatchSpool
 from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES
 from .statements import Statement as Statement
 from .tokens import SpentTokens as SpentTokens

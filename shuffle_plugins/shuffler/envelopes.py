@@ -18,6 +18,7 @@ not open.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,8 +91,8 @@ def seal(
         size: bytes of every report of the round.
         context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
-        mixer_key: public key of the mixer, as pinned by the client; never one that the server sent. For mixers
-            in a row, all keys in the order in which the mixers work.
+        mixer_key: public key of the mixer, as pinned by the client; never one that the server sent. For
+            mixers in a row, all keys in the order in which the mixers work.
         signing_key: the client's private signing key.
 
     Raises:
@@ -113,9 +114,7 @@ def seal(
             inner = _SUITE.encrypt(flag + inner, key, info=layers.info(position))
         signature = signing_key.sign(layers.signed(flag, inner))
         cover = flag + public_key_bytes(signing_key) + signature + inner
-        return _SUITE.encrypt(
-            cover, X25519PublicKey.from_public_bytes(mixer_keys[0]), info=layers.info(0)
-        )
+        return _SUITE.encrypt(cover, X25519PublicKey.from_public_bytes(mixer_keys[0]), info=layers.info(0))
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
 
@@ -153,6 +152,16 @@ class EnvelopeOpener:
         self._position = keys.index(own)
         self._info = self._layers.info(self._position)
 
+    @property
+    def first(self) -> bool:
+        """Whether this mixer is the first in its row, or the only one."""
+        return self._position == 0
+
+    @property
+    def overhead(self) -> int:
+        """Bytes by which an envelope is longer than what is inside."""
+        return _HPKE_BYTES + (_COVER_BYTES if self.first else 1)
+
     def open(self, envelope: bytes) -> Opened:
         """Open one envelope.
 
@@ -165,11 +174,11 @@ class EnvelopeOpener:
         except (InvalidTag, ValueError):
             raise BatchRefused(Refusal.UNREADABLE) from None
         flag = cover[:1]
-        start = _COVER_BYTES if self._position == 0 else 1
+        start = self.overhead - _HPKE_BYTES
         if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
         signer, inner = b"", cover[start:]
-        if self._position == 0:
+        if self.first:
             signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
             self._check_signature(signer, signature, self._layers.signed(flag, inner))
         return Opened(signer=signer, real=flag == _REPORT, inner=inner)
@@ -207,10 +216,14 @@ def open_reports(
 
 
 def row_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:
-    """32 bytes that differ wherever the round, the analyzer's key, or mixers in a row or their order differ."""
+    """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
     count = len(mixer_keys).to_bytes(1, "big")
     keys = b"".join(mixer_keys)
     return hashlib.sha256(_ROW + count + context.digest() + analyzer_key + keys).digest()
+
+
+def _binding(context: RoundContext, analyzer_key: bytes) -> bytes:
+    return context.digest() + analyzer_key
 
 
 class _Layers:
@@ -231,7 +244,7 @@ class _Layers:
             binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
             self._info, self._signed = _TO_MIXER_OF_ROW + binding, _SIGNED_FOR_ROW + binding
         else:
-            binding = context.digest() + analyzer_key
+            binding = _binding(context, analyzer_key)
             self._info, self._signed = _TO_MIXER + binding, _SIGNED + binding + mixer_keys[0]
 
     def info(self, position: int) -> bytes:

@@ -1,15 +1,15 @@
 """A uniformly random order for more records than fit in memory.
 
-Every record goes to a bucket drawn uniformly at random, independently of all others; then the buckets are read
-one after another, each in an order drawn uniformly. Every order of all n records is equally likely. With B
-buckets, an order and the buckets' sizes n_1 + … + n_B = n together say which record went to which bucket, and
-in which order each bucket was read. That has probability B⁻ⁿ · ∏ 1/n_b!, and by the multinomial theorem the sum
-over all sizes is B⁻ⁿ · Bⁿ/n! = 1/n!. (P. Sanders, Random permutations on distributed, external and hierarchical
-memory, Information Processing Letters 67, 1998.)
+Every record goes to a bucket drawn uniformly at random, independently of all others; then the buckets are
+read one after another, each in an order drawn uniformly. Every order of all n records is equally likely. With
+B buckets, an order and the buckets' sizes n_1 + … + n_B = n together say which record went to which bucket,
+and in which order each bucket was read. That has probability B⁻ⁿ · ∏ 1/n_b!, and by the multinomial theorem
+the sum over all sizes is B⁻ⁿ · Bⁿ/n! = 1/n!. (P. Sanders, Random permutations on distributed, external and
+hierarchical memory, Information Processing Letters 67, 1998.)
 
 Buckets lie in one file without a name, encrypted under a key that exists in this process alone. The operating
-system removes the file when the process ends, also when it is killed; what may be left on the disk's free blocks
-cannot be read.
+system removes the file when the process ends, also when it is killed; what may be left on the disk's free
+blocks cannot be read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _CIPHER_BLOCK = 16  # bytes of a block of AES
 class ExternalPermutation:
     """Takes records of one size, one by one, and gives them all back in a uniformly random order.
 
-    As long as the expected records fit in memory no file is made. Otherwise memory stays near the limit, however
-    many records come: a bucket's expected size is at most a quarter of it, and so are all write buffers together.
+    As long as the expected records fit in memory no file is made. Otherwise memory stays near the limit,
+    however many records come: a bucket's expected size is at most a quarter of it, and so are all write
+    buffers together.
 
     Args:
         record_bytes: bytes of every record.
@@ -131,8 +132,8 @@ class ExternalPermutation:
 class _Buckets:
     """Streams of bytes in one file without a name, encrypted; each is appended to, and read once.
 
-    The file is written once from its beginning to its end, in blocks of one size, so that the place of a block
-    is a counter of AES-CTR that was never used before.
+    The file is written once from its beginning to its end, in blocks of one size, so that the place of a
+    block is a counter of AES-CTR that was never used before.
     """
 
     def __init__(self, number: int, *, block: int, directory: Path | str | None) -> None:
@@ -143,7 +144,7 @@ class _Buckets:
         self._places: list[list[int]] = [[] for _ in range(number)]
         self._end = 0
         # On Linux this file never has a name (O_TMPFILE); elsewhere it loses it at once.
-        self._file: BinaryIO = tempfile.TemporaryFile(dir=directory, buffering=0)
+        self._file: BinaryIO = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
 
     def append(self, bucket: int, data: bytes) -> None:
         buffer = self._buffers[bucket]

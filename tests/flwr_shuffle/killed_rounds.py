@@ -39,11 +39,10 @@ from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, Role
 from flwr_shuffle.stages import mix_node
 
-import shuffle_plugins.shuffler.mixer
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
-from shuffle_plugins.shuffler import EnvelopeOpener, SpentTokens
+from shuffle_plugins.shuffler import EnvelopeOpener, ExternalPermutation, SpentTokens
 
 DIM = 12
 DELTA = 1e-3
@@ -79,7 +78,7 @@ POINTS: dict[str, tuple[Any, str, str, str]] = {
     "the server has the envelopes": (MixNodeStage, "collect", "open", "open"),
     "the mixer spends the round": (SpentTokens, "spend", "open", "open"),
     "the mixer opens an envelope": (EnvelopeOpener, "open", "open", "open"),
-    "the mixer permutes": (shuffle_plugins.shuffler.mixer, "shuffled", "open", "open"),
+    "the mixer permutes": (ExternalPermutation, "drain", "open", "open"),
     "the mixer answers": (flwr_shuffle.stages.mix_node, "batch_content", "open", "open"),
     "the server opens reports": (flwr_shuffle.stages.mix_stage, "open_reports", "open", "open"),
     "the server adds reports": (flwr_shuffle.server.rounds, "valid_sum", "open", "open"),

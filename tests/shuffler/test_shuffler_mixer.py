@@ -301,7 +301,7 @@ def killed(*args, **kwargs):
 if point == "opening":
     module.EnvelopeOpener.open = killed
 elif point == "permuting":
-    module.shuffled = killed
+    module.ExternalPermutation.drain = killed
 elif point == "answering":
     module.MixedBatch = killed
 elif point == "recording":

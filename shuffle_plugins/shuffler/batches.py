@@ -1,0 +1,184 @@
+"""A batch that travels in pieces, or through mixers in a row: what is asked of a mixer, and what it signs.
+
+The items of a batch (envelopes, layers or sealed reports) all have one size. Their digest covers them and
+their order, so a piece that is missing, repeated or in another place gives another digest. A mixer signs the
+digest of all it was given, by way of the request, and the digest of all it gives back. The next mixer in the
+row takes nothing that the one before it has not signed for the same round, row and place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler.base import RoundContext
+from shuffle_plugins.shuffler.envelopes import row_binding
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerPublicKey
+from shuffle_plugins.shuffler.statements import Statement, number, positions, statement
+
+DIGEST_BYTES = 32
+"""Bytes of a digest of items, and of a request."""
+
+_ITEMS = b"shuffle-plugins/3 items"
+_REQUEST = b"shuffle-plugins/3 mixer request"
+_BATCH = b"shuffle-plugins/3 mixed batch"
+
+
+class ItemsDigest:
+    """Digest of items of one size and of their order, taken one by one.
+
+    Args:
+        size: bytes of every item.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._digest = hashlib.sha256(_ITEMS + number(size))
+        self._size = size
+        self._count = 0
+
+    @classmethod
+    def of(cls, items: Iterable[bytes], *, size: int) -> ItemsDigest:
+        """The digest of some items.
+
+        Raises:
+            ShuffleError: if one has another size.
+        """
+        digest = cls(size)
+        for item in items:
+            digest.add(item)
+        return digest
+
+    @property
+    def count(self) -> int:
+        """How many items there were."""
+        return self._count
+
+    def add(self, item: bytes) -> None:
+        """Take the next item.
+
+        Raises:
+            ShuffleError: if it has another size.
+        """
+        if len(item) != self._size:
+            raise ShuffleError(f"every item of the batch has {self._size} bytes, got {len(item)}")
+        self._digest.update(item)
+        self._count += 1
+
+    def value(self) -> bytes:
+        """The digest so far, 32 bytes; with another number of items it is another."""
+        counted = self._digest.copy()
+        counted.update(number(self._count))
+        return counted.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStatement:
+    """What a mixer says, signed, of a batch that it gives back.
+
+    Attributes:
+        request: digest of the request that it answers, 32 bytes.
+        answered: good items that it was given, dummies included.
+        rejected: why items were dropped, by their positions among all.
+        count: how many items it gives back.
+        outputs: their digest, 32 bytes (:class:`ItemsDigest`).
+        signature: of all this, of the row of mixers, the round, and the mixer's place, 64 bytes.
+    """
+
+    request: bytes
+    answered: int
+    rejected: Mapping[int, Refusal] = field(default_factory=dict)
+    count: int
+    outputs: bytes
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """What a server asks of one mixer of a row for one round; the items themselves travel apart.
+
+    Attributes:
+        context: the round.
+        analyzer_key: public key to which clients sealed their reports, 32 bytes.
+        mixers: public keys of all mixers in the order in which they work; one for a single mixer.
+        position: place in the row of the mixer that is asked, from 0.
+        minimum: fewest reports with which the server wants a batch, at least 2.
+        size: bytes of every item.
+        count: how many items there are, at least 1.
+        inputs: their digest, 32 bytes (:class:`ItemsDigest`).
+        previous: what the mixer before has signed of these items; None at the first.
+
+    Raises:
+        ShuffleError: if a field is out of range.
+    """
+
+    context: RoundContext
+    analyzer_key: bytes
+    mixers: tuple[MixerPublicKey, ...]
+    position: int
+    minimum: int
+    size: int
+    count: int
+    inputs: bytes
+    previous: MixedStatement | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            checks.whole("position", self.position, at_least=0, at_most=len(self.mixers) - 1)
+            checks.whole("minimum", self.minimum, at_least=2)
+            checks.whole("size", self.size)
+            checks.whole("count", self.count)
+        except ValueError as error:
+            raise ShuffleError(str(error)) from None
+        if len(self.analyzer_key) != KEY_BYTES or len(self.inputs) != DIGEST_BYTES:
+            raise ShuffleError(f"an analyzer's key has {KEY_BYTES} bytes, a digest {DIGEST_BYTES}")
+        if (self.previous is None) != (self.position == 0):
+            raise ShuffleError("the first mixer has none before it, and every other one has")
+
+    @property
+    def mixer_keys(self) -> tuple[bytes, ...]:
+        """The keys to which clients seal, in order."""
+        return tuple(key.sealing for key in self.mixers)
+
+    def digest(self) -> bytes:
+        """32 bytes that differ wherever two requests differ."""
+        keys = b"".join(key.verifying for key in self.mixers)
+        numbers = (number(value) for value in (self.position, self.minimum, self.size, self.count))
+        previous = b"" if self.previous is None else self.previous.signature
+        return statement(_REQUEST, self._binding(), keys, *numbers, self.inputs, previous).digest
+
+    def statement(self, said: MixedStatement) -> Statement:
+        """What the mixer that is asked signs of the batch that it gives back."""
+        return self._statement(said, position=self.position)
+
+    def check_previous(self) -> None:
+        """Check that the mixer before has given back exactly these items, for this round and row.
+
+        Raises:
+            BatchRefused: NOT_PROVEN if not.
+        """
+        said = self.previous
+        if said is None:
+            return
+        of_these = said.outputs == self.inputs and said.count == self.count
+        key = self.mixers[self.position - 1].verifying
+        by_it = self._statement(said, position=self.position - 1)
+        if not of_these or not by_it.holds(said.signature, verifying_key=key):
+            raise BatchRefused(Refusal.NOT_PROVEN)
+
+    def _statement(self, said: MixedStatement, *, position: int) -> Statement:
+        return statement(
+            _BATCH,
+            self._binding(),
+            number(position),
+            said.request,
+            number(said.answered),
+            *positions(said.rejected),
+            number(said.count),
+            said.outputs,
+        )
+
+    def _binding(self) -> bytes:
+        return row_binding(context=self.context, analyzer_key=self.analyzer_key, mixer_keys=self.mixer_keys)

@@ -1,0 +1,224 @@
+"""Batches that come to a mixer in pieces, and go back in pieces, by way of files.
+
+A mixer may answer every message in a new process, so what has come so far lies on disk: ciphertexts as the
+server sent them, and later, in their new order, ciphertexts as the server gets them. Neither tells anything
+to those who do not hold the mixer's private key. What links one to the other exists only while a process
+mixes, in memory and in an encrypted file that ends with it (:mod:`shuffle_plugins.shuffler.permutation`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shuffle_plugins.shuffler.batches import BatchRequest, ItemsDigest, MixedStatement
+from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler.keys import MixerPublicKey
+from shuffle_plugins.shuffler.mixer import Mixer
+from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY
+
+_REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
+_ABANDONED_SECONDS = 86400.0  # a batch that nobody has touched for a day is removed
+_READ_BYTES = 1 << 22
+
+
+class BatchSpool:
+    """Files of a mixer's batches: one folder for each, from its first piece until its last has been given
+    out.
+
+    Each round can be begun once (:meth:`Mixer.spend`). A batch whose pieces are not exactly those of its
+    request, in order, is refused and cannot be tried again; so is one whose mixer was killed while it mixed.
+    Folders of such batches are removed when the next one of the same run begins, or the next one a day later.
+
+    Args:
+        folder: where to keep the files; made if it does not exist, for its owner alone.
+        memory: bytes of reports that are held in memory while they are mixed.
+    """
+
+    def __init__(self, folder: Path | str, *, memory: int = DEFAULT_MEMORY) -> None:
+        self._folder = Path(folder)
+        self._memory = memory
+
+    def begin(self, request: BatchRequest, *, mixer: Mixer, row: Sequence[MixerPublicKey] = ()) -> None:
+        """Begin a batch. The round is spent on disk before anything else happens.
+
+        Args:
+            request: what the server asks.
+            mixer: the mixer that is asked.
+            row: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
+                a single mixer.
+
+        Raises:
+            BatchRefused: REPLAYED for a spent round; NOT_PROVEN if the mixer before in the row has not signed
+                this batch.
+            ShuffleError: if the row is another than the pinned one, or files cannot be written.
+        """
+        mixer.spend(request.context)
+        pinned = tuple(row) or (mixer.public_key,)
+        if request.mixers != pinned or pinned[request.position] != mixer.public_key:
+            raise ShuffleError(
+                "the server asks for other mixers in a row, or in another order, than "
+                "shuffle-mixer-public-key in this node's node_config names"
+            )
+        request.check_previous()
+        run = request.context.run.encode("utf-8", "surrogatepass")
+        with _files():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep(run)
+            folder = self._batch(request.context.token)
+            folder.mkdir(mode=0o700)
+            (folder / _INPUTS).touch(mode=0o600)
+            (folder / _REQUEST).write_bytes(request.digest() + run)
+
+    def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> None:
+        """Take the next piece.
+
+        Args:
+            request: the batch's request, as it was begun.
+            items: the items of the piece, at least one.
+            first: how many items have come before.
+
+        Raises:
+            BatchRefused: WRONG_ROUND if there is no such batch under way; UNREADABLE, and the batch is over,
+                if a piece is missing, came before, or has items of another size.
+            ShuffleError: if files cannot be written.
+        """
+        folder = self._under_way(request)
+        with _files(), open(folder / _INPUTS, "ab") as file:
+            come, rest = divmod(file.tell(), request.size)
+            sizes = {len(item) for item in items}
+            if not rest and first == come and sizes == {request.size} and come + len(items) <= request.count:
+                file.writelines(items)
+                return
+        self._remove(folder)
+        raise BatchRefused(Refusal.UNREADABLE)
+
+    def mix(self, request: BatchRequest, *, mixer: Mixer) -> MixedStatement:
+        """Mix a batch all of whose pieces have come, and sign what comes out of it.
+
+        Raises:
+            BatchRefused: WRONG_ROUND if there is no such batch under way, or it was mixed before; UNREADABLE
+                if the pieces are not those of the request; or as by :meth:`Mixer.mix`. The batch is over
+                then.
+            ShuffleError: if files cannot be written.
+        """
+        folder = self._under_way(request)
+        try:
+            with _files():
+                try:
+                    os.rename(folder / _INPUTS, folder / _MIXING)  # no second process, and no second time
+                except FileNotFoundError:
+                    raise BatchRefused(Refusal.WRONG_ROUND) from None
+                digest = ItemsDigest(request.size)
+                stream = mixer.mix_spent(
+                    _digested(_records(folder / _MIXING, request.size), digest),
+                    context=request.context,
+                    analyzer_key=request.analyzer_key,
+                    size=request.size,
+                    count=request.count,
+                    minimum=request.minimum,
+                    mixer_keys=request.mixer_keys,
+                    memory=self._memory,
+                    directory=folder,
+                )
+                os.unlink(folder / _MIXING)
+                if digest.count != request.count or digest.value() != request.inputs:
+                    raise BatchRefused(Refusal.UNREADABLE)
+                outputs = ItemsDigest(stream.size)
+                with open(folder / _OUTPUTS, "xb") as file:
+                    file.writelines(_digested(stream.reports, outputs))
+        except BaseException:
+            self._remove(folder)
+            raise
+        said = MixedStatement(
+            request=request.digest(),
+            answered=stream.answered,
+            rejected=stream.rejected,
+            count=outputs.count,
+            outputs=outputs.value(),
+        )
+        return replace(said, signature=mixer.sign(request.statement(said)))
+
+    def take(self, request: BatchRequest, *, first: int, count: int, size: int) -> list[bytes]:
+        """Items of a mixed batch. With the last one the batch is over, and its files are removed.
+
+        Args:
+            request: the batch's request.
+            first: position of the first item.
+            count: how many items, at least 1.
+            size: bytes of an item that the mixer gives back.
+
+        Raises:
+            BatchRefused: WRONG_ROUND if there is no such batch, or it has no such items.
+            ShuffleError: if files cannot be read.
+        """
+        folder = self._under_way(request)
+        with _files():
+            try:
+                whole = (folder / _OUTPUTS).stat().st_size
+            except FileNotFoundError:
+                raise BatchRefused(Refusal.WRONG_ROUND) from None
+            if first < 0 or count < 1 or size < 1 or (first + count) * size > whole:
+                raise BatchRefused(Refusal.WRONG_ROUND)
+            with open(folder / _OUTPUTS, "rb") as file:
+                file.seek(first * size)
+                data = file.read(count * size)
+        if (first + count) * size == whole:
+            self._remove(folder)
+        return [data[start : start + size] for start in range(0, len(data), size)]
+
+    def _batch(self, token: bytes) -> Path:
+        return self._folder / token.hex()
+
+    def _under_way(self, request: BatchRequest) -> Path:
+        folder = self._batch(request.context.token)
+        try:
+            begun = (folder / _REQUEST).read_bytes()
+        except FileNotFoundError:
+            raise BatchRefused(Refusal.WRONG_ROUND) from None
+        digest = request.digest()
+        if begun[: len(digest)] != digest:
+            raise BatchRefused(Refusal.WRONG_ROUND)
+        return folder
+
+    def _sweep(self, run: bytes) -> None:
+        """Remove what batches that ended early have left: those of the same run, and those of a day ago."""
+        for folder in self._folder.iterdir():
+            try:
+                same = (folder / _REQUEST).read_bytes()[32:] == run
+                if same or time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+                    self._remove(folder)
+            except FileNotFoundError:
+                continue
+
+    def _remove(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _files:
+    """Turns an error of the file system into one that says what it means for the mixer."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise ShuffleError(f"the mixer's files of a batch cannot be used: {error}") from error
+
+
+def _records(path: Path, size: int) -> Iterator[bytes]:
+    """The records of a file, one after another."""
+    with open(path, "rb", buffering=max(size, _READ_BYTES)) as file:
+        while record := file.read(size):
+            yield record
+
+
+def _digested(items: Iterator[bytes], digest: ItemsDigest) -> Iterator[bytes]:
+    """The items as they are, while a digest takes them."""
+    for item in items:
+        digest.add(item)
+        yield item
