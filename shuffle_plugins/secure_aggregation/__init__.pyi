@@ -19,3 +19,9 @@ from .sharing import reconstruct as reconstruct
 from .sharing import share as share
 from .sharing import split as split
 from .terms import SumTerms as SumTerms
+from .verified import Answers as Answers
+from .verified import ProvenShares as ProvenShares
+from .verified import RoundVerifier as RoundVerifier
+from .verified import VerifiedTerms as VerifiedTerms
+from .verified import VerifyingAggregator as VerifyingAggregator
+from .verified import share_with_proof as share_with_proof

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.envelopes import SeedOpener, sealed_seed_size
-from shuffle_plugins.secure_aggregation.expansion import Expansion
+from shuffle_plugins.secure_aggregation.expansion import SEED_BYTES, Expansion
 from shuffle_plugins.secure_aggregation.residues import Residues
 from shuffle_plugins.secure_aggregation.terms import SumTerms
 from shuffle_plugins.shuffler import BatchRefused, BatchService, Refusal, ShuffleError
@@ -90,9 +90,8 @@ class Aggregator(BatchService):
                 a bad one where none may be.
             ShuffleError: if the state file cannot be written.
         """
-        context = terms.context
-        required = max(self._minimum, checks.whole("minimum", minimum, at_least=2), context.minimum)
-        self._spent.spend(context.token)
+        required = self._required(terms, minimum)
+        self._spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
         for seed in self._seeds(sealed, terms=terms, rejected=rejected):
             expansion.add(seed)
@@ -107,19 +106,30 @@ class Aggregator(BatchService):
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal]
     ) -> Iterator[bytes]:
         """The seeds in good envelopes; why the others are not goes into ``rejected``."""
+        for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
+            yield seed
+
+    def _opened(
+        self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Positions of good envelopes, and the secret of ``size`` bytes in each."""
         if self.public_key.sealing not in terms.aggregators:
             raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
         opener = SeedOpener(terms=terms, private_key=self._key.sealing, enrolled=self._enrolled)
-        size, signers = sealed_seed_size(), set[bytes]()
+        sealed_size, signers = sealed_seed_size(size), set[bytes]()
         for position, (commitment, envelope) in enumerate(sealed):
             try:
-                if len(envelope) != size:
+                if len(envelope) != sealed_size:
                     raise BatchRefused(Refusal.WRONG_SIZE)
-                signer, seed = opener.open(envelope, commitment=commitment)
+                signer, secret = opener.open(envelope, commitment=commitment)
                 if signer in signers:
                     raise BatchRefused(Refusal.DUPLICATE)
             except BatchRefused as refused:
                 rejected[position] = refused.code
                 continue
             signers.add(signer)
-            yield seed
+            yield position, secret
+
+    def _required(self, terms: SumTerms, minimum: int) -> int:
+        """Fewest clients of a sum: the largest of the aggregator's own minimum and the others'."""
+        return max(self._minimum, checks.whole("minimum", minimum, at_least=2), terms.context.minimum)

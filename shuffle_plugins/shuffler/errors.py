@@ -24,6 +24,7 @@ class Refusal(StrEnum):
     WRONG_VERSION = "wrong-version"
     NOT_AGREED = "not-agreed"
     INCONSISTENT = "inconsistent"
+    PROOF_REFUSED = "proof-refused"
 
     @property
     def conclusive(self) -> bool:
@@ -67,6 +68,9 @@ _MEANING = {
     Refusal.INCONSISTENT: (
         "the sum does not fit its check: an aggregator or a client did not follow the protocol; the round is "
         "charged and its sum is not used"
+    ),
+    Refusal.PROOF_REFUSED: (
+        "a range proof does not hold: a client sent counts out of bounds, or shares that do not fit together"
     ),
 }
 

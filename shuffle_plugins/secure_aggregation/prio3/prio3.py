@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,6 +68,15 @@ class VerifyState:
 
     output_share: FieldVector
     joint_randomness_seed: bytes
+
+
+class _Received(NamedTuple):
+    """Shares of a measurement and its proofs, the joint randomness's seed, and the own part of it."""
+
+    encoded: FieldVector
+    proofs: FieldVector
+    seed: bytes
+    part: bytes
 
 
 class Prio3(Generic[Measurement, AggregateResult]):
@@ -229,6 +238,45 @@ class Prio3(Generic[Measurement, AggregateResult]):
             VerificationError: If a message is not of the right form.
         """
         _sized("verify_key", verify_key, VERIFY_KEY_SIZE)
+        received = self._received(context, aggregator, nonce, public_share, input_share)
+        joint = [self.field.zeros(0)] * self.proofs
+        if self._joint:
+            joint = self._joint_randomness(context, received.seed)
+        query = self._expand(
+            context,
+            _QUERY_RANDOMNESS,
+            verify_key,
+            bytes([self.proofs]) + nonce,
+            self.proofs * self.flp.query_randomness_length,
+        )
+        try:
+            verifiers = [
+                self.flp.query(received.encoded, proof, randomness, joint[i], shares=self.shares)
+                for i, (proof, randomness) in enumerate(
+                    zip(np.split(received.proofs, self.proofs), np.split(query, self.proofs), strict=True)
+                )
+            ]
+        except ValueError as error:
+            raise VerificationError(f"a report is refused: {error}") from error
+        share = self.field.encode(np.concatenate(verifiers)) + received.part
+        return self._state(received), share
+
+    def verify_state(
+        self, *, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
+    ) -> VerifyState:
+        """What :meth:`verify_init` returned to keep, for an aggregator that kept the report in its place.
+
+        The arguments and errors are those of :meth:`verify_init`. Nothing is proven here.
+        """
+        return self._state(self._received(context, aggregator, nonce, public_share, input_share))
+
+    def _state(self, received: _Received) -> VerifyState:
+        return VerifyState(self.valid.truncate(received.encoded), received.seed)
+
+    def _received(
+        self, context: bytes, aggregator: int, nonce: bytes, public_share: bytes, input_share: bytes
+    ) -> _Received:
+        """An aggregator's share of a report, read and expanded."""
         if not 0 <= aggregator < self.shares:
             raise ValueError(f"aggregator {aggregator} is not one of 0 to {self.shares - 1}")
         try:
@@ -236,30 +284,15 @@ class Prio3(Generic[Measurement, AggregateResult]):
             _sized("public share", public_share, self.public_share_size)
             _sized("input share", input_share, self.input_share_size(aggregator))
             encoded, proofs, blind = self._expand_input_share(context, aggregator, input_share)
-            seed, part, joint = b"", b"", [self.field.zeros(0)] * self.proofs
-            if self._joint:
-                part = self._joint_randomness_part(context, aggregator, blind, encoded, nonce)
-                parts = [public_share[i : i + SEED_SIZE] for i in range(0, self.public_share_size, SEED_SIZE)]
-                parts[aggregator] = part
-                seed = self._joint_randomness_seed(context, parts)
-                joint = self._joint_randomness(context, seed)
-            query = self._expand(
-                context,
-                _QUERY_RANDOMNESS,
-                verify_key,
-                bytes([self.proofs]) + nonce,
-                self.proofs * self.flp.query_randomness_length,
-            )
-            verifiers = [
-                self.flp.query(encoded, proof, randomness, joint[i], shares=self.shares)
-                for i, (proof, randomness) in enumerate(
-                    zip(np.split(proofs, self.proofs), np.split(query, self.proofs), strict=True)
-                )
-            ]
         except ValueError as error:
             raise VerificationError(f"a report is refused: {error}") from error
-        state = VerifyState(self.valid.truncate(encoded), seed)
-        return state, self.field.encode(np.concatenate(verifiers)) + part
+        seed = part = b""
+        if self._joint:
+            part = self._joint_randomness_part(context, aggregator, blind, encoded, nonce)
+            parts = [public_share[i : i + SEED_SIZE] for i in range(0, self.public_share_size, SEED_SIZE)]
+            parts[aggregator] = part
+            seed = self._joint_randomness_seed(context, parts)
+        return _Received(encoded, proofs, seed, part)
 
     def verifier_shares_to_message(self, verifier_shares: Sequence[bytes], *, context: bytes) -> bytes:
         """Decide the proof of a report from the verifier shares of all aggregators, in their order.

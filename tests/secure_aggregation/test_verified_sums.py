@@ -1,0 +1,298 @@
+"""Verified sums: hostile clients are left out and honest ones added up; aggregators answer once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sharing_parties import LARGEST, SumParties, round_context
+
+from shuffle_plugins.secure_aggregation import (
+    CheckFailed,
+    ProvenShares,
+    ResidueLayout,
+    RoundVerifier,
+    Sealed,
+    VerifiedTerms,
+    VerifyingAggregator,
+    commitment,
+    seal_seed,
+    sealed_seed_size,
+    share_with_proof,
+)
+from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE, VerificationError
+from shuffle_plugins.shuffler import BatchRefused, Refusal
+
+
+class VerifiedParties(SumParties):
+    """Clients, aggregators and a server of a verified sum."""
+
+    def terms_of(self, **changes: Any) -> VerifiedTerms:
+        values: dict[str, Any] = {
+            "context": round_context(),
+            "layout": ResidueLayout.of_sum(size=self.size, largest=LARGEST, clients=self.clients),
+            "aggregators": tuple(key.public.sealing for key in self.keys),
+            "largest": LARGEST,
+        }
+        return VerifiedTerms(**{**values, **changes})
+
+    def verifying(self, position: int) -> VerifyingAggregator:
+        return VerifyingAggregator(
+            key=self.keys[position],
+            enrolled=self.enrolled,
+            minimum=self.minimum,
+            state=self.folder / f"rounds{position}",
+        )
+
+    def sealed(
+        self, client: int, made: ProvenShares, *, terms: VerifiedTerms | None = None
+    ) -> tuple[bytes, list[Sealed]]:
+        """What the server gets of a client, and what it passes on to each aggregator."""
+        envelopes = [
+            seal_seed(
+                secret,
+                terms=terms or self.terms,
+                share=made.share,
+                aggregator_key=key.public.sealing,
+                signing_key=self.signing_keys[client],
+            )
+            for secret, key in zip(made.secrets, self.keys, strict=True)
+        ]
+        return made.share, [Sealed(commitment(made.share), envelope) for envelope in envelopes]
+
+    def honest(self, client: int) -> tuple[bytes, list[Sealed]]:
+        return self.sealed(client, share_with_proof(self.counts[client], terms=self.terms))
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> VerifiedParties:
+    return VerifiedParties(tmp_path)
+
+
+def run(
+    parties: VerifiedParties, sent: list[tuple[bytes, list[Sealed]]]
+) -> tuple[np.ndarray, list[int], list[int]]:
+    """(the sum, whose proofs held, whose did not) of one round, as a server runs it."""
+    terms = parties.terms
+    server = RoundVerifier[int](terms)
+    started, refused = [], []
+    for client, (share, _) in enumerate(sent):
+        try:
+            server.start(client, share)
+            started.append(client)
+        except VerificationError:
+            refused.append(client)
+    answers = [
+        parties.verifying(position).verify(
+            [sent[client][1][position] for client in started], terms=terms, verify_key=server.verify_key
+        )
+        for position in range(parties.aggregators)
+    ]
+    held = {}
+    for place, client in enumerate(started):
+        try:
+            shares = [answer.verifier_shares[place] for answer in answers]
+            held[client] = server.decide(client, shares)
+        except (KeyError, VerificationError):
+            refused.append(client)
+    sums = [
+        parties.verifying(position).add_verified(
+            [(sent[client][1][position], message) for client, message in held.items()], terms=terms
+        )
+        for position in range(parties.aggregators)
+    ]
+    return server.total(sums), list(held), sorted(refused)
+
+
+@pytest.mark.parametrize("aggregators", [1, 2, 3])
+def test_a_round_of_honest_clients(tmp_path: Path, aggregators: int) -> None:
+    parties = VerifiedParties(tmp_path, aggregators=aggregators)
+    sent = [parties.honest(client) for client in range(parties.clients)]
+    assert {len(share) for share, _ in sent} == {parties.terms.share_bytes}
+    size = sealed_seed_size(parties.terms.secret_bytes)
+    assert {len(each.envelope) for _, sealed in sent for each in sealed} == {size}
+    total, held, refused = run(parties, sent)
+    assert np.array_equal(total, parties.counts.sum(axis=0))
+    assert (held, refused) == ([0, 1, 2, 3, 4], [])
+
+
+def out_of_bounds(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+    """A client that writes a bit of 1,000,000, and proves it as well as it can."""
+    terms, prio3 = parties.terms, parties.terms.prio3
+    encoded = prio3.valid.encode(parties.counts[0])
+    encoded[3] = 1_000_000
+    seeds = [secrets.token_bytes(SEED_SIZE) for _ in range(prio3.rand_size // SEED_SIZE)]
+    report = prio3._shard_encoded(
+        encoded, context=terms.digest(), nonce=secrets.token_bytes(NONCE_SIZE), seeds=seeds
+    )
+    public = report.nonce + report.public_share
+    leader, *helpers = report.input_shares
+    return parties.sealed(0, ProvenShares(public + leader, tuple(public + helper for helper in helpers)))
+
+
+def altered(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
+    """A client whose share for the server was altered at a place before it was sealed."""
+
+    def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+        made = share_with_proof(parties.counts[0], terms=parties.terms)
+        share = bytearray(made.share)
+        share[place] ^= 1
+        return parties.sealed(0, made._replace(share=bytes(share)))
+
+    return send
+
+
+def altered_secret(place: int) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
+    """A client that tells one aggregator something else."""
+
+    def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+        made = share_with_proof(parties.counts[0], terms=parties.terms)
+        secret = bytearray(made.secrets[1])
+        secret[place] ^= 1
+        return parties.sealed(0, made._replace(secrets=(made.secrets[0], bytes(secret))))
+
+    return send
+
+
+def random_share(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+    made = share_with_proof(parties.counts[0], terms=parties.terms)
+    return parties.sealed(0, made._replace(share=secrets.token_bytes(len(made.share))))
+
+
+def for_other_terms(**changes: Any) -> Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]:
+    """A client that proves for another round or bound, and seals for this one."""
+
+    def send(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+        other = parties.terms_of(**changes)
+        return parties.sealed(0, share_with_proof(parties.counts[0], terms=other))
+
+    return send
+
+
+def replayed(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+    """What the client sent in an earlier round, envelopes and all."""
+    other = parties.terms_of(context=round_context(token=bytes(15) + b"x"))
+    return parties.sealed(0, share_with_proof(parties.counts[0], terms=other), terms=other)
+
+
+HOSTILE = {
+    "out of bounds": out_of_bounds,
+    "random": random_share,
+    "too short": lambda parties: (parties.honest(0)[0][:-1], parties.honest(0)[1]),
+    "nothing": lambda parties: (b"", parties.honest(0)[1]),
+    "nonce altered": altered(0),
+    "public share altered": altered(NONCE_SIZE + SEED_SIZE),
+    "count altered": altered(NONCE_SIZE + 3 * SEED_SIZE + 8),
+    "proof altered": altered(-SEED_SIZE - 8),
+    "blind altered": altered(-1),
+    "an aggregator's nonce": altered_secret(0),
+    "an aggregator's public share": altered_secret(NONCE_SIZE),
+    "an aggregator's seed": altered_secret(-SEED_SIZE - 1),
+    "an aggregator's blind": altered_secret(-1),
+    "of another round": for_other_terms(context=round_context(token=bytes(15) + b"x")),
+    "of another mechanism": for_other_terms(context=round_context(fingerprint=bytes(31) + b"x")),
+    "of another bound": for_other_terms(largest=LARGEST + 1),
+    "replayed": replayed,
+}
+
+
+@pytest.mark.parametrize("send", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_client_is_left_out_and_counted(
+    parties: VerifiedParties, send: Callable[[VerifiedParties], tuple[bytes, list[Sealed]]]
+) -> None:
+    sent = [send(parties), *(parties.honest(client) for client in range(1, parties.clients))]
+    total, held, refused = run(parties, sent)
+    assert np.array_equal(total, parties.counts[1:].sum(axis=0))
+    assert (held, refused) == ([1, 2, 3, 4], [0])
+
+
+def test_an_honest_client_does_not_send_what_is_out_of_bounds(parties: VerifiedParties) -> None:
+    for count in (-1, LARGEST + 1):
+        with pytest.raises(ValueError, match="from 0 to 9"):
+            share_with_proof(np.full(parties.size, count), terms=parties.terms)
+
+
+def test_a_bound_that_the_layout_does_not_hold_is_refused(parties: VerifiedParties) -> None:
+    with pytest.raises(ValueError, match="largest"):
+        parties.terms_of(largest=1 << parties.terms.layout.bits)
+
+
+def test_an_aggregator_answers_about_a_round_once(parties: VerifiedParties) -> None:
+    """Two keys for one report would show something of it."""
+    mine = [parties.honest(client)[1][0] for client in range(parties.clients)]
+    keys = [secrets.token_bytes(32) for _ in range(2)]
+    parties.verifying(0).verify(mine, terms=parties.terms, verify_key=keys[0])
+    with pytest.raises(BatchRefused) as refused:
+        parties.verifying(0).verify(mine, terms=parties.terms, verify_key=keys[1])
+    assert refused.value.code is Refusal.REPLAYED
+    with pytest.raises(BatchRefused) as refused:
+        parties.verifying(0).add_up(mine, terms=parties.terms)
+    assert refused.value.code is Refusal.REPLAYED
+
+
+def test_an_aggregator_gives_out_one_sum(parties: VerifiedParties) -> None:
+    """The difference of two sums would be one client's share."""
+    sent = [parties.honest(client) for client in range(parties.clients)]
+    server = RoundVerifier[int](parties.terms)
+    for client, (share, _) in enumerate(sent):
+        server.start(client, share)
+    answers = [
+        parties.verifying(j).verify(
+            [sealed[j] for _, sealed in sent], terms=parties.terms, verify_key=server.verify_key
+        )
+        for j in range(2)
+    ]
+    messages = [
+        server.decide(client, [answer.verifier_shares[client] for answer in answers])
+        for client in range(parties.clients)
+    ]
+    decided = [(sealed[0], message) for (_, sealed), message in zip(sent, messages, strict=True)]
+    for few, code in ((decided[:2], Refusal.UNDER_MINIMUM), (decided, Refusal.REPLAYED)):
+        with pytest.raises(BatchRefused) as refused:
+            parties.verifying(0).add_verified(few, terms=parties.terms)
+        assert refused.value.code is code
+    wrong = [(sealed[1], message) for (_, sealed), message in zip(sent, messages, strict=True)]
+    wrong[2] = (wrong[2][0], bytes(32))
+    with pytest.raises(BatchRefused) as refused:
+        parties.verifying(1).add_verified(wrong, terms=parties.terms)
+    assert (refused.value.code, dict(refused.value.rejected)) == (
+        Refusal.NOT_AGREED,
+        {2: Refusal.PROOF_REFUSED},
+    )
+
+
+def test_too_few_clients_are_refused_before_the_server_learns_of_proofs(parties: VerifiedParties) -> None:
+    mine = [parties.honest(client)[1][0] for client in range(2)]
+    with pytest.raises(BatchRefused) as refused:
+        parties.verifying(0).verify(mine, terms=parties.terms, verify_key=bytes(32))
+    assert refused.value.code is Refusal.UNDER_MINIMUM
+
+
+def test_sums_that_do_not_fit_together_show(parties: VerifiedParties) -> None:
+    """Of other clients, or anything random. A lie within bounds would not show, as the draft says."""
+    prio3 = parties.terms.prio3
+    server = RoundVerifier[int](parties.terms)
+    made = [share_with_proof(counts, terms=parties.terms) for counts in parties.counts]
+    sums = [prio3.agg_init() for _ in range(2)]
+    for client, shares in enumerate(made):
+        server.start(client, shares.share)
+        started = [
+            parties.terms.started(secret, aggregator=1 + j, verify_key=server.verify_key)
+            for j, secret in enumerate(shares.secrets)
+        ]
+        message = server.decide(client, [share for _, share in started])
+        sums = [
+            prio3.agg_update(total, prio3.verify_next(state, message))
+            for total, (state, _) in zip(sums, started, strict=True)
+        ]
+    honest = [prio3.encode_agg_share(total) for total in sums]
+    assert np.array_equal(server.total(honest), parties.counts.sum(axis=0))
+    left_out = prio3.field.subtract(sums[1], started[1][0].output_share)  # one client
+    uniform = prio3.field.from_integers([secrets.randbelow(prio3.field.modulus) for _ in range(7)])
+    for wrong in (left_out, uniform):
+        with pytest.raises(CheckFailed):
+            server.total([honest[0], prio3.encode_agg_share(wrong)])
