@@ -132,7 +132,8 @@ class Instruction:
         run: name of the training run, 1 to 128 printable characters.
         server_round: number of the round within the run, from 0.
         mechanism: the mechanism that makes a report of the update.
-        participation: probability in (0, 1] with which a client sends a report rather than a dummy.
+        participation: probability in (0, 1] with which a client takes part. Otherwise it sends a dummy, or,
+            to a sum, a share of the zero vector.
         analyzer_key: public X25519 key, 32 bytes, to which reports are sealed; empty for unsealed payloads.
         minimum: fewest reports, at least 2, that are let through together. Sealed reports are bound to it, so
             a mixer gives out no fewer.
@@ -173,6 +174,11 @@ class Instruction:
     def sealed(self) -> bool:
         """Whether replies travel in sealed envelopes."""
         return bool(self.analyzer_key)
+
+    @property
+    def has_dummies(self) -> bool:
+        """Whether clients that do not take part send dummies; to a sum they add zeros, with their noise."""
+        return self.participation < 1 and not self.mechanism.must_be_summed
 
     def to_record(self) -> ConfigRecord:
         """The instruction as a record, to be sent under :data:`RECORD_KEY`."""

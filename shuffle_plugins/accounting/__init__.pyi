@@ -27,6 +27,7 @@ from .intervals import DeltaInterval as DeltaInterval
 from .intervals import EpsilonInterval as EpsilonInterval
 from .intervals import NamedBound as NamedBound
 from .losses.coins import gaussian_losses as gaussian_losses
+from .losses.coins import participation_losses as participation_losses
 from .losses.distribution import COARSE as COARSE
 from .losses.distribution import FINE as FINE
 from .losses.distribution import SINGLE as SINGLE

@@ -147,6 +147,18 @@ def fraction(name: str, value: object) -> float:
     return number(name, value, at_least=0, at_most=1)
 
 
+def participation(value: object) -> float | None:
+    """Return a probability of taking part, in (0, 1); None for 1, or if it is None: all take part.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    if value is None:
+        return None
+    share = number("participation", value, above=0, at_most=1)
+    return None if share == 1 else share
+
+
 def local_epsilon(value: object, *, name: str = "local_epsilon") -> float:
     """Return ε0, a number of nats in [1e-9, 500].
 

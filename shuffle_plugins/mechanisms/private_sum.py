@@ -181,6 +181,23 @@ class Summation(Reporter):
         floating = isinstance(x, Rows) or x.is_floating_point()
         return found.to(Rows.of(x).compute_dtype if floating else torch.float64)
 
+    def secret_round(self, *, answered: int, participation: float) -> Round:
+        """The round of a sum whose clients all add noise, while only some, drawn in secret, add data.
+
+        Args:
+            answered: clients that add noise.
+            participation: probability with which each of them adds its vector, by a secret coin of its own;
+                otherwise it adds zero, in the same way.
+
+        Raises:
+            ValueError: if nothing is known of that, or so few clients make too little noise.
+        """
+        del answered, participation
+        raise ValueError(
+            f"{type(self).__name__} has no accounting for clients that take part in secret: use VectorSum or "
+            "BallSum, or let the server draw the clients"
+        )
+
     def _sum(self, total: Tensor, *, reports: int) -> Tensor:
         """The estimated sum as a vector, where :meth:`estimate` may give more than that."""
         estimate: Tensor = self.estimate(total, reports=reports)

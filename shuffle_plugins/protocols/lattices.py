@@ -56,6 +56,11 @@ class Lattice(ABC):
         """A distance, in steps and one coordinate, that two data have when encoded."""
 
     @property
+    def norm_bound(self) -> float:
+        """Bound on the ℓ2 norm of an encoded datum, in steps: how far it is from the zero vector."""
+        return self.sensitivity
+
+    @property
     def diameter(self) -> float:
         """ℓ2 distance of the two data furthest apart, in steps, before they are rounded."""
         return float(self.span)

@@ -59,8 +59,9 @@ class ShuffleMod:
     2. charges the client's ledger, on disk, before it trains: a crash costs budget, never privacy;
     3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
        ball. Metrics, integer arrays and everything else are dropped;
-    4. randomises it with fresh entropy of the operating system. Only then, if the server asked for
-       self-sampling, it draws in secret whether the report or a dummy is sent;
+    4. randomises it with fresh entropy of the operating system. If the server asked for self-sampling, it
+       draws in secret, after training, whether the report or a dummy is sent; to a sum, whether the update or
+       zeros are added with the noise;
     5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
 
     An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
@@ -209,7 +210,12 @@ class ShuffleMod:
             pack(None)  # refuse a key that cannot be sealed to before the round is charged
         except ShuffleError as error:
             raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
-        shuffled = _promised(instruction.mechanism, dim, instruction.minimum)
+        shuffled = _promised(
+            instruction.mechanism,
+            dim,
+            instruction.minimum,
+            instruction.participation if instruction.sealed else 1,
+        )
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
         terms = instruction.update
         return _Task(source, mechanism, terms, instruction.participation, pack, settings.reply_seconds)
@@ -286,14 +292,19 @@ class _Task:
     reply_seconds: float | None
 
     def payload(self, vector: Tensor) -> bytes:
-        """A payload with a report of a vector (dim,), or with a dummy, drawn in secret.
+        """A payload with a report of a vector (dim,), or, drawn in secret, with a dummy.
+
+        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
 
         Raises:
             ValueError: if the vector is not finite.
         """
         vector = self.terms.prepared(vector, self.mechanism)
+        takes_part = _coin(self.participation)
+        if self.mechanism.must_be_summed:
+            vector = vector * takes_part  # the same work either way
         report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
-        return self.pack(report if _coin(self.participation) else None)
+        return self.pack(report if takes_part or self.mechanism.must_be_summed else None)
 
 
 def _update(message: Message, instruction: Instruction) -> _Source:
@@ -334,9 +345,10 @@ def _sleep(*, until: float) -> None:
 
 
 @lru_cache(maxsize=64)
-def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
+def _promised(spec: Spec, dim: int, minimum: int, participation: float) -> str | None:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger.
 
+    Of a sum whose shares are sealed, the client's own coin counts as well: nobody sees more than the sum.
     None if it cannot be accounted for. More than a hundred million reports count as that many, which costs no
     less (Lemma 5 of ``docs/proofs/accounting.md``), so that no server can make a client compute for minutes.
     """
@@ -344,7 +356,10 @@ def _promised(spec: Spec, dim: int, minimum: int) -> str | None:
     if minimum < reports:
         return None
     try:
-        return written(spec.build(dim=dim).round(population=reports, cohort=reports, sampling=Sampling.FULL))
+        mechanism = spec.build(dim=dim)
+        if mechanism.must_be_summed and participation < 1:
+            return written(mechanism.secret_round(answered=reports, participation=participation))
+        return written(mechanism.round(population=reports, cohort=reports, sampling=Sampling.FULL))
     except (ValueError, OverflowError):
         return None
 

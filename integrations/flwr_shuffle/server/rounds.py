@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import PrivacyBudgetExhausted
+from torch import Tensor
 
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, PrivateEvaluation
@@ -52,6 +53,7 @@ class SentRound:
         metrics: what clients were asked to measure; empty in training.
         terms: how clients prepare their updates.
         invitation: how many clients it was sent to, and the mechanism of the reports.
+        participation: probability with which each of them takes part.
         worst: the highest cost that it can have.
         checked: the round that the budget was asked about.
     """
@@ -64,8 +66,17 @@ class SentRound:
     metrics: tuple[Metric, ...]
     terms: UpdateTerms
     invitation: Invitation
+    participation: float
     worst: FederatedRound
     checked: FederatedRound
+
+    def mean(self, total: Total) -> Tensor:
+        """The estimated mean over those who took part, (dim,).
+
+        How many took part of those who added to a sum is not known: the number expected stands for it.
+        """
+        summed = self.invitation.mechanism.must_be_summed
+        return total.sum / (total.reports * (self.participation if summed else 1.0))
 
     @property
     def step(self) -> str:
@@ -171,6 +182,7 @@ class Rounds:
             candidates=candidates,
             invited=invited,
             honest_fraction=settings.honest_fraction,
+            hides_shares=settings.stage.hides_shares,
         )
         minimum = settings.fewest_reports
         worst = settings.sampling.worst(invitation, minimum=minimum)
@@ -178,7 +190,7 @@ class Rounds:
         self._record.check_budget(checked)
         if evaluation is None:
             self._log_outlook(mechanism, invited)
-        settings.stage.require(self._needed(invited))
+        settings.stage.require(self._needed(invitation))
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
             run=self._run,
@@ -203,6 +215,7 @@ class Rounds:
             metrics=metrics,
             terms=terms,
             invitation=invitation,
+            participation=settings.sampling.participation,
             worst=worst,
             checked=checked,
         )
@@ -280,15 +293,16 @@ class Rounds:
             log_outlook(mechanism, reports=reports, num_rounds=self._planned)
         self._logged = case
 
-    def _needed(self, invited: int) -> Needed:
+    def _needed(self, invitation: Invitation) -> Needed:
         """The fewest reports and answers with which the stage may let reports out.
 
         With a budget against the server, as many clients must answer as the check of the budget assumed.
         """
         settings, reports = self._settings, self._settings.fewest_reports
-        if settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER:
+        observed = settings.max_epsilon is None or settings.adversary is Adversary.MODEL_OBSERVER
+        if observed or invitation.mechanism.must_be_summed:
             return Needed(reports=reports, answered=reports)
-        answered = settings.sampling.fewest_answers(invited=invited, minimum=reports)
+        answered = settings.sampling.fewest_answers(invited=invitation.invited, minimum=reports)
         return Needed(reports=reports, answered=answered)
 
     def _candidates(self, invitation: Invitation, reports: int) -> int:

@@ -55,8 +55,10 @@ def log_summary(
         lines.append("Evaluation: clients are asked nothing (evaluation=None)")
     if not one_reply:
         lines.append("The inner strategy's own aggregate_train gets one reply, the mean of all reports")
-    if isinstance(settings.sampling, SelfSampling) and not settings.stage.analyzer_key:
-        lines.append("Participation is open to this process: only a mix node hides it from the server")
+    hidden = settings.stage.hides_shares or (settings.stage.analyzer_key and not settings.stage.adds_up)
+    if isinstance(settings.sampling, SelfSampling) and not hidden:
+        stages = "a stage that hides shares" if settings.stage.adds_up else "a mix node"
+        lines.append(f"Participation is open to this process: only {stages} hides it from the server")
     _log.info("\t├──> Shuffle-model differential privacy:")
     for line in lines:
         _log.info("\t│\t├── %s", line)

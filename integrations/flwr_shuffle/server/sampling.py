@@ -28,12 +28,14 @@ class Invitation:
         candidates: how many clients were connected; the invited were drawn from them.
         invited: how many clients are asked for a report.
         honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
+        hides_shares: whether the server sees nothing of a sum's shares but their total.
     """
 
     mechanism: PrivateSum
     candidates: int
     invited: int
     honest_fraction: float = 1.0
+    hides_shares: bool = False
 
 
 class ClientSampling(ABC):
@@ -167,7 +169,9 @@ class SelfSampling(ClientSampling):
     """Every connected client is invited; each reports with probability ``rate`` by its own secret coin.
 
     The others send dummies that look the same. Behind a mix node not even the server knows who reported, so
-    sampling amplifies against the server as well.
+    sampling amplifies against the server as well. To a multi-message sum the others add zeros, with their
+    noise, so that nobody learns even how many took part; against the server that counts if the stage
+    hides shares (:attr:`ShuffleStage.hides_shares`).
 
     Raises:
         ValueError: if the rate is not in (0, 1].
@@ -195,8 +199,15 @@ class SelfSampling(ClientSampling):
         """What a round cost: ``reports`` of those who answered, and nobody knows whose.
 
         Of those who answered no more are counted than ``reports / rate``: clients that always send dummies
-        make no round cheaper.
+        make no round cheaper. To a sum everybody who answers sends a report.
         """
+        if invitation.mechanism.must_be_summed:
+            return FederatedRound.secret_sum(
+                invitation.mechanism,
+                answered=reports,
+                rate=self.rate,
+                hides_shares=invitation.hides_shares,
+            )
         return FederatedRound.secret(
             invitation.mechanism,
             answered=answered,
@@ -208,8 +219,11 @@ class SelfSampling(ClientSampling):
     def planned(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
         """The round in which a fifth does not answer, and more of the rest report than in nearly any round.
 
-        :meth:`worst` is of no use here: if nobody but those who report answers, sampling hides nothing.
+        :meth:`worst` is of no use here: if nobody but those who report answers, sampling hides nothing. To a
+        sum everybody who answers sends a report, so that the worst is planned for.
         """
+        if invitation.mechanism.must_be_summed:
+            return self.worst(invitation, minimum=minimum)
         answered = self.fewest_answers(invited=invitation.invited, minimum=minimum)
         expected = self.expected_reports(answered)
         reports = math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - self.rate)))

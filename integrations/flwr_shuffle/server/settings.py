@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize
+from flwr_shuffle.server.sampling import FEWEST_REPORTS, ClientSampling, FixedSize, SelfSampling
 from flwr_shuffle.stages.base import ShuffleStage
 from flwr_shuffle.stages.in_memory import InMemoryStage, SummingStage
 from shuffle_plugins.accounting import Adversary
@@ -90,9 +90,20 @@ class Settings:
                 "whole reports, such as a mix node, would not protect it. Give shuffler=SummingStage(), or "
                 "none, or take a one-message mechanism"
             )
-        if not isinstance(self.sampling, FixedSize):
-            raise ValueError("the noise of a sum is made by a cohort of known size: use FixedSize sampling")
-        if self.sampling.cohort < clients:
+        if isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
+            if self.population < clients:
+                raise ValueError(
+                    f"the sum's noise is that of {clients} clients, a round invites {self.population} "
+                    "(population): wait for more, or build the sum for fewer clients"
+                )
+            # Refuse a sum of which nothing is known before the run, not in its first round.
+            self.mechanism.protocol.secret_round(answered=clients, participation=self.sampling.rate)
+        elif not isinstance(self.sampling, FixedSize):
+            raise ValueError(
+                "the noise of a sum is made by clients whose number is known: use FixedSize sampling, or "
+                "SelfSampling, with which all who answer add noise"
+            )
+        elif self.sampling.cohort < clients:
             raise ValueError(
                 f"the sum's noise is that of {clients} clients, a round invites {self.sampling.cohort}: "
                 "invite more, or build the sum for fewer clients"

@@ -364,7 +364,7 @@ class ShuffleStrategy(Strategy):
         if received is None:
             return None, None
         sent, total = received
-        mean, share = sent.terms.read(total.sum / total.reports, sent.invitation.mechanism)
+        mean, share = sent.terms.read(sent.mean(total), sent.invitation.mechanism)
         if share is not None and self._adaptive is not None:
             norm = self._adaptive.moved(sent.terms.clipping_norm or 0.0, share=share)
             self._terms = sent.terms.at(norm)
@@ -413,7 +413,7 @@ class ShuffleStrategy(Strategy):
             return None
         sent, total = received
         self._record.complete(sent.token, checkpoint=None)
-        return self._with_spending(sent, record_of(sent.metrics, total.sum / total.reports), total.reports)
+        return self._with_spending(sent, record_of(sent.metrics, sent.mean(total)), total.reports)
 
     def summary(self) -> None:
         """Log what protects the clients and what was spent, then the inner strategy's summary."""

@@ -152,6 +152,14 @@ class ShuffleStage(ABC):
         return False
 
     @property
+    def hides_shares(self) -> bool:
+        """Whether the server sees nothing of the reports but their sum, not even in this process.
+
+        Then clients that sample themselves hide their participation in a sum from the server as well.
+        """
+        return False
+
+    @property
     def excluded_nodes(self) -> frozenset[int]:
         """Ids of nodes that are not asked for reports, such as a mix node."""
         return frozenset()

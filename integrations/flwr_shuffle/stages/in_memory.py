@@ -49,7 +49,7 @@ class InMemoryStage(ShuffleStage):
                 continue
             if report is not None:
                 encoded.append(report)
-            elif replies.instruction.participation < 1:
+            elif replies.instruction.has_dummies:
                 dummies += 1
         reports = readable_reports(encoded, layout=layout)
         count = 0 if reports is None else len(reports)

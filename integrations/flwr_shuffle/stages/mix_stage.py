@@ -136,13 +136,13 @@ class MixNodeStage(ShuffleStage):
         except BatchRefused as refused:
             self._offenders.note(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
-            if refused.code is Refusal.UNDER_MINIMUM and instruction.participation == 1:
+            if refused.code is Refusal.UNDER_MINIMUM and not instruction.has_dummies:
                 good = min(good, needed - 1)  # the others sent dummies, though all were asked for reports
             return replies.anonymous(None, answered=good, unreadable=unreadable, refusal=refused.code)
         self._offenders.note(bad, batch.rejected, nodes=list(envelopes))
         opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
         reports = readable_reports(opened, layout=replies.layout)
-        answered = batch.answered if instruction.participation < 1 else len(batch.reports)
+        answered = batch.answered if instruction.has_dummies else len(batch.reports)
         damaged = len(batch.reports) - (0 if reports is None else len(reports))
         return replies.anonymous(
             reports,

@@ -166,7 +166,7 @@ class FederatedAccountant:
         self._last_kind = 0
         self._answers: defaultdict[tuple[Adversary, float], _Answers] = defaultdict(_Answers)
         # ε of the histories composed last: where participation is secret, observer and server share them
-        self._found: dict[tuple[frozenset[tuple[Cohort, int]], float], float] = {}
+        self._found: dict[tuple[Adversary, frozenset[tuple[Cohort, int]], float], float] = {}
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -271,14 +271,14 @@ class FederatedAccountant:
         checks.delta(delta)
         adversary = round_adversary(adversary)
         charged = self._charged(adversary, {})
-        above = self._accountant(fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
+        above = self._accountant(adversary, fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
         attained = charged
         if adversary is Adversary.SERVER:
             attained = cheapest(self._cohorts[adversary], self._participation.of_busiest_client())
         below = above
         if attained != charged or len(charged) > _MOST_SIZES:
             fewer = fewer_sizes(attained, limit=_FEW_SIZES, costlier=False)
-            below = self._accountant(fewer).epsilon(delta)
+            below = self._accountant(adversary, fewer).epsilon(delta)
         lower = min(below.lower, above.upper)
         return replace(
             above,
@@ -371,11 +371,11 @@ class FederatedAccountant:
         self, adversary: Adversary, delta: float, *, ahead: Mapping[Cohort, int] | None = None
     ) -> float:
         charged = fewer_sizes(self._charged(adversary, ahead or {}), limit=_FEW_SIZES)
-        key = (frozenset(charged.items()), delta)
+        key = (adversary, frozenset(charged.items()), delta)
         if key not in self._found:
             while len(self._found) >= _MOST_FOUND:
                 del self._found[next(iter(self._found))]
-            self._found[key] = self._accountant(charged).charged_epsilon(delta)
+            self._found[key] = self._accountant(adversary, charged).charged_epsilon(delta)
         return self._found[key]
 
     def _charged(self, adversary: Adversary, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
@@ -387,9 +387,9 @@ class FederatedAccountant:
             taken[cohort.kind] += rounds
         return costliest(self._cohorts[adversary] + Counter(ahead), taken)
 
-    def _accountant(self, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
+    def _accountant(self, adversary: Adversary, cohorts: Mapping[Cohort, int]) -> ShuffleAccountant:
         accountant = ShuffleAccountant(method=self._method)
-        examples = {kind.index: kind.example.server for kind in self._participation.kinds}
+        examples = {kind.index: kind.example.before(adversary) for kind in self._participation.kinds}
         for cohort, rounds in sorted(cohorts.items()):
             accountant.step(_like(examples[cohort.kind], cohort), num_steps=rounds)
         return accountant

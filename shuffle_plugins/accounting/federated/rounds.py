@@ -33,11 +33,23 @@ class _Randomizer(Protocol):
     def round(self, *, population: int, cohort: int, sampling: Sampling = ...) -> Round: ...
 
 
+class _SecretSum(Protocol):
+    """What is asked of a sum with secret participation."""
+
+    @property
+    def local_epsilon(self) -> float: ...
+
+    @property
+    def local_delta(self) -> float: ...
+
+    def secret_round(self, *, answered: int, participation: float) -> Round: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FederatedRound:
     """One federated round as three adversaries see it; hashable.
 
-    Make it by :meth:`drawn` or :meth:`secret`.
+    Make it by :meth:`drawn`, :meth:`secret` or :meth:`secret_sum`.
 
     Attributes:
         observer: the round against an observer of the model.
@@ -72,18 +84,18 @@ class FederatedRound:
                 )
         if self.observer.cohort != self.server.cohort:
             raise ValueError("observer and server see the same number of reports")
-        if (
-            replace(self.observer, population=self.server.population, sampling=self.server.sampling)
-            != self.server
-        ):
+        if self.server not in (self._hidden, self._hidden.opened()):
             raise ValueError("observer and server see the reports of one mechanism")
         least = self.server.local_delta
         if not least <= self.local_delta < 1:
             raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
         if self.observer.population < self.server.population:
             raise ValueError("an observer cannot know more than the server")
-        if not isinstance(self.server, ShuffleRound) and self.is_secret:
-            raise ValueError("who adds up a sum sees who takes part: no client can sample itself in secret")
+        if not isinstance(self.server, ShuffleRound) and self.server.population > self.reports:
+            raise ValueError(
+                "the server sees who adds to a sum; whose data are in it clients may decide in secret "
+                "(FederatedRound.secret_sum)"
+            )
 
     @classmethod
     def drawn(
@@ -169,26 +181,64 @@ class FederatedRound:
             local_delta=mechanism.local_delta,
         )
 
+    @classmethod
+    def secret_sum(
+        cls, mechanism: _SecretSum, *, answered: int, rate: float, hides_shares: bool = True
+    ) -> Self:
+        """A sum to which all who answer add noise, and those drawn by their own secret coins add data.
+
+        The others add the zero vector, in the same way. Nobody learns who did, or how many. Before an
+        observer, and before a server that sees the sum alone, a client's data are in it with probability
+        ``rate``.
+
+        Args:
+            mechanism: the clients' sum. Its own ``honest_fraction`` says how many of them are counted on to
+                add their noise.
+            answered: clients whose shares are in the sum.
+            rate: probability with which each of them adds data.
+            hides_shares: whether the server sees nothing of the shares but their sum. If it may see more, it
+                is charged as if it knew who took part.
+
+        Raises:
+            ValueError: if ``rate`` is not in (0, 1], if so few clients make too little noise, or if nothing
+                is known of the sum with secret participation.
+        """
+        checks.number("rate", rate, above=0, at_most=1)
+        observer = mechanism.secret_round(answered=answered, participation=rate)
+        return cls(
+            observer=observer,
+            server=observer if hides_shares else observer.opened(),
+            local_epsilon=mechanism.local_epsilon,
+            local_delta=mechanism.local_delta,
+        )
+
     @property
     def reports(self) -> int:
-        """How many reports were shuffled together."""
+        """How many reports were shuffled together, or added up."""
         return int(self.server.cohort)
 
     @property
     def is_secret(self) -> bool:
         """Whether who took part is hidden from the server too."""
-        return self.server.population > self.reports
+        return self.server.population > self.reports or self.server != self.server.opened()
+
+    @property
+    def _hidden(self) -> Round:
+        """The observer's round, if no more than who answered were known."""
+        return replace(self.observer, population=self.server.population, sampling=self.server.sampling)
 
     @property
     def kind(self) -> RoundKind:
         """Mechanism, ε0, δ0, and whether participation is secret: what rounds that compare share.
 
         Of sums and other kinds of round the number of reports as well: those whose cohorts differ do not
-        compare, since a sum cannot be thinned out.
+        compare, since a sum cannot be thinned out. And, if the server knows more of it than who answered,
+        the round of one who does not.
         """
         server = self.server
         if type(server) is not ShuffleRound:  # a third party may have derived one that costs more
-            return server.state()
+            state, hidden = server.state(), self._hidden
+            return state if hidden == server else (state, hidden.state())
         return (
             server.mechanism,
             self.local_epsilon,

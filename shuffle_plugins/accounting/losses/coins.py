@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 _REACH = 13.0  # deviations of the loss that a profile is followed
 _LARGEST_LOSS = 600.0  # e to this power, times a mass, is a float
 _ROUNDOFF = 5e-10  # relative, of a Gaussian profile
+_CANCELLATION = 1e-13  # of Mills ratios' differences, over the distance between them
 _MOST_COUNTED = 1 << 36  # coins of which every outcome within reach is listed, some millions
 
 
@@ -67,15 +68,84 @@ def gaussian_losses(
     return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
 
 
+def participation_profile(
+    *, mu: float, centre: float, participation: float, cells: int
+) -> tuple[Floats, Floats]:
+    """ε ≥ 0 and δ(ε), rounded up, of Gaussian noise on data that are there with a probability only.
+
+    γ·N(0, 1) + (1−γ)·N(centre, 1) against γ·N(μ, 1) + (1−γ)·N(centre, 1), the larger of both directions:
+    with γ a record is there, otherwise the zero vector (docs/proofs/sums.md, "Secret participation"). The
+    best test of the two accepts below a threshold t, and ε follows from t without a search: points are
+    thresholds at equal distances.
+
+    Args:
+        mu: μ, how far the two records are apart, in deviations of the noise.
+        centre: how far a record is from the zero vector at most, in [μ/2, μ].
+        participation: γ in (0, 1].
+        cells: points for half a deviation of the noise.
+
+    Raises:
+        ArithmeticError: if the noise is so small that losses leave floating-point range.
+    """
+    gamma = participation
+    count = math.ceil(2 * cells * (mu / 2 + _REACH))
+    t = np.linspace(mu / 2, -_REACH, count + 1)
+    near, far = np.exp(centre * t - centre**2 / 2), np.exp(mu * t - mu**2 / 2)
+    below = (1 - gamma) * near + gamma * far
+    with np.errstate(divide="ignore", over="ignore"):
+        excess = -gamma * np.expm1(mu * t - mu**2 / 2) / below  # E - 1
+    losses = np.log1p(excess)
+    losses[0], excess[0] = 0.0, 0.0
+    if not losses[-1] <= _LARGEST_LOSS:
+        raise ArithmeticError(
+            f"a noise multiplier of {1 / mu:.3g} protects nobody: losses reach {losses[-1]:.3g}"
+        )
+    # γ·Φ(t) less what the other law accepts, each of whose two parts is φ(t) times a difference of Mills
+    # ratios: tails keep their digits.
+    at_zero, at_other = (1 - gamma) * excess * near, gamma * (1 + excess) * far
+    mills = _mills(-t)
+    density = np.exp(-(t**2) / 2) / math.sqrt(2 * math.pi)
+    values = density * (at_zero * (mills - _mills(centre - t)) + at_other * (mills - _mills(mu - t)))
+    rounding = 1 + _ROUNDOFF + _CANCELLATION / centre
+    return losses, np.asarray(np.maximum(values, 0.0) * rounding, dtype=np.float64)
+
+
+def participation_losses(
+    *,
+    noise_multiplier: float,
+    norm: float,
+    participation: float,
+    sampling_rate: float,
+    resolution: Resolution,
+) -> PrivacyLossDistribution:
+    """From above, the privacy losses of Gaussian noise on a sum in which each record is by its own coin.
+
+    Args:
+        noise_multiplier: deviation over replace-one sensitivity.
+        norm: largest norm of a record, over the sensitivity, in [½, 1].
+        participation: probability with which a record is in the sum.
+        sampling_rate: γ in (0, 1], with which a client is one of those who answer.
+        resolution: how finely losses are resolved on their grid.
+
+    Raises:
+        ArithmeticError: as :func:`participation_profile`.
+    """
+    mu = 1.0 / noise_multiplier
+    losses, deltas = participation_profile(
+        mu=mu, centre=norm * mu, participation=participation, cells=resolution.cells
+    )
+    return profile_losses(losses, deltas, resolution=resolution, sampling_rate=sampling_rate)
+
+
 def has_binomial_instance(*, trials: int, shift: int) -> bool:
     """Whether :func:`binomial_losses` can list the outcomes."""
     return shift > 0 and trials <= _MOST_COUNTED
 
 
 def binomial_losses(
-    *, trials: int, shift: int, sampling_rate: float, resolution: Resolution
+    *, trials: int, shift: int, sampling_rate: float, resolution: Resolution, zero: int = 0
 ) -> PrivacyLossDistribution:
-    """From below: everybody else holds x', and the client x or x', which differ in one coordinate.
+    """From below: the client holds x or x', which differ in one coordinate, and everybody else the same.
 
     P is the law of that coordinate's number of heads when the client holds x and takes part with probability
     γ.
@@ -85,6 +155,7 @@ def binomial_losses(
         shift: how far x and x' are apart, in steps of the lattice, at least 1.
         sampling_rate: γ in (0, 1].
         resolution: how finely losses are resolved on their grid.
+        zero: steps from x' up to what is there if the client does not take part, in [0, shift].
 
     Raises:
         ArithmeticError: if no outcome of both is within floating-point range.
@@ -92,6 +163,9 @@ def binomial_losses(
     _, mass = binomial_window(trials, 0.5)
     if shift >= len(mass):
         raise ArithmeticError("the two records' counts have no outcome in common that floats can tell")
-    q = mass[shift:] * (1 - TAIL)
-    p = (1 - sampling_rate) * q + sampling_rate * mass[:-shift] * (1 - TAIL)
+    mass = mass * (1 - TAIL)
+    size = len(mass) - shift  # the counts that are possible with x, x' and neither
+    absent = mass[shift - zero : shift - zero + size]
+    p = (1 - sampling_rate) * absent + sampling_rate * mass[:size]
+    q = (1 - sampling_rate) * absent + sampling_rate * mass[shift:]
     return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

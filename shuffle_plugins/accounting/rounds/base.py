@@ -143,6 +143,13 @@ class Round(ABC):
             f"{self.sampling.value.replace('-', ' ')})"
         )
 
+    def opened(self) -> Round:
+        """This round as one sees it who knows whose data are in it; itself where nobody's coin hides that.
+
+        Rounds with secret participation override it. Sampling of the cohort is left as it is.
+        """
+        return self
+
     # -- what a single report guarantees ------------------------------------------------------------------
 
     @property

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from shuffle_plugins.accounting.losses.coins import binomial_losses, gaussian_losses, has_binomial_instance
+from shuffle_plugins.accounting.losses.coins import (
+    binomial_losses,
+    gaussian_losses,
+    has_binomial_instance,
+    participation_losses,
+)
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
 from shuffle_plugins.accounting.pairs.fair_coins import DRAWN_REACH
 from shuffle_plugins.accounting.pairs.gaussian_cover import GaussianCover, gaussian_cover, log_ratio
@@ -29,9 +34,15 @@ class SumRound(Round):
         population, cohort, sampling, adversary: as of :class:`Round`.
         sensitivity: bound on ‖x − x'‖₂ over the vectors a client may send, in steps of the lattice.
         attained: a distance of two such vectors that differ in one coordinate only, a whole number of steps,
-            at most ``sensitivity``: it makes the lower bound. 0 if none is known.
+            at most ``sensitivity``: it makes the lower bound. 0 if none is known. If ``norm`` is half the
+            sensitivity the zero vector lies halfway between them, rounded; otherwise it is one of them.
         trials: fair coins added to each coordinate by honest clients of the round.
         dim: number of coordinates.
+        participation: probability with which each of the cohort, by a secret coin of its own, adds its
+            vector. The others add the zero vector; all add their coins, and nobody learns who did which. None
+            if all add their vectors. It holds against everybody who sees the sum alone, the server included.
+        norm: bound on ‖x‖₂ over the vectors a client may send, in steps of the lattice; with
+            ``participation`` only. None takes ``sensitivity``, which no vector exceeds if zero is one.
         coin_distance: bound on the total variation between the coins really tossed for one coordinate and
             fair ones.
         coin_ratio: bound on |log(P/P')| between the mass P of a number of heads really tossed for one
@@ -50,6 +61,8 @@ class SumRound(Round):
     attained: int = 0
     coin_distance: float = 0.0
     coin_ratio: float | None = None
+    participation: float | None = None
+    norm: float | None = None
 
     KIND: ClassVar[str] = "sum"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
@@ -62,6 +75,8 @@ class SumRound(Round):
         "population",
         "cohort",
         "coin_ratio",
+        "participation",
+        "norm",
     )
     CHARGED_BY_RATIO: ClassVar[bool] = True
 
@@ -76,7 +91,26 @@ class SumRound(Round):
         object.__setattr__(self, "coin_distance", checks.fraction("coin_distance", self.coin_distance))
         if self.coin_ratio is not None:
             object.__setattr__(self, "coin_ratio", checks.number("coin_ratio", self.coin_ratio, at_least=0))
+        self._check_participation()
         self.cover()
+
+    def _check_participation(self) -> None:
+        share = checks.participation(self.participation)
+        object.__setattr__(self, "participation", share)
+        if self.norm is None:
+            return
+        length = checks.number("norm", self.norm, above=0)
+        if not self.sensitivity / 2 <= length <= self.sensitivity:
+            raise ValueError(
+                f"norm must be between half the sensitivity and the sensitivity, {self.sensitivity:g}; "
+                f"got {length!r}"
+            )
+        # Rounds that cost the same are equal, and are recorded alike.
+        object.__setattr__(self, "norm", None if share is None else length)
+
+    def opened(self) -> SumRound:
+        """The round as one sees it who knows, beside the sum, whose vectors are in it."""
+        return replace(self, participation=None, norm=None)
 
     def cover(self) -> GaussianCover:
         """The Gaussian that covers the noise of one coordinate."""
@@ -95,7 +129,10 @@ class SumRound(Round):
     @property
     def description(self) -> str:
         """The noise over the sensitivity, which is twice the radius of a client's ball."""
-        return f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        noise = f"a sum with coins whose deviation is {self.noise_multiplier:.6g} of its sensitivity"
+        if self.participation is None:
+            return noise
+        return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
 
     @property
     def replacement_distance(self) -> float:
@@ -114,6 +151,14 @@ class SumRound(Round):
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of the covering Gaussian, on a sample."""
+        if self.participation is not None:
+            return participation_losses(
+                noise_multiplier=self.noise_multiplier,
+                norm=1.0 if self.norm is None else self.norm / self.sensitivity,
+                participation=self.participation,
+                sampling_rate=self.sampling_rate,
+                resolution=resolution,
+            )
         return gaussian_losses(
             noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, resolution=resolution
         )
@@ -126,9 +171,11 @@ class SumRound(Round):
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of one coordinate's count of heads."""
+        centred = self.norm is not None and 2 * self.norm <= self.sensitivity
         return binomial_losses(
             trials=self.trials,
             shift=self.attained,
-            sampling_rate=self.sampling_rate,
+            sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
+            zero=self.attained // 2 if centred else 0,
         )

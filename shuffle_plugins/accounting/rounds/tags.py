@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from shuffle_plugins.accounting.composition.tags import sampled_composition, sampled_instance
@@ -75,6 +75,10 @@ class TaggedRound(Round):
         tags: kinds of tags.
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
         opposite: whether two records are opposite in every message under every tag: it makes the lower bound.
+        participation: probability with which each of the cohort, by a secret coin of its own, sends messages
+            about its record. The others send messages about a record that is the same for all, such as zero.
+            None if all send their own. It holds against everybody who sees no more than the shuffled messages
+            or their sum, the server included; of such a round no lower bound is known.
 
     Raises:
         ValueError: if a field is out of range, or the fields contradict each other.
@@ -84,10 +88,18 @@ class TaggedRound(Round):
     tags: tuple[Tag, ...]
     honest: int | None = None
     opposite: bool = False
+    participation: float | None = None
 
     KIND: ClassVar[str] = "tags"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = (*Round.SAMPLINGS, Sampling.SINGLE_PASS)
-    STORED: ClassVar[tuple[str, ...]] = ("tags", "population", "cohort", "honest", "opposite")
+    STORED: ClassVar[tuple[str, ...]] = (
+        "tags",
+        "population",
+        "cohort",
+        "honest",
+        "opposite",
+        "participation",
+    )
 
     def __post_init__(self) -> None:
         Round.__post_init__(self)
@@ -98,6 +110,11 @@ class TaggedRound(Round):
             checks.whole("honest", self.honest, at_most=self.cohort)
         if type(self.opposite) is not bool:
             raise ValueError(f"opposite must be true or false, got {self.opposite!r}")
+        object.__setattr__(self, "participation", checks.participation(self.participation))
+
+    def opened(self) -> TaggedRound:
+        """The round as one sees it who knows whose records the messages are about."""
+        return replace(self, participation=None)
 
     @property
     def local_epsilon(self) -> float:
@@ -130,14 +147,15 @@ class TaggedRound(Round):
         return sampled_composition(
             [upper_losses(each, resolution) for each in shuffles],
             counts,
-            sampling_rate=self.sampling_rate,
+            # Secret participation is one more sample (docs/proofs/sums.md, "Secret participation").
+            sampling_rate=self.sampling_rate * (self.participation or 1.0),
             resolution=resolution,
         )
 
     @property
     def lower_families(self) -> tuple[str, ...]:
         """All messages of two opposite records, if there are such."""
-        return (_INSTANCE,) if self.opposite else ()
+        return (_INSTANCE,) if self.opposite and self.participation is None else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of all messages of two opposite records."""

@@ -72,6 +72,7 @@ class CoinSum(SummingProtocol):
         num_steps: int = 1,
         population: int | None = None,
         honest_fraction: float = 1.0,
+        participation: float | None = None,
         overhead: float = 0.02,
         **data: Any,
     ) -> Self:
@@ -84,6 +85,8 @@ class CoinSum(SummingProtocol):
             num_steps: sums that the same people take part in.
             population: n, if each sum draws ``cohort`` of them without replacement.
             honest_fraction: as the field of this name.
+            participation: probability with which each client adds its data, by a secret coin of its own; see
+                :meth:`round`.
             overhead: share of variance that may be spent on rounding and on the cover, beyond what the
                 Gaussian mechanism needs; less costs more messages.
             data: the fields that say what clients hold: ``dim`` and ``radius``, ``upper``, or ``categories``.
@@ -100,6 +103,7 @@ class CoinSum(SummingProtocol):
             cohort=cohort,
             population=population,
             honest_fraction=honest_fraction,
+            participation=participation,
             overhead=overhead,
         )
 
@@ -113,7 +117,19 @@ class CoinSum(SummingProtocol):
         cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
     ) -> SumRound:
+        """As :meth:`SummingProtocol.round`, or with secret participation.
+
+        Args:
+            population, cohort, sampling, adversary: as there.
+            participation: probability with which each client adds its data, by a secret coin of its own. The
+                others add the zero vector, in the same way; all add their coins. It counts against everybody
+                who sees the sum alone. None if all add their data.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest coins are left.
+        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return SumRound(
             sensitivity=self.lattice.sensitivity,
@@ -127,7 +143,17 @@ class CoinSum(SummingProtocol):
             cohort=present.reports,
             sampling=present.sampling,
             adversary=adversary,
+            participation=participation,
+            norm=None if participation is None else self.lattice.norm_bound,
         )
+
+    def secret_round(self, *, answered: int, participation: float) -> SumRound:
+        """The round of those who answer, each adding data with that probability; see :meth:`round`.
+
+        Raises:
+            ValueError: as :meth:`round`.
+        """
+        return self.round(cohort=answered, participation=participation)
 
     @property
     def noise_variance(self) -> float:

@@ -10,10 +10,12 @@ from typing import Protocol, TypeVar
 from shuffle_plugins.accounting import (
     FINE,
     LossComposition,
+    PrivacyLossDistribution,
     PrivacyTarget,
     SumRound,
     gaussian_losses,
     narrowed,
+    participation_losses,
 )
 from shuffle_plugins.accounting.pairs.fair_coins import LONG_ROUNDOFF
 from shuffle_plugins.accounting.pairs.gaussian_cover import (
@@ -22,6 +24,7 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     covering_deviation,
     gaussian_cover,
 )
+from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.base import (
     check_cohort,
     check_overhead,
@@ -42,7 +45,7 @@ _MOST_EXPONENT = 700.0  # of e^ε in a float
 
 
 class _Sum(Protocol):
-    def round(self, *, population: int | None = None) -> SumRound: ...
+    def round(self, *, population: int | None = None, participation: float | None = None) -> SumRound: ...
 
 
 _S = TypeVar("_S", bound=_Sum)
@@ -56,6 +59,7 @@ def calibrated_coins(
     cohort: int,
     population: int | None,
     honest_fraction: float,
+    participation: float | None,
     overhead: float,
 ) -> _S:
     """The sum built from the fewest levels and coins that keep within the target.
@@ -66,6 +70,7 @@ def calibrated_coins(
         build: the sum, from its levels and coins.
         cohort, honest_fraction: as the sum's fields.
         population: of whom the cohort is drawn; None if the cohort is everybody.
+        participation: probability with which each client adds its data; None if all do.
         overhead: share of variance that may be spent on rounding and on the cover.
 
     Raises:
@@ -76,17 +81,24 @@ def calibrated_coins(
     honest = honest_population(check_cohort(cohort), honest_fraction)
     people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
     check_overhead(overhead)
-    dim = lattice(1).size
+    participation = checks.participation(participation)
+    coarse = lattice(1)
+    dim = coarse.size
     room = _room(target, dim=dim)
     distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps * dim)
-    noise = least_noise_multiplier(replace(target, delta=room), sampling_rate=cohort / people)
+    noise = least_noise_multiplier(
+        replace(target, delta=room),
+        sampling_rate=cohort / people,
+        participation=participation,
+        norm=coarse.norm_bound / coarse.sensitivity,
+    )
     for _ in range(_MOST_ATTEMPTS):
         # What the Gaussian alone needs, and a little more for the distance of the coins from it.
         levels, coins = fewest_coins(
             noise, lattice=lattice, cohort=cohort, honest=honest, overhead=overhead, distance=distance
         )
         found = build(levels, coins)
-        cost = found.round(population=population)
+        cost = found.round(population=population, participation=participation)
         if target.allows(cost):
             return found
         if (1 + math.exp(min(epsilon, _MOST_EXPONENT))) * num_steps * cost.replacement_distance >= delta:
@@ -118,12 +130,24 @@ def _room(target: PrivacyTarget, *, dim: int) -> float:
     )
 
 
-def least_noise_multiplier(target: PrivacyTarget, *, sampling_rate: float) -> float:
-    """Least noise multiplier, to a part in 2,000, at which Gaussian noise keeps within the target."""
+def least_noise_multiplier(
+    target: PrivacyTarget, *, sampling_rate: float, participation: float | None = None, norm: float = 1.0
+) -> float:
+    """Least noise multiplier, to a part in 2,000, at which Gaussian noise keeps within the target.
+
+    Args:
+        target: what all rounds together may cost.
+        sampling_rate: share of the clients that answer in a round.
+        participation: probability with which each of those adds its data; None if all do.
+        norm: largest norm of a datum, over the replace-one sensitivity.
+
+    Raises:
+        TargetUnreachable: if no noise does.
+    """
 
     def too_little(noise: float) -> bool:
         try:
-            law = gaussian_losses(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
+            law = _losses(noise, sampling_rate=sampling_rate, participation=participation, norm=norm)
         except ArithmeticError:  # hardly any noise
             return True
         return LossComposition([law], [target.num_steps]).epsilon(target.delta) > target.epsilon
@@ -137,6 +161,20 @@ def least_noise_multiplier(target: PrivacyTarget, *, sampling_rate: float) -> fl
             )
     _, least = narrowed(too_little, high / 2, high, precision=_PRECISION / 2)
     return least
+
+
+def _losses(
+    noise: float, *, sampling_rate: float, participation: float | None, norm: float
+) -> PrivacyLossDistribution:
+    if participation is None:
+        return gaussian_losses(noise_multiplier=noise, sampling_rate=sampling_rate, resolution=FINE)
+    return participation_losses(
+        noise_multiplier=noise,
+        norm=norm,
+        participation=participation,
+        sampling_rate=sampling_rate,
+        resolution=FINE,
+    )
 
 
 def fewest_coins(

@@ -59,6 +59,11 @@ class OneHot(Lattice):
         return math.nextafter(math.sqrt(2) * self.levels, math.inf)
 
     @property
+    def norm_bound(self) -> float:
+        """``levels``: all of a client's steps are in one coordinate."""
+        return float(self.levels)
+
+    @property
     def attained(self) -> int:
         """One category's count moves by this much; the other one that moves is left out of the bound."""
         return self.levels

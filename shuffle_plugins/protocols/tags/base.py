@@ -172,7 +172,18 @@ class TaggedSum(SummingProtocol):
         cohort: float | None = None,
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
     ) -> TaggedRound:
+        """As :meth:`SummingProtocol.round`, or with secret participation.
+
+        Args:
+            population, cohort, sampling, adversary: as there.
+            participation: probability with which each client's messages are about its datum, by a secret coin
+                of its own; the others' are about zero. None if all are about the client's own.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or no honest client is left.
+        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         single, several = tag_counts(self.plan, size=self.size)
         counts = [(count, places) for count, places in ((single, False), (several, True)) if count]
@@ -188,7 +199,16 @@ class TaggedSum(SummingProtocol):
             opposite=self.opposite,
             sampling=present.sampling,
             adversary=adversary,
+            participation=participation,
         )
+
+    def secret_round(self, *, answered: int, participation: float) -> TaggedRound:
+        """The round of those who answer, each adding data with that probability; see :meth:`round`.
+
+        Raises:
+            ValueError: as :meth:`round`.
+        """
+        return self.round(cohort=answered, participation=participation)
 
     @property
     def tags(self) -> int:
