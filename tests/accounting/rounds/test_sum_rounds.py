@@ -191,7 +191,7 @@ def test_a_history_of_sums_survives_a_checkpoint():
     restored.load_state_dict(accountant.state_dict())
     assert restored.history == accountant.history
     with pytest.raises(ValueError, match="SumRound"):
-        SumRound.from_state((*single().state(), 1, 1))
+        SumRound.from_state((*single().state(), 1, 0.5, 20.0, 1))
 
 
 def test_a_distance_beyond_delta_has_no_epsilon():

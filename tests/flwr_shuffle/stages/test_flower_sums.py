@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    Anonymous,
     ClientLimits,
     ClientRefusal,
     ClientsRefused,
@@ -24,12 +25,21 @@ from flwr_shuffle import (
     MechanismSpec,
     MixNodeStage,
     Poisson,
+    QuantileClipping,
+    Replies,
     SelfSampling,
     ShuffleMod,
     ShuffleStrategy,
     SummingStage,
 )
-from flwr_shuffle.messages import Instruction, instruction_of
+from flwr_shuffle.messages import (
+    Instruction,
+    instruction_of,
+    payload_of,
+    plain_payload,
+    read_plain_payload,
+    reply,
+)
 from flwr_shuffle.stages.valid_reports import valid_sum
 from flwr_shuffle.updates import Layout
 from scipy.stats import f
@@ -362,13 +372,123 @@ def test_one_liars_influence_is_bounded() -> None:
     assert float(found.abs().max()) <= most + 1 / CLIENTS + 1 + 7 * deviation
 
 
+class HidingStage(SummingStage):
+    """A sum that the server is taken to see alone, as aggregators of other organisations would make it."""
+
+    @property
+    def hides_shares(self) -> bool:
+        return True
+
+
+def self_sampled(rate: float, **options: Any) -> ShuffleStrategy:
+    return strategy_of(sampling=SelfSampling(rate), **options)
+
+
+def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number() -> None:
+    """Everybody has the same update: the mean's error is the coins', and who took part."""
+    rate, rounds = 0.5, 12
+    truth = update(0)
+
+    def same_train(message: Message, context: Context) -> Message:
+        arrays = next(iter(message.content.array_records.values()))
+        moved = Layout.of(arrays).shifted(arrays, torch.from_numpy(truth))
+        return Message(RecordDict({"arrays": moved}), reply_to=message)
+
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=100))])
+    app.train()(same_train)
+    strategy = self_sampled(rate)
+    found = moves(strategy, app, rounds=rounds)
+    noise = SUM.coins / 4 * SUM.lattice.step**2 / CLIENTS / rate**2  # of the mean, in each coordinate
+    drawn = (1 - rate) / rate / CLIENTS * torch.from_numpy(truth).square()
+    errors = (found.mean(dim=0) - torch.from_numpy(truth)) / ((noise + drawn) / rounds).sqrt()
+    assert float(errors.abs().max()) < 5.5
+
+
+def test_a_self_sampled_sum_costs_what_its_participation_leaves() -> None:
+    found = {}
+    for stage in (SummingStage(), HidingStage()):
+        strategy = self_sampled(0.2, shuffler=stage)
+        moves(strategy, agreed_app(), rounds=3)
+        assert strategy.accountant.worst_client_rounds == 3
+        found[type(stage)] = strategy.spending()
+    secret, opened = ShuffleAccountant(), ShuffleAccountant()
+    secret.step(SUM.round(participation=0.2), num_steps=3)
+    opened.step(SUM.round(), num_steps=3)
+    for spending in found.values():
+        assert spending.observer.upper == pytest.approx(secret.epsilon(DELTA).upper, rel=1e-9)
+    assert found[HidingStage].server.upper == found[HidingStage].observer.upper
+    assert found[SummingStage].server.upper == pytest.approx(opened.epsilon(DELTA).upper, rel=1e-9)
+    assert found[SummingStage].server.upper > 3 * found[HidingStage].server.upper
+
+
+def test_a_budget_against_the_server_stops_a_self_sampled_sum_before_it_is_passed(tmp_path: Path) -> None:
+    """The ledger's rounds go on counting after a restart, and the last round is within the budget."""
+    three = ShuffleAccountant()
+    three.step(SUM.round(participation=0.2), num_steps=3)
+    budget = three.epsilon(DELTA).upper * 1.001
+    options: dict[str, Any] = {
+        "shuffler": HidingStage(),
+        "max_epsilon": budget,
+        "budget_against": Adversary.SERVER,
+        "ledger": tmp_path / "ledger",
+    }
+    first = self_sampled(0.2, **options)
+    moves(first, agreed_app(), rounds=2)
+    again = self_sampled(0.2, **options)
+    with pytest.raises(PrivacyBudgetExhausted):
+        moves(again, agreed_app(), rounds=9)
+    assert again.accountant.num_rounds == 3
+    assert again.spending().server.upper <= budget
+
+
+def test_what_a_client_sends_to_a_sum_does_not_tell_whether_it_took_part() -> None:
+    """Replies are reports of one length; a dummy is none, and is not counted as an answer."""
+    seen: list[bytes] = []
+
+    class Watching(SummingStage):
+        def collect(self, replies: Replies) -> Anonymous:
+            seen.extend(payload_of(reply) for reply in replies.answers)
+            return super().collect(replies)
+
+    strategy = self_sampled(0.3, shuffler=Watching())
+    moves(strategy, agreed_app(), rounds=2)
+    size = SUM.layout.report_bytes
+    assert len(seen) == 2 * CLIENTS
+    assert all(read_plain_payload(payload, size=size) is not None for payload in seen)
+
+    def dummy_app() -> ClientApp:
+        app = ClientApp()
+
+        @app.train()
+        def _(message: Message, context: Context) -> Message:
+            return reply(plain_payload(None, size=size), to=message)
+
+        return app
+
+    refused = self_sampled(0.3)
+    moves(refused, dummy_app(), rounds=1)
+    assert refused.accountant.num_rounds == 0
+
+
+def test_zeros_are_added_exactly() -> None:
+    """The zero vector is rounded to zero, with adaptive clipping's bit: nothing of an update is left."""
+    zeros = torch.zeros(4, DIM)
+    assert not SUM.share(zeros).add(4 * SUM.lattice.lowest).any()
+    strategy = self_sampled(
+        0.01,
+        randomizer=VectorSum.with_noise(dim=DIM + 1, cohort=16, noise_multiplier=2.5, overhead=0.3),
+        adaptive_clipping=QuantileClipping(quantile=0.5, learning_rate=0.2),
+    )
+    assert moves(strategy, agreed_app(), rounds=1).shape == (1, DIM)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"shuffler": MixNodeStage(mixer_public_key="ab" * 64)}, "SummingStage"),
         ({"shuffler": InMemoryShuffler()}, "SummingStage"),
         ({"sampling": Poisson(0.9)}, "FixedSize"),
-        ({"sampling": SelfSampling(0.9)}, "FixedSize"),
+        ({"sampling": SelfSampling(0.9), "population": 15}, "invites 15"),
         ({"sampling": FixedSize(15)}, "invites 15"),
         ({"minimum_reports": 17}, "leave minimum_reports out"),
         ({"local_epsilon": 1.0}, "leave out both"),
