@@ -14,6 +14,7 @@ from shuffle_plugins.core import rounded
 
 
 def audit_command(
+    context: typer.Context,
     *,
     mechanism: Annotated[str, typer.Option("--mechanism", metavar="NAME", help="Randomizer to attack.")],
     local_epsilon: options.LocalEpsilonOption,
@@ -60,15 +61,7 @@ def audit_command(
         ),
     ]
     if population is not None:
-        asked = AskedRounds(
-            population=population,
-            cohort=cohort,
-            sampling=sampling,
-            adversary=adversary,
-            method=method,
-            mechanism=mechanism,
-            dim=dim,
-        )
+        asked = AskedRounds.of(context.params)
         answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)
         attack = auditing.audit_round(
             attacked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ class Unknown(StrEnum):
 
 
 def calibrate_command(
+    context: typer.Context,
     *,
     target_epsilon: options.TargetOption,
     delta: options.DeltaOption,
@@ -64,33 +65,45 @@ def calibrate_command(
     given = {Unknown.LOCAL_EPSILON: local_epsilon, Unknown.ROUNDS: rounds, Unknown.COHORT: cohort}
     if given[solve] is not None:
         raise typer.BadParameter(f"leave out --{solve}: it is what --solve asks for")
-    asked = AskedRounds(
-        population=population,
-        cohort=cohort,
-        sampling=sampling,
-        adversary=adversary,
-        method=method,
-        mechanism=mechanism,
-        dim=dim,
-        local_delta=local_delta,
-    )
+    asked = AskedRounds.of(context.params)
+    goal: dict[str, Any] = {
+        "target_epsilon": target_epsilon,
+        "delta": delta,
+        "sampling": sampling,
+        "adversary": adversary,
+        "mechanism": mechanism,
+        "method": method,
+    }
     found: float
     with output.progress("calibrating", as_json=as_json):
         match solve:
             case Unknown.LOCAL_EPSILON:
                 rounds = _needed(rounds, "--rounds")
-                found = local_epsilon = _largest_local_epsilon(asked, target_epsilon, delta, rounds)
+                among, taken = asked.participants()
+                found = local_epsilon = accounting.calibrate_local_epsilon(
+                    **goal,
+                    population=among,
+                    cohort=taken,
+                    num_steps=rounds,
+                    blanket_factory=asked.blanket_factory(),
+                )
             case Unknown.ROUNDS:
                 local_epsilon = _needed(local_epsilon, "--local-epsilon")
                 found = rounds = accounting.calibrate_num_steps(
                     target_epsilon=target_epsilon,
                     delta=delta,
                     shuffle_round=asked.round(local_epsilon),
-                    method=asked.method,
+                    method=method,
                 )
             case Unknown.COHORT:
                 local_epsilon, rounds = _needed(local_epsilon, "--local-epsilon"), _needed(rounds, "--rounds")
-                found = _cohort(asked, target_epsilon, delta, rounds, local_epsilon)
+                found = accounting.calibrate_cohort(
+                    **goal,
+                    population=population,
+                    local_epsilon=local_epsilon,
+                    num_steps=rounds,
+                    blanket=asked.blanket(local_epsilon),
+                )
                 asked = replace(asked, cohort=found)
     answer = asked.compare(local_epsilon=local_epsilon, num_steps=rounds, delta=delta)
     if as_json:
@@ -101,39 +114,6 @@ def calibrate_command(
         output.show(f"[bold]{solve} = {shown}[/] keeps the certified ε within {target_epsilon:g}")
         show_answer(answer, published=accounting.FEW_PUBLISHED, population=population)
     output.remark(_capped(solve, found), as_json=as_json)
-
-
-def _largest_local_epsilon(asked: AskedRounds, target_epsilon: float, delta: float, num_steps: int) -> float:
-    population, cohort = asked.participants()
-    return accounting.calibrate_local_epsilon(
-        target_epsilon=target_epsilon,
-        delta=delta,
-        population=population,
-        cohort=cohort,
-        num_steps=num_steps,
-        sampling=asked.sampling,
-        adversary=asked.adversary,
-        mechanism=asked.mechanism,
-        blanket_factory=asked.blanket_factory(),
-        method=asked.method,
-    )
-
-
-def _cohort(
-    asked: AskedRounds, target_epsilon: float, delta: float, num_steps: int, local_epsilon: float
-) -> int:
-    return accounting.calibrate_cohort(
-        target_epsilon=target_epsilon,
-        delta=delta,
-        population=asked.population,
-        local_epsilon=local_epsilon,
-        num_steps=num_steps,
-        sampling=asked.sampling,
-        adversary=asked.adversary,
-        mechanism=asked.mechanism,
-        blanket=asked.blanket(local_epsilon),
-        method=asked.method,
-    )
 
 
 def _needed(value: _T | None, option: str) -> _T:

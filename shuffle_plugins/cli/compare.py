@@ -13,6 +13,7 @@ from shuffle_plugins.cli.tables import rounds_tables
 
 
 def compare_command(
+    context: typer.Context,
     *,
     population: options.PopulationOption,
     local_epsilon: Annotated[
@@ -40,16 +41,7 @@ def compare_command(
     levels = options.read_list(local_epsilon, options.read_number, "--local-epsilon")
     if not steps or not levels:
         raise typer.BadParameter("give at least one number of rounds and one ε0")
-    asked = AskedRounds(
-        population=population,
-        cohort=cohort,
-        sampling=sampling,
-        adversary=adversary,
-        method=method,
-        mechanism=mechanism,
-        dim=dim,
-        local_delta=local_delta,
-    )
+    asked = AskedRounds.of(context.params)
     answers: list[accounting.Comparison] = []
     with output.progress("comparing", as_json=as_json) as progress:
         for level in levels:

@@ -16,6 +16,7 @@ _PLOT_POINTS = 13
 
 
 def epsilon_command(
+    context: typer.Context,
     *,
     population: options.PopulationOption,
     local_epsilon: options.LocalEpsilonOption,
@@ -38,16 +39,7 @@ def epsilon_command(
     """The ε of T rounds at δ: certified, and by other bounds."""
     output.check_picture(plot)
     published = accounting.ALL_PUBLISHED if everything else accounting.FEW_PUBLISHED
-    asked = AskedRounds(
-        population=population,
-        cohort=cohort,
-        sampling=sampling,
-        adversary=adversary,
-        method=method,
-        mechanism=mechanism,
-        dim=dim,
-        local_delta=local_delta,
-    )
+    asked = AskedRounds.of(context.params)
 
     def answer(num_steps: int) -> accounting.Comparison:
         return asked.compare(local_epsilon=local_epsilon, num_steps=num_steps, delta=delta)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import typer
 
@@ -40,6 +40,11 @@ class AskedRounds:
     mechanism: str = GENERIC
     dim: int | None = None
     local_delta: float = 0.0
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Self:
+        """From a command's parameters by name, ``typer.Context.params``; others are left out."""
+        return cls(**{f.name: parameters[f.name] for f in fields(cls) if f.name in parameters})
 
     def participants(self) -> tuple[int, float]:
         """(n, k) to account for.
@@ -170,7 +175,5 @@ def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
         "upper_bound": interval.upper_bound,
         "lower_bound": interval.lower_bound,
         "neighbouring_relation": interval.neighbouring_relation,
-        "bounds": [
-            {"name": b.name, "kind": b.kind, "epsilon": b.epsilon, "source": b.source} for b in answer.bounds
-        ],
+        "bounds": [asdict(bound) for bound in answer.bounds],
     }
