@@ -115,7 +115,7 @@ def attacked_reports(options: argparse.Namespace) -> Iterator[dict[str, object]]
 def upper(shuffle_round: Round, *, delta: float, num_steps: int) -> float:
     accountant = ShuffleAccountant()
     accountant.step(shuffle_round, num_steps=num_steps)
-    return accountant.charged_epsilon(delta)
+    return accountant.epsilon(delta, lower=False).upper
 
 
 def build(name: str):

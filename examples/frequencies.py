@@ -110,7 +110,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
         Row(
             name=f"one report, shuffled ({shuffled.oracle})",
             trusted=f"a shuffler (without: ε = {shuffled.local_epsilon:.2f})",
-            spent=one.charged_epsilon(delta),
+            spent=one.epsilon(delta, lower=False).upper,
             messages=1,
             bits=shuffled.bits_per_report,
             predicted=math.sqrt(shuffled.squared_error),
@@ -120,7 +120,7 @@ def rows(held: Tensor, *, epsilon: float, delta: float) -> list[Row]:
         Row(
             name="everybody's coins",
             trusted="a shuffler",
-            spent=many.charged_epsilon(delta),
+            spent=many.epsilon(delta, lower=False).upper,
             messages=coins.messages_per_client,
             bits=coins.bits_per_report,
             predicted=math.sqrt(coins.squared_error),

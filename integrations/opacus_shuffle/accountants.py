@@ -119,7 +119,7 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         for recorded, steps in self._core.history:
             probe.step(recorded, num_steps=steps)
         probe.step(new_round, num_steps=num_steps)
-        return probe.charged_epsilon(target_delta)
+        return probe.epsilon(target_delta, lower=False).upper
 
     def rounds_left(self, new_round: Round, *, target_delta: float) -> tuple[float, float]:
         """How many more such rounds may have an amplified ε at δ, and any ε, beside what is recorded.

@@ -31,6 +31,7 @@ _MOST_STEPS = 10**12  # as of core.checks.num_steps
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
 _NO_AMPLIFICATION = "local epsilon, no amplification"
+_NOTHING = "nothing recorded"  # what bounds an empty history
 
 
 class ShuffleAccountant:
@@ -120,33 +121,44 @@ class ShuffleAccountant:
 
     # -- asking -----------------------------------------------------------------------------------------
 
-    def epsilon(self, delta: float) -> EpsilonInterval:
+    def epsilon(self, delta: float, *, lower: bool = True) -> EpsilonInterval:
         """ε at δ. An empty history costs nothing.
 
+        Args:
+            delta: in (0, 1).
+            lower: False leaves the lower end at 0, which takes half the time: for budgets and calibrations,
+                which compare upper ends. Where no ε can be certified that end is then infinite.
+
         Raises:
-            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to.
+            ValueError: if ``delta`` is not in (0, 1), or, unless ``lower`` is false, less than what the
+                rounds' own δ0 adds up to.
         """
         checks.delta(delta)
+        if not lower:
+            return self._interval(delta, (0.0, "none"), self._certified(delta))
         found = self._epsilons.get(delta)
         if found is None:
-            lower, lower_name = self._lower_epsilon(delta)
-            upper, upper_name = self._upper_epsilon(delta)
-            if lower > upper * (1 + _CROSSING):
+            attained, certified = self._lower_epsilon(delta), self._upper_epsilon(delta)
+            if attained[0] > certified[0] * (1 + _CROSSING):
                 raise ArithmeticError(
-                    f"the bounds cross: {lower_name} gives at least {lower}, {upper_name} at most {upper}; "
-                    "check that every round's blanket is its mechanism's, and report it"
+                    f"the bounds cross: {attained[1]} gives at least {attained[0]}, {certified[1]} at most "
+                    f"{certified[0]}; check that every round's blanket is its mechanism's, and report it"
                 )
-            found = EpsilonInterval(
-                lower=min(lower, upper),
-                upper=upper,
-                delta=delta,
-                neighbouring_relation=NEIGHBOURING_RELATION,
-                adversary=self._adversary(),
-                upper_bound=upper_name,
-                lower_bound=lower_name,
-            )
-            self._epsilons[delta] = found
+            found = self._epsilons[delta] = self._interval(delta, attained, certified)
         return found
+
+    def _interval(
+        self, delta: float, attained: tuple[float, str], certified: tuple[float, str]
+    ) -> EpsilonInterval:
+        return EpsilonInterval(
+            lower=min(attained[0], certified[0]),
+            upper=certified[0],
+            delta=delta,
+            neighbouring_relation=NEIGHBOURING_RELATION,
+            adversary=self._adversary(),
+            upper_bound=certified[1],
+            lower_bound=attained[1],
+        )
 
     def delta(self, epsilon: float) -> DeltaInterval:
         """δ at ε ≥ 0.
@@ -211,7 +223,7 @@ class ShuffleAccountant:
             probe._earlier = dict(earlier)
             probe._upper_history = self._upper_history
             probe.step(shuffle_round, num_steps=num_steps)
-            return probe.charged_epsilon(delta) <= target_epsilon
+            return probe._certified(delta)[0] <= target_epsilon
 
         if not fits(steps):
             return True
@@ -241,18 +253,6 @@ class ShuffleAccountant:
         last = _most(shuffle_round.own_delta, beside=self._local_delta(), within=delta)
         amplified = _most(shuffle_round.replacement_distance, beside=distance, within=delta / 2)
         return min(amplified, last), last
-
-    def charged_epsilon(self, delta: float) -> float:
-        """The upper end of :meth:`epsilon` alone, which budgets and calibrations compare: the quick half.
-
-        Returns:
-            ε in nats, infinite if there is none at ``delta``.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
-        checks.delta(delta)
-        return self._certified(delta)[0]
 
     def bounds(self, delta: float) -> tuple[NamedBound, ...]:
         """Every bound this package has of its own on ε at δ.
@@ -344,7 +344,9 @@ class ShuffleAccountant:
         return counts
 
     def _upper_name(self, method: Method) -> str:
-        names = sorted({r.pair_name for r in self._counts} or {"blanket pair"})
+        if not self._rounds:
+            return _NOTHING
+        names = sorted({r.pair_name for r in self._counts})
         return f"{' and '.join(names)}, {method.upper()}"
 
     def _pure_epsilon(self) -> float:

@@ -46,7 +46,7 @@ class PrivacyTarget:
         """The certified ε at ``delta`` of ``num_steps`` such rounds; infinite if none can be certified."""
         accountant = ShuffleAccountant(method=self.method)
         accountant.step(each, num_steps=self.num_steps)
-        return accountant.charged_epsilon(self.delta)
+        return accountant.epsilon(self.delta, lower=False).upper
 
     def allows(self, each: Round) -> bool:
         """Whether ``num_steps`` such rounds stay within the target."""

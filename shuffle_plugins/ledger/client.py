@@ -206,7 +206,7 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
             accountant.step(seen, num_steps=count)
     if tails >= delta:
         return math.inf
-    return accountant.charged_epsilon(delta) if history else 0.0
+    return accountant.epsilon(delta, lower=False).upper if history else 0.0
 
 
 @lru_cache(maxsize=256)

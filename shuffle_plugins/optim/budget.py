@@ -45,7 +45,7 @@ class Spending:
         if accountant.would_exceed(new_round, target_epsilon=target_epsilon, delta=delta):
             raise BudgetExceeded(
                 f"the next round would take clients over ε={target_epsilon:g} at δ={delta:g}; they have "
-                f"spent {accountant.charged_epsilon(delta):.4g}. Nothing of it was released"
+                f"spent {accountant.epsilon(delta, lower=False).upper:.4g}. Nothing of it was released"
             )
         accountant.step(new_round)
 

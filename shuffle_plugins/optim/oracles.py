@@ -323,7 +323,7 @@ class OneMessage(GradientModel):
             accountant = ShuffleAccountant()
             mechanism = _within_reach(self.mechanism, local_epsilon, target, options)
             accountant.step(_charged(mechanism, participation), num_steps=participation.releases)
-            return accountant.charged_epsilon(target.delta)
+            return accountant.epsilon(target.delta, lower=False).upper
 
         found = largest_within(
             spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION

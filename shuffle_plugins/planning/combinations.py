@@ -84,7 +84,7 @@ class Combinations:
         accountant = ShuffleAccountant(method=self.method)
         for num_steps in steps:
             accountant.step(shuffle_round, num_steps=num_steps)
-        ShuffleAccountant(method=self.method).charged_epsilon(self.delta)
+        ShuffleAccountant(method=self.method).epsilon(self.delta, lower=False).upper
 
     def evaluate(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
         """The row of one combination; None if it exceeds the target at every ε0."""
@@ -103,7 +103,9 @@ class Combinations:
 
         def cost(local_epsilon: float) -> float:
             blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
-            return self._accountant(mechanism, blanket, cohort, num_steps).charged_epsilon(self.delta)
+            return (
+                self._accountant(mechanism, blanket, cohort, num_steps).epsilon(self.delta, lower=False).upper
+            )
 
         start, slope = self.guess(mechanism, cohort, num_steps)
         level = largest_within(

@@ -214,7 +214,7 @@ def _withstands_the_audit(case: Case) -> Measured:
             ],
             randomness=case.source(40 + clients),
         )
-        certified = accountant.charged_epsilon(_AUDITED_DELTA)
+        certified = accountant.epsilon(_AUDITED_DELTA, lower=False).upper
         if result.violates(certified):
             raise Broken(
                 f"an attack proves more than the accountant says, so the blanket is too small: {result}",

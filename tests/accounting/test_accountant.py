@@ -58,6 +58,7 @@ rounds = st.builds(
 def test_an_empty_history_costs_nothing() -> None:
     interval = ShuffleAccountant().epsilon(1e-5)
     assert (interval.lower, interval.upper) == (0.0, 0.0)
+    assert (interval.lower_bound, interval.upper_bound) == ("none", "nothing recorded")
     assert ShuffleAccountant().delta(0.5).upper == 0.0
 
 
@@ -159,14 +160,14 @@ def test_repeated_questions_are_cached_and_steps_forget_the_answer() -> None:
 
 def test_would_exceed_agrees_with_epsilon() -> None:
     accountant = accountant_of((OTHER, 5))
-    target = accountant_of((OTHER, 5), (ROUND, 40)).charged_epsilon(1e-6)
+    target = accountant_of((OTHER, 5), (ROUND, 40)).epsilon(1e-6, lower=False).upper
     taken = 0
     while not accountant.would_exceed(ROUND, target_epsilon=target, delta=1e-6):
         accountant.step(ROUND)
         taken += 1
         assert taken < 60
     assert taken == 40
-    assert accountant.charged_epsilon(1e-6) <= target
+    assert accountant.epsilon(1e-6, lower=False).upper <= target
     assert accountant.would_exceed(OTHER, num_steps=10**6, target_epsilon=target, delta=1e-6)
     assert accountant.num_steps == 45
 
@@ -233,7 +234,7 @@ def test_bad_delta(delta: object) -> None:
     accountant = accountant_of((ROUND, 1))
     for ask in (
         accountant.epsilon,
-        accountant.charged_epsilon,
+        partial(accountant.epsilon, lower=False),
         partial(pair_epsilon_interval, accountant),
         accountant.bounds,
     ):
@@ -331,8 +332,8 @@ def test_calibrated_local_epsilon_is_within_the_target_and_close(sampling: str) 
 
 def test_calibrated_steps_are_the_largest() -> None:
     found = calibrate_num_steps(**TARGET, shuffle_round=ROUND)
-    assert accountant_of((ROUND, found)).charged_epsilon(1e-6) <= 1.0
-    assert accountant_of((ROUND, found + 1)).charged_epsilon(1e-6) > 1.0
+    assert accountant_of((ROUND, found)).epsilon(1e-6, lower=False).upper <= 1.0
+    assert accountant_of((ROUND, found + 1)).epsilon(1e-6, lower=False).upper > 1.0
 
 
 def test_calibrated_cohort_is_the_best() -> None:
@@ -340,7 +341,7 @@ def test_calibrated_cohort_is_the_best() -> None:
 
     def upper(cohort: int) -> float:
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort)
-        return accountant_of((shuffle_round, 300)).charged_epsilon(1e-6)
+        return accountant_of((shuffle_round, 300)).epsilon(1e-6, lower=False).upper
 
     found = calibrate_cohort(**TARGET, **common)
     assert upper(found) <= 1.0 < upper(found + 1)
@@ -350,7 +351,7 @@ def test_calibrated_cohort_is_the_best() -> None:
 def test_hidden_only_by_its_cohort_a_client_wants_a_large_one(scheme: dict[str, str]) -> None:
     def upper(cohort: int) -> float:
         shuffle_round = ShuffleRound(local_epsilon=1.0, population=5_000, cohort=cohort, **scheme)
-        return accountant_of((shuffle_round, 3)).charged_epsilon(1e-6)
+        return accountant_of((shuffle_round, 3)).epsilon(1e-6, lower=False).upper
 
     found = calibrate_cohort(
         target_epsilon=0.5, delta=1e-6, population=5_000, local_epsilon=1.0, num_steps=3, **scheme

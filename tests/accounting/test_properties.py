@@ -43,7 +43,7 @@ def upper(*entries: tuple[ShuffleRound, int], delta: float = 1e-6, method: str =
     accountant = ShuffleAccountant(method=method)
     for shuffle_round, steps in entries:
         accountant.step(shuffle_round, num_steps=steps)
-    return accountant.charged_epsilon(delta)
+    return accountant.epsilon(delta, lower=False).upper
 
 
 rounds = st.builds(

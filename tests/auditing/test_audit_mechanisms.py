@@ -64,7 +64,7 @@ def certified(mechanism, fields, *, delta, num_steps=1):
     for shuffle_round in (generic, mechanism.round(**fields)):
         accountant = ShuffleAccountant()
         accountant.step(shuffle_round, num_steps=num_steps)
-        bounds.append(accountant.charged_epsilon(delta))
+        bounds.append(accountant.epsilon(delta, lower=False).upper)
     return generic, min(bounds)
 
 

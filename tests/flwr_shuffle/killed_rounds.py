@@ -202,7 +202,10 @@ def train(folder: Path) -> None:
 
     def note_spending(server_round: int, arrays: ArrayRecord) -> None:
         del arrays
-        spent = [strategy.accountant.charged_epsilon(DELTA, adversary=adversary) for adversary in Adversary]
+        spent = [
+            strategy.accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
+            for adversary in Adversary
+        ]
         notes.add("spent", [server_round, *spent])
 
     strategy.start(

@@ -100,7 +100,7 @@ class Books:
             accountant = ledger.accountant()
             self.saved = ledger.last_checkpoint()
         self.spent = np.array(
-            [accountant.charged_epsilon(DELTA, adversary=adversary) for adversary in Adversary]
+            [accountant.epsilon(DELTA, adversary=adversary, lower=False).upper for adversary in Adversary]
         )
         self.client_reports = []
         for i in range(CLIENTS):
@@ -211,7 +211,7 @@ def spent_in(path: Path) -> tuple[list, np.ndarray]:
     with BudgetLedger(path, model="model") as ledger:
         accountant = ledger.accountant()
         return ledger.rounds(), np.array(
-            [accountant.charged_epsilon(1e-3, adversary=adversary) for adversary in Adversary]
+            [accountant.epsilon(1e-3, adversary=adversary, lower=False).upper for adversary in Adversary]
         )
 
 

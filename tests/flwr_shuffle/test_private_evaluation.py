@@ -108,12 +108,12 @@ def test_what_it_costs_is_in_the_same_books(tmp_path: Path) -> None:
     expected = FederatedAccountant()
     for each in strategy.accountant._records:
         expected.step(each.federated_round, participants=[str(i) for i in range(CLIENTS)])
-    assert strategy.get_epsilon(1e-6) == pytest.approx(expected.charged_epsilon(1e-6), rel=1e-6)
+    assert strategy.get_epsilon(1e-6) == pytest.approx(expected.epsilon(1e-6, lower=False).upper, rel=1e-6)
     training = FederatedAccountant()
     one = strategy.accountant._records[0].federated_round
     for _ in range(3):
         training.step(one, participants=[str(i) for i in range(CLIENTS)])
-    assert strategy.get_epsilon(1e-6) > training.charged_epsilon(1e-6)
+    assert strategy.get_epsilon(1e-6) > training.epsilon(1e-6, lower=False).upper
     with ClientLedger(tmp_path / "0.db") as ledger:
         assert (ledger.spent().reports, ledger.spent().local_epsilon) == (6, 9.0)
 
@@ -203,7 +203,7 @@ def test_an_evaluation_beyond_the_budget_is_left_out(caplog: pytest.LogCaptureFi
     )
     alone = FederatedAccountant()
     alone.step(one, participants=None)
-    strategy = strategy_of(local_epsilon=300.0, max_epsilon=alone.charged_epsilon(1e-6) * 1.01)
+    strategy = strategy_of(local_epsilon=300.0, max_epsilon=alone.epsilon(1e-6, lower=False).upper * 1.01)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         result = strategy.start(InProcessGrid(app_of(), num_nodes=CLIENTS), record(MODEL), num_rounds=1)
     assert result.evaluate_metrics_clientapp == {}

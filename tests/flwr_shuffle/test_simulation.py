@@ -74,8 +74,15 @@ def test_every_round_is_shuffled_and_accounted_for(run):
         expected.step(drawn, participants=None)
         told = result["rounds"][str(number)]
         assert told["reports"] == COHORT
-        assert told["epsilon-observer"] == expected.charged_epsilon(DELTA, adversary=Adversary.MODEL_OBSERVER)
-        assert 0 < told["epsilon-server"] <= expected.charged_epsilon(DELTA, adversary=Adversary.SERVER)
+        assert (
+            told["epsilon-observer"]
+            == expected.epsilon(DELTA, adversary=Adversary.MODEL_OBSERVER, lower=False).upper
+        )
+        assert (
+            0
+            < told["epsilon-server"]
+            <= expected.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper
+        )
     with BudgetLedger(directory / "ledger.db", model="model") as ledger:
         assert [entry.state for entry in ledger.rounds()] == [RoundState.COMPLETE] * ROUNDS
 

@@ -164,7 +164,7 @@ def ask_all(history: Callable[[], History], *, delta: float = DELTA) -> dict[str
     found = accountant.epsilon(delta)
     return {
         "epsilon": interval(found),
-        "spent": accountant.charged_epsilon(delta),
+        "spent": accountant.epsilon(delta, lower=False).upper,
         "upper": found.upper,
         "numerical": pair_epsilon_interval(accountant, delta),
         "bounds": [[b.name, b.kind, b.epsilon] for b in accountant.bounds(delta)],
@@ -427,7 +427,7 @@ def upper_ends(rounds: Iterable[Round], *, before: int = 0) -> list[float]:
     for index, each in enumerate(rounds):
         accountant.step(each)
         if index >= before:
-            found.append(accountant.charged_epsilon(DELTA))
+            found.append(accountant.epsilon(DELTA, lower=False).upper)
     return found
 
 
@@ -438,7 +438,7 @@ def allowed(target: float, *, make: Callable[[], Round], most: int = 3_000) -> d
         make(), target_epsilon=target, delta=DELTA
     ):
         accountant.step(make())
-    return {"steps": accountant.num_steps, "spent": accountant.charged_epsilon(DELTA)}
+    return {"steps": accountant.num_steps, "spent": accountant.epsilon(DELTA, lower=False).upper}
 
 
 QUESTIONS.add("growing: equal rounds", lambda: growing(shuffled() for _ in range(12)))
@@ -535,7 +535,9 @@ def spending(accountant: FederatedAccountant, *, delta: float = DELTA) -> dict[s
         "local_epsilon": found.local_epsilon,
         "rounds": found.num_rounds,
         "worst": found.worst_client_rounds,
-        "spent": {_ASKED[each]: accountant.charged_epsilon(delta, adversary=each) for each in Adversary},
+        "spent": {
+            _ASKED[each]: accountant.epsilon(delta, adversary=each, lower=False).upper for each in Adversary
+        },
     }
 
 
@@ -579,7 +581,7 @@ def federated_growing(adversary: Adversary) -> dict[str, Any]:
         if accountant.would_exceed(one, max_epsilon=2.5, delta=DELTA, adversary=adversary):
             break
         accountant.step(one, participants=_people(95, first=10 * index))
-        spent.append(accountant.charged_epsilon(DELTA, adversary=adversary))
+        spent.append(accountant.epsilon(DELTA, adversary=adversary, lower=False).upper)
     return {"rounds": accountant.num_rounds, "spent": spent}
 
 

@@ -46,15 +46,15 @@ def complete_round(
 
 def test_a_round_is_charged_at_its_worst_until_it_is_received(path: Path) -> None:
     with BudgetLedger(path, model="m") as ledger:
-        spent = [ledger.accountant().charged_epsilon(DELTA)]
+        spent = [ledger.accountant().epsilon(DELTA, lower=False).upper]
         own = token()
         ledger.begin(token=own, run="r", server_round=1, worst=drawn(50))
-        spent.append(ledger.accountant().charged_epsilon(DELTA))
+        spent.append(ledger.accountant().epsilon(DELTA, lower=False).upper)
         assert ledger.rounds()[0].state is RoundState.OPEN
         ledger.receive(own, actual=drawn(90), participants=people(99))
-        spent.append(ledger.accountant().charged_epsilon(DELTA))
+        spent.append(ledger.accountant().epsilon(DELTA, lower=False).upper)
         ledger.complete(own, checkpoint=None)
-        spent.append(ledger.accountant().charged_epsilon(DELTA))
+        spent.append(ledger.accountant().epsilon(DELTA, lower=False).upper)
         (found,) = ledger.rounds()
     assert spent[0] == 0 < spent[2] == spent[3] < spent[1]
     assert (found.state, found.charged, found.participants) == (RoundState.COMPLETE, drawn(90), 99)
@@ -90,7 +90,7 @@ def test_the_ledgers_accountant_is_the_one_that_was_there(path: Path) -> None:
         assert ledger.accountant().spending(DELTA) == accountant.spending(DELTA)
         rdp = ledger.accountant(method="rdp")
     assert rdp.method == "rdp"
-    assert rdp.charged_epsilon(DELTA) > accountant.charged_epsilon(DELTA)
+    assert rdp.epsilon(DELTA, lower=False).upper > accountant.epsilon(DELTA, lower=False).upper
 
 
 def test_a_refused_round_costs_what_was_learnt(path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_refused_round_costs_what_was_learnt(path: Path) -> None:
         ledger.begin(token=own, run="r", server_round=1, worst=drawn(50))
         ledger.refuse(own, actual=drawn(20), participants=people(20))
         accountant = ledger.accountant()
-        assert accountant.charged_epsilon(DELTA) == 0
-        assert accountant.charged_epsilon(DELTA, adversary=Adversary.SERVER) > 0.1
+        assert accountant.epsilon(DELTA, lower=False).upper == 0
+        assert accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper > 0.1
         other = token()
         ledger.begin(token=other, run="r", server_round=1, worst=drawn(50))
         before = accountant.spending(DELTA)

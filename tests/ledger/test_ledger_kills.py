@@ -33,7 +33,10 @@ def run_until_killed(ledger: Path, released: Path, point: str) -> None:
 def spent(ledger: Path) -> dict[Adversary, float]:
     with BudgetLedger(ledger, model="m") as books:
         accountant = books.accountant()
-        return {adversary: accountant.charged_epsilon(DELTA, adversary=adversary) for adversary in Adversary}
+        return {
+            adversary: accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
+            for adversary in Adversary
+        }
 
 
 @pytest.mark.parametrize("point", KILL_POINTS)

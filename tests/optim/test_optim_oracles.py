@@ -54,8 +54,8 @@ def test_rounds_of_a_plan_keep_to_the_target_and_use_it_up(model, participation)
     oracle = model.open(participation, TARGET)
     accountant = ShuffleAccountant()
     accountant.step(oracle.round, num_steps=participation.releases)
-    assert accountant.charged_epsilon(TARGET.delta) <= TARGET.epsilon
-    assert accountant.charged_epsilon(TARGET.delta) > 0.97 * TARGET.epsilon
+    assert accountant.epsilon(TARGET.delta, lower=False).upper <= TARGET.epsilon
+    assert accountant.epsilon(TARGET.delta, lower=False).upper > 0.97 * TARGET.epsilon
     assert oracle.round.adversary is Adversary.MODEL_OBSERVER
 
 
@@ -218,7 +218,7 @@ def test_what_goes_beyond_the_budget_is_refused_and_not_recorded():
     once = ShuffleAccountant()
     once.step(recorded)
     spending = Spending(before=once)
-    budget = 1.2 * once.charged_epsilon(1e-5)
+    budget = 1.2 * once.epsilon(1e-5, lower=False).upper
     with pytest.raises(BudgetExceeded, match="Nothing of it was released"):
         spending.charge(0, recorded, target_epsilon=budget, delta=1e-5)
     assert spending.accountants[0].num_steps == 1

@@ -9,7 +9,13 @@ import pytest
 import torch
 from thinning import first_fast
 
-from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting import (
+    EpsilonInterval,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_local_epsilon,
+)
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import variance as error_model
@@ -569,12 +575,13 @@ def test_a_large_grid_is_searched_along_its_best_lines_alone() -> None:
 @pytest.mark.slow
 def test_a_combination_takes_few_certified_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    bound = ShuffleAccountant.charged_epsilon
+    bound = ShuffleAccountant.epsilon
 
-    def counted(self: ShuffleAccountant, delta: float) -> float:
-        asked.append(delta)
-        return bound(self, delta)
+    def counted(self: ShuffleAccountant, delta: float, *, lower: bool = True) -> EpsilonInterval:
+        if not lower:
+            asked.append(delta)
+        return bound(self, delta, lower=lower)
 
-    monkeypatch.setattr(ShuffleAccountant, "charged_epsilon", counted)
+    monkeypatch.setattr(ShuffleAccountant, "epsilon", counted)
     found = planned(population=10**6, delta=1e-8)
     assert len(asked) < 2.5 * len(found.rows)

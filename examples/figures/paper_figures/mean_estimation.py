@@ -223,7 +223,7 @@ def _composed(planes: BitPlanes, own: Callable[[float], Blanket | None]) -> floa
             ),
             num_steps=planes.plan.samples,
         )
-    return accountant.charged_epsilon(_DELTA)
+    return accountant.epsilon(_DELTA, lower=False).upper
 
 
 def _laplace_error(local_epsilon: float) -> float:

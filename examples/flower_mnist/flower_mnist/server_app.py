@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
         model.load_state_dict(arrays.to_torch_state_dict())
         accuracy = task.accuracy(model, test)
         spent = {
-            adversary: strategy.accountant.charged_epsilon(delta, adversary=adversary)
+            adversary: strategy.accountant.epsilon(delta, adversary=adversary, lower=False).upper
             for adversary in Adversary
         }
         print(

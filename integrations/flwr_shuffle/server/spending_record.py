@@ -108,7 +108,7 @@ class SpendingRecord:
 
     def spent(self, adversary: Adversary) -> float:
         """The certified ε of the rounds so far, at the run's δ."""
-        return self._accountant.charged_epsilon(self._settings.delta, adversary=adversary)
+        return self._accountant.epsilon(self._settings.delta, adversary=adversary, lower=False).upper
 
     def __str__(self) -> str:
         observer, server = (

@@ -227,7 +227,7 @@ class ShuffleStrategy(Strategy):
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε against the adversary of the budget."""
-        return self.accountant.charged_epsilon(delta, adversary=self._settings.adversary)
+        return self.accountant.epsilon(delta, adversary=self._settings.adversary, lower=False).upper
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """The certified ε against the adversary of the budget, in Flower's own form."""

@@ -1,11 +1,8 @@
 """Composition of a history that grows: what was composed for one question is kept for the next.
 
-A question composes all rounds of a history: their losses on a grid, the moments of these under several
-tilts, and the product of their tilted transforms. These depend on the history as a whole through few numbers
-only: the cell of the grid, the tilts, the number of points. Every value of those gives a valid bound, so here
-they are rungs of fixed ladders, which rarely change while a history grows. The sums and products over its
-rounds then go on from where the last question left them.
-
+A composition depends on the history as a whole through few numbers only: the cell of the grid, the tilts, the
+number of points. Every value of those gives a valid bound, so here they are rungs of fixed ladders, which rarely
+change while a history grows: sums and products over its rounds go on from where the last question left them.
 Rounds are taken in the order of the history, so that an answer does not depend on earlier questions.
 """
 

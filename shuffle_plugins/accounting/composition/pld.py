@@ -1,12 +1,11 @@
 """Composition of privacy loss distributions by FFT, with every numerical error charged to the result.
 
 The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
-so that δ = 1e-15 is as accurate as δ = 1e-2. Grid rounding is pessimistic or optimistic; wrap-around, tails
-and floating point are bounded and charged.
+so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on the safe side:
+``docs/proofs/accounting.md``, section 5.
 
 Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
-Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022; optimistic rounding is a post-processing that
-merges outcomes between grid points (``docs/proofs/accounting.md``).
+Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
 """
 
 from __future__ import annotations

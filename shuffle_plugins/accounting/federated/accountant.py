@@ -26,7 +26,6 @@ from shuffle_plugins.accounting.federated.participation import (
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.rounds.base import Round
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
@@ -133,11 +132,8 @@ class FederatedAccountant:
 
     Before the server a client pays for the rounds it took part in. The number reported bounds every client's
     at once, by a history that dominates them all: of each kind of round (one mechanism at one ε0) the
-    costliest ones, as many as any one client took part in. *Proof.* The j-th smallest cohort that a client
-    was in is no smaller than the j-th smallest of all, and at γ = 1 a larger cohort costs no more: anybody
-    can add the further reports. So round by round the client's view is a post-processing of one that the
-    dominating history covers, and dominating pairs compose. ∎ Rounds of secret participation have no such
-    order and are charged to everybody.
+    costliest ones, as many as any one client took part in (proof: ``docs/proofs/accounting.md``, section 5a,
+    "The dominating history"). Rounds of secret participation have no such order and are charged to everybody.
 
     Args:
         method: how upper bounds compose, as for :class:`ShuffleAccountant`.
@@ -212,6 +208,10 @@ class FederatedAccountant:
     def _record(self, federated_round: FederatedRound, *, unnamed: bool, released: bool) -> None:
         kind = self._participation.of(federated_round)
         self._last_kind = kind.index
+        if (
+            federated_round.local_delta > kind.example.local_delta
+        ):  # sums of one kind: the largest δ0 is charged
+            kind.example = federated_round
         for adversary in _AMPLIFIED:
             if released or adversary is Adversary.SERVER:
                 cohort = kind.cohort(federated_round.before(adversary))
@@ -253,7 +253,9 @@ class FederatedAccountant:
             worst_client_rounds=self.worst_client_rounds,
         )
 
-    def epsilon(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> EpsilonInterval:
+    def epsilon(
+        self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER, lower: bool = True
+    ) -> EpsilonInterval:
         """Certified bounds on ε at δ.
 
         The lower bound is what real instances of the rounds as recorded attain; against the server, those of
@@ -262,13 +264,29 @@ class FederatedAccountant:
 
         Args:
             delta: in (0, 1).
-            adversary: the model's observer or the server.
+            adversary: the model's observer or the server; ``LOCAL`` only without a lower end.
+            lower: False leaves the lower end at 0, and gives as the upper end what a budget is charged: a
+                number that is quick and never falls while rounds are recorded, infinite where no ε can be
+                certified. It may be up to about one per cent larger, since cohorts of many sizes are rounded
+                down to a few, and in long histories a few rounds to come are counted already.
 
         Raises:
-            ValueError: if ``delta`` is not in (0, 1), or less than what the rounds' own δ0 adds up to, or if
-                the adversary is ``LOCAL``: before whom ε is a sum, see :meth:`spending`.
+            ValueError: if ``delta`` is not in (0, 1), or, unless ``lower`` is false, less than what the
+                rounds' own δ0 adds up to, or if the adversary is ``LOCAL``: before whom ε is a sum, see
+                :meth:`spending`.
         """
         checks.delta(delta)
+        if not lower:
+            adversary = Adversary(adversary)
+            return EpsilonInterval(
+                lower=0.0,
+                upper=self._charged_epsilon(delta, adversary),
+                delta=delta,
+                neighbouring_relation=NEIGHBOURING_RELATION,
+                adversary=adversary.value,
+                upper_bound="what a budget is charged",
+                lower_bound="none",
+            )
         adversary = round_adversary(adversary)
         charged = self._charged(adversary, {})
         above = self._accountant(adversary, fewer_sizes(charged, limit=_MOST_SIZES)).epsilon(delta)
@@ -279,29 +297,15 @@ class FederatedAccountant:
         if attained != charged or len(charged) > _MOST_SIZES:
             fewer = fewer_sizes(attained, limit=_FEW_SIZES, costlier=False)
             below = self._accountant(adversary, fewer).epsilon(delta)
-        lower = min(below.lower, above.upper)
+        attained_epsilon = min(below.lower, above.upper)
         return replace(
             above,
             adversary=adversary.value,
-            lower=lower,
-            lower_bound=below.lower_bound if lower else "none",
+            lower=attained_epsilon,
+            lower_bound=below.lower_bound if attained_epsilon else "none",
         )
 
-    def charged_epsilon(self, delta: float, *, adversary: Adversary = Adversary.MODEL_OBSERVER) -> float:
-        """The ε that a budget is charged: quick, and never falling while rounds are recorded.
-
-        It is certified, and may lie above the upper end of :meth:`epsilon` by up to about one per cent:
-        cohorts of many sizes are rounded down to a few, and in long histories a few rounds to come are
-        counted already.
-
-        Returns:
-            ε in nats, infinite if there is none at ``delta``.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
-        checks.delta(delta)
-        adversary = Adversary(adversary)
+    def _charged_epsilon(self, delta: float, adversary: Adversary) -> float:
         if adversary is Adversary.LOCAL:
             return self._local(delta)
         answers = self._answers[adversary, delta]
@@ -375,7 +379,7 @@ class FederatedAccountant:
         if key not in self._found:
             while len(self._found) >= _MOST_FOUND:
                 del self._found[next(iter(self._found))]
-            self._found[key] = self._accountant(adversary, charged).charged_epsilon(delta)
+            self._found[key] = self._accountant(adversary, charged).epsilon(delta, lower=False).upper
         return self._found[key]
 
     def _charged(self, adversary: Adversary, ahead: Mapping[Cohort, int]) -> Counter[Cohort]:
@@ -471,7 +475,7 @@ class FederatedAccountant:
 @lru_cache(maxsize=8192)
 def _like(example: Round, cohort: Cohort) -> Round:
     sampling = Sampling.FULL if cohort.open else Sampling.WITHOUT_REPLACEMENT
-    if type(example) is not ShuffleRound and cohort.reports != example.cohort:
+    if example.comparable is None and cohort.reports != example.cohort:
         raise AssertionError("sums of different cohorts were compared")
     return replace(example, population=cohort.hiding, cohort=cohort.reports, sampling=sampling)
 

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, Protocol, Self
 
 from shuffle_plugins.accounting.rounds.base import Round
-from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 
@@ -91,7 +90,7 @@ class FederatedRound:
             raise ValueError(f"local_delta must be in [0, 1) and the rounds', got {self.local_delta!r}")
         if self.observer.population < self.server.population:
             raise ValueError("an observer cannot know more than the server")
-        if not isinstance(self.server, ShuffleRound) and self.server.population > self.reports:
+        if self.server.population > self.reports and not self.server.SELF_SAMPLED:
             raise ValueError(
                 "the server sees who adds to a sum; whose data are in it clients may decide in secret "
                 "(FederatedRound.secret_sum)"
@@ -235,17 +234,12 @@ class FederatedRound:
         compare, since a sum cannot be thinned out. And, if the server knows more of it than who answered,
         the round of one who does not.
         """
-        server = self.server
-        if type(server) is not ShuffleRound:  # a third party may have derived one that costs more
-            state, hidden = server.state(), self._hidden
-            return state if hidden == server else (state, hidden.state())
-        return (
-            server.mechanism,
-            self.local_epsilon,
-            self.local_delta,
-            server.effective_blanket.state(),
-            self.is_secret,
-        )
+        shared = self.server.comparable
+        if shared is None:
+            state, hidden = self.server.state(), self._hidden
+            return state if hidden == self.server else (state, hidden.state())
+        mechanism, blanket = shared
+        return mechanism, self.local_epsilon, self.local_delta, blanket, self.is_secret
 
     def before(self, adversary: Adversary) -> Round:
         """The round against an observer or the server.

@@ -1,14 +1,9 @@
 """From a count pair to a finite privacy loss law, certified from above or from below.
 
-An outcome of a pair is a point (dP/df, dQ/df) with a mass. Spreading an outcome over others at equal mean can
-only raise every hockey-stick divergence E_f[(dP/df − e^ε·dQ/df)₊], because it is convex in the point; merging
-outcomes into their mean can only lower it. So the millions of outcomes of a large cohort are replaced
-
-- from above, by spreading counts linearly over the nodes of a coarser grid,
-- from below, by merging counts between nodes into their mean,
-
-with an error that is second order in the node distance, whatever the cohort. Signs are treated through convex
-order: a sum of more fair signs is a mean-preserving spread of a sum of fewer.
+The millions of outcomes of a large cohort are replaced, from above, by spreading counts linearly over the nodes
+of a coarser grid, and from below, by merging counts between nodes into their mean. Fair signs are ordered by
+how many there are. The error is of second order in the node distance, whatever the cohort. Proof:
+``docs/proofs/accounting.md``, section 5, "Counts to nodes".
 """
 
 from __future__ import annotations

@@ -4,16 +4,9 @@ With M the moment generating function of G, for every c > 0
 
     E[(x + S)₊] = 1/(2πi) · ∫ M(s)^N e^{s·x} / s² ds        along Re s = c.
 
-Three facts turn the integral into a short sum that cannot be below the truth:
-
-- A Gaussian of variance η² added to S is a mean-preserving spread: it can only raise a positive part. Its
-  transform e^{s²η²/2} ends the integral at |Im s| of a few 1/η, whatever the lattice of G.
-- The trapezoidal sum with step 2π/L is exactly Σ_k e^{−c·k·L}·E[(x + k·L + S)₊] over whole k (Poisson
-  summation). All terms are positive; the one with k = 0 is the one wanted.
-- What is left off the ends is bounded by the Gaussian, what is rounded by the terms' sizes; both are added.
-
-The contour passes near the saddle point, so the relative error does not depend on how small the answer is.
-Proofs are in ``docs/proofs/noise.md``.
+A Gaussian added to S ends the integral, whatever the lattice of G; the trapezoidal sum in its place is above
+it; what is left off and what is rounded is bounded and added. The contour passes near the saddle point, so the
+relative error does not depend on how small the answer is. Proof: ``docs/proofs/noise.md``, Claim 3.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 r"""Randomised bits that are only counted: the pair of binary randomized response.
 
-A round of binary randomized response is a count of ones. Whatever bits the others hold, each of theirs adds
-the same variance to it, while the privacy blanket counts only what they report blindly; so counting exactly
-lowers ε by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at
-every ε, so the pair is an envelope over datasets (``docs/proofs/accounting.md``, Claim 3):
-
-- Order the other clients at random; the first k − 1 make the noise, and the last report is the differing
-  client's with probability γ, otherwise that of one of the rest.
-- The divergence is convex in every other client's probability of a one. So the noise comes from n1 clients
-  who hold a one and n0 who hold a zero, n0 + n1 = k − 1, and the rest hold ones in a proportion x̄.
-- Taking noise away can only raise it. So all n1 in [l, u] are covered by l ones and k − 1 − u zeros: a few
-  dozen such buckets bound every dataset.
+A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's, by
+the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε, so
+the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
 """
 
 from __future__ import annotations

@@ -7,20 +7,16 @@ numbers of passive and of neutral slots,
 
     dP/df = 1 + (a·m + b·D + (w − 1)·z + c·y)/n        dQ/df = 1 + (a·m − b·D + (w − 1)·z + c·y)/n.
 
-f is the distribution of the slots when every report is drawn from the blanket, γ = k/n, and r0 and r1 are a
-report's likelihood under the two records, divided by the blanket's; an empty slot has r0 = r1 = 0. The
-formulas follow from the blanket pair
-
-    dP/df = (1 − γ) + (γ/k)·Σ r0             dQ/df = (1 − γ) + (γ/k)·Σ r1
-
-because γ/k = 1/n: a slot contributes r − 1 to n·(dP/df − 1), a slot without a client (Poisson sampling)
-nothing. A slot of weights (r0, r1) has, with its mirror image, a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2.
+f is the distribution of the slots when every report is drawn from the blanket. A slot of weights (r0, r1), a
+report's likelihoods under the two records over the blanket's, has a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2 with
+its mirror image; an empty slot has r0 = r1 = 0, and a slot without a client (Poisson sampling) adds nothing.
 
 Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`; randomised
 bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`.
 
 Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
-every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``.
+every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``, sections
+1 to 3; real instances are in section 4.
 """
 
 from __future__ import annotations
@@ -174,8 +170,8 @@ def blanket_pair(
 def _without_high(blanket: Blanket) -> Blanket:
     """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
 
-    Each trade is a mean-preserving spread (step ii of Claim 2), so the pair can only grow. It is what is left
-    where (e, e) reports are so rare that spreading others over them and nothing loses its digits.
+    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are so
+    rare that spreading others over them and nothing loses its digits.
     """
     e = math.exp(blanket.local_epsilon)
     paired = min(blanket.high, blanket.low)
@@ -212,10 +208,8 @@ def third_record_pair(
 ) -> CountPair:
     """Exact pair when all other clients hold the same record, neither x1 nor x1'. A lower bound.
 
-    Each report is reduced to one of three classes: speaks for x1, for x1', or neither. That is
-    post-processing, so the result is still a lower bound. The first two classes hold only reports, of weights
-    (e, 1) and (1, e), that the third record makes no likelier than the blanket does.
-
+    Reports are read as "for x1", "for x1'" or neither: the first two are those, of weights (e, 1) and (1, e),
+    that the third record makes no likelier than the blanket does (``docs/proofs/accounting.md``, section 4).
     In K-ary randomized response that is any third value, with ``outside`` = 1/(e + K − 1).
 
     Args:
@@ -246,8 +240,7 @@ def third_record_pair(
 def mirror_pair(blanket: Blanket, *, population: int, slots: int, participation: float) -> CountPair:
     """Exact pair of a mechanism when every other client holds the replacement record. A lower bound.
 
-    Each report is reduced to one of three classes: speaks for x1, for x1', or neither. That is
-    post-processing, so the result is still a lower bound.
+    Reports are read as "for x1", "for x1'" or neither (``docs/proofs/accounting.md``, section 4).
 
     For the generic blanket the instance is binary randomized response with everybody else at 0.
     """

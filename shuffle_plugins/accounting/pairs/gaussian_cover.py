@@ -1,15 +1,10 @@
 """Binomial noise is a post-processing of Gaussian noise, up to a distance that is computed.
 
-Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). Take a Gaussian of
-variance s², add an independent symmetric variable on three points {−r, 0, r}, and round to the lattice of the
-binomial. Each step commutes with integer shifts. So one and the same channel takes N(0, s²) to nearly
-Bin(M, ½) and N(z, s²) to nearly z + Bin(M, ½), for every integer z. An integer query with binomial noise is
-therefore, up to total variation ``distance``, a function of the same query with Gaussian noise: whatever is
-known of the Gaussian mechanism holds for it, in any number of dimensions, under sampling and composition.
-
-The three points are chosen so that the second, fourth and sixth cumulants of both sides agree; odd ones
-vanish. What is left is of the order of 0.02/s⁴, and s² is less than the binomial's variance M/4 by a share of
-about 1.8/√M. The distance is not taken from an expansion but summed over all outcomes.
+Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). A channel that commutes
+with integer shifts takes a Gaussian to nearly that. So an integer query with binomial noise is, up to total
+variation ``distance``, a function of the same query with Gaussian noise, whose variance s² is less than M/4 by a
+share of about 1.8/√M: all that is known of the Gaussian mechanism holds for it. Construction and proof:
+``docs/proofs/sums.md``, "The cover". The distance is summed over all outcomes, not taken from an expansion.
 """
 
 from __future__ import annotations

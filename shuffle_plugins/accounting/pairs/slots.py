@@ -1,15 +1,9 @@
 r"""Rounds whose slots carry weights of any size: from the law of one slot to a finite privacy loss law.
 
-A slot adds (u, v) to n·(dP/df − 1, dQ/df − 1), with any finite law. Counting, as corner laws allow, is out of
-reach: there are too many combinations. But every hockey-stick divergence is a one-dimensional matter,
-
-    H_E(P‖Q) = E[(n·(1 − E) + Σ (u_i − E·v_i))₊] / n,
-
-and a convex function of E. So it is bounded from above at points E_0 < E_1 < …, and the lower convex hull of
-the bounds is the profile of a finite pair that dominates (P, Q): a convex function below the bounds at the
-points is below their hull. The cost does not depend on the number of slots.
-
-Proofs are in ``docs/proofs/noise.md``.
+A slot adds (u, v) to n·(dP/df − 1, dQ/df − 1), with any finite law. There are too many combinations to count.
+But every hockey-stick divergence is one expectation of one sum, bounded from above at points E_0 < E_1 < …, and
+the lower convex hull of the bounds is the profile of a finite pair that dominates (P, Q). The cost does not
+depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
 """
 
 from __future__ import annotations

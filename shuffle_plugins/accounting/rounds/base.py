@@ -70,6 +70,9 @@ class Round(ABC):
     STORED: ClassVar[tuple[str, ...]] = ()
     """Fields in the order in which :meth:`state` writes them; empty for the order of the dataclass."""
 
+    SELF_SAMPLED: ClassVar[bool] = False
+    """Whether clients may decide in secret to take part: whoever adds up a sum sees who does."""
+
     CHARGED_BY_RATIO: ClassVar[bool] = False
     """Whether the difference between this round and its stand-in can be charged to ε.
 
@@ -169,6 +172,15 @@ class Round(ABC):
         It is :attr:`local_delta` plus any tail that was cut off the mechanism's blanket.
         """
         return self.local_delta
+
+    @property
+    def comparable(self) -> tuple[Any, ...] | None:
+        """What two rounds share whose costs compare by population and cohort alone; None if none do.
+
+        Only shuffled reports compare so, because a sum cannot be thinned out (``docs/proofs/accounting.md``,
+        Lemma 5).
+        """
+        return None
 
     # -- the stand-in -------------------------------------------------------------------------------------
     # Some rounds are accounted through a similar round that is easier to compute, the stand-in (see

@@ -66,6 +66,7 @@ class ShuffleRound(Round):
 
     KIND: ClassVar[str] = "shuffle"
     SAMPLINGS: ClassVar[tuple[Sampling, ...]] = tuple(Sampling)
+    SELF_SAMPLED: ClassVar[bool] = True
     STORED: ClassVar[tuple[str, ...]] = (
         "local_epsilon",
         "population",
@@ -148,11 +149,15 @@ class ShuffleRound(Round):
 
     @property
     def spans_batches(self) -> bool:
-        """Whether a report hides among those of other batches, whose inputs may follow from it.
-
-        Such reports are never merely counted: the batches are seen one by one.
-        """
+        """As of :class:`~shuffle_plugins.accounting.terms.CohortDraw`."""
         return self.draw.spans_batches
+
+    @property
+    def comparable(self) -> tuple[Any, ...] | None:
+        """The mechanism, and its blanket."""
+        if type(self) is not ShuffleRound:  # a third party may have derived one that costs more
+            return None
+        return self.mechanism, self.effective_blanket.state()
 
     @property
     def replacement_distance(self) -> float:

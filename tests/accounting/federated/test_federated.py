@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuffle_plugins.accounting import (
+    EpsilonInterval,
     Adversary,
     Blanket,
     FederatedAccountant,
@@ -265,7 +266,7 @@ def test_the_servers_number_bounds_every_clients_own(data: st.DataObject) -> Non
     found = accountant.spending(delta)
     costliest = max(each.epsilon(delta).upper for each in own.values())
     assert found.server.upper >= costliest * (1 - 1e-3)
-    assert accountant.charged_epsilon(delta, adversary=Adversary.SERVER) >= costliest * (1 - 1e-3)
+    assert accountant.epsilon(delta, adversary=Adversary.SERVER, lower=False).upper >= costliest * (1 - 1e-3)
     assert found.server.lower <= costliest * (1 + 1e-9)
     assert found.server.adversary == "server"
     taken = Counter(name for _, there in rounds for name in there)
@@ -330,7 +331,7 @@ def test_too_few_participants_are_refused_and_nothing_is_recorded() -> None:
         accountant.step(drawn(3), participants="abc")
     with pytest.raises(TypeError, match="FederatedRound"):
         accountant.step(drawn(3).observer, participants=people(3))  # type: ignore[arg-type]
-    assert (accountant.num_rounds, accountant.charged_epsilon(DELTA)) == (0, 0.0)
+    assert (accountant.num_rounds, accountant.epsilon(DELTA, lower=False).upper) == (0, 0.0)
 
 
 def test_local_delta_is_paid_for_at_every_report() -> None:
@@ -340,8 +341,8 @@ def test_local_delta_is_paid_for_at_every_report() -> None:
     for _ in range(3):
         accountant.step(one, participants=people(100))
     assert accountant.spending(1e-4).local_epsilon == 3.0
-    assert accountant.charged_epsilon(2e-7, adversary=Adversary.LOCAL) == math.inf
-    assert accountant.charged_epsilon(1e-4, adversary=Adversary.SERVER) <= 3.0
+    assert accountant.epsilon(2e-7, adversary=Adversary.LOCAL, lower=False).upper == math.inf
+    assert accountant.epsilon(1e-4, adversary=Adversary.SERVER, lower=False).upper <= 3.0
     with pytest.raises(ValueError, match="δ0"):
         accountant.spending(2e-7)
 
@@ -362,7 +363,7 @@ def test_the_quick_number_is_close_never_below_and_never_falls(secret: bool) -> 
     for index, one in enumerate(varying(110, secret=secret), start=1):
         accountant.step(one, participants=names)
         for adversary in Adversary:
-            spent = accountant.charged_epsilon(DELTA, adversary=adversary)
+            spent = accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
             assert spent >= shown[adversary]
             shown[adversary] = spent
         if index in (1, 7, 40, 110):
@@ -388,29 +389,31 @@ def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
             break
         accountant.step(one, participants=names)
         steps += 1
-        assert accountant.charged_epsilon(DELTA, adversary=adversary) <= budget
+        assert accountant.epsilon(DELTA, adversary=adversary, lower=False).upper <= budget
     assert steps > 20
-    assert accountant.charged_epsilon(DELTA, adversary=adversary) > 0.93 * budget
-    assert accountant.spending(DELTA).observer.upper <= accountant.charged_epsilon(DELTA) * (1 + 1e-3)
+    assert accountant.epsilon(DELTA, adversary=adversary, lower=False).upper > 0.93 * budget
+    assert accountant.spending(DELTA).observer.upper <= accountant.epsilon(DELTA, lower=False).upper * (
+        1 + 1e-3
+    )
     # One more of the worst really would not fit, or nearly.
     accountant.step(worst, participants=names)
-    assert accountant.charged_epsilon(DELTA, adversary=adversary) > 0.99 * budget
+    assert accountant.epsilon(DELTA, adversary=adversary, lower=False).upper > 0.99 * budget
 
 
 def test_budget_checks_and_charges_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Counter[str]()
-    real = ShuffleAccountant.charged_epsilon
+    real = ShuffleAccountant.epsilon
 
-    def counted(self: ShuffleAccountant, delta: float) -> float:
+    def counted(self: ShuffleAccountant, delta: float, *, lower: bool = True) -> EpsilonInterval:
         asked["composed"] += 1
-        return real(self, delta)
+        return real(self, delta, lower=lower)
 
-    monkeypatch.setattr(ShuffleAccountant, "charged_epsilon", counted)
+    monkeypatch.setattr(ShuffleAccountant, "epsilon", counted)
     accountant, names = FederatedAccountant(), people(120)
     for one in varying(250):
         assert not accountant.would_exceed(drawn(60), max_epsilon=50.0, delta=DELTA)
         accountant.step(one, participants=names)
-        accountant.charged_epsilon(DELTA)
+        accountant.epsilon(DELTA, lower=False).upper
     assert asked["composed"] < 200
 
 
@@ -522,8 +525,11 @@ def test_the_observers_older_name_is_read() -> None:
     assert Adversary("observer") is Adversary.MODEL_OBSERVER
     accountant = FederatedAccountant()
     accountant.step(drawn(90), participants=people(100))
-    asked = [accountant.charged_epsilon(DELTA, adversary=name) for name in ("observer", "model-observer")]
-    assert 0 < asked[0] == asked[1] < accountant.charged_epsilon(DELTA, adversary=Adversary.SERVER)
+    asked = [
+        accountant.epsilon(DELTA, adversary=name, lower=False).upper
+        for name in ("observer", "model-observer")
+    ]
+    assert 0 < asked[0] == asked[1] < accountant.epsilon(DELTA, adversary=Adversary.SERVER, lower=False).upper
 
 
 def test_epsilon_is_one_part_of_the_spending() -> None:

@@ -5,7 +5,12 @@ import math
 import pytest
 from scipy import fft, optimize
 
-from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound, calibrate_local_epsilon
+from shuffle_plugins.accounting import (
+    EpsilonInterval,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_local_epsilon,
+)
 from shuffle_plugins.accounting.numerics.grid import transform_size
 from shuffle_plugins.accounting.numerics.search import largest_within, zero_between
 
@@ -78,20 +83,21 @@ def test_calibration_takes_few_calls_and_every_answer_fits(
 ) -> None:
     question = {"population": 5_000, "cohort": 500} | change
     spent: list[float] = []
-    bound = ShuffleAccountant.charged_epsilon
+    bound = ShuffleAccountant.epsilon
 
-    def counted(self: ShuffleAccountant, delta: float) -> float:
-        spent.append(bound(self, delta))
-        return spent[-1]
+    def counted(self: ShuffleAccountant, delta: float, *, lower: bool = True) -> EpsilonInterval:
+        found = bound(self, delta, lower=lower)
+        spent.append(found.upper)
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShuffleAccountant, "charged_epsilon", counted)
+        patch.setattr(ShuffleAccountant, "epsilon", counted)
         found = calibrate_local_epsilon(target_epsilon=target, delta=1e-6, num_steps=rounds, **question)
     assert len(spent) <= calls
     for level, fits in ((found, True), (found * 1.0002, False)):
         accountant = ShuffleAccountant()
         accountant.step(ShuffleRound(local_epsilon=level, **question), num_steps=rounds)
-        assert (accountant.charged_epsilon(1e-6) <= target) == fits
+        assert (accountant.epsilon(1e-6, lower=False).upper <= target) == fits
 
 
 @pytest.mark.parametrize("rtol", [1e-14, 1e-9, 1e-2])

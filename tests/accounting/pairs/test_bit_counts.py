@@ -163,7 +163,7 @@ def test_the_interval_is_two_per_cent_wide(
     )
     assert 0 < interval.lower <= interval.upper <= 1.021 * interval.lower
     blanket = ShuffleRound(local_epsilon=local_epsilon, population=population, cohort=cohort)
-    assert interval.upper < accountant_of(blanket, steps).charged_epsilon(delta)
+    assert interval.upper < accountant_of(blanket, steps).epsilon(delta, lower=False).upper
     assert interval.upper_bound == "counted bits, PLD"
 
 
@@ -175,7 +175,7 @@ def test_counting_is_never_looser_than_the_blanket(
 ) -> None:
     counted = bit_round(local_epsilon, population=population, cohort=cohort, sampling=scheme)
     generic = dataclasses.replace(counted, mechanism="generic", blanket=None)
-    ours, theirs = (accountant_of(r, 3).charged_epsilon(1e-4) for r in (counted, generic))
+    ours, theirs = (accountant_of(r, 3).epsilon(1e-4, lower=False).upper for r in (counted, generic))
     assert ours <= theirs * (1 + 1e-3)
 
 
@@ -191,7 +191,9 @@ def test_costs_rise_with_the_local_level(
     local_epsilon: float, cohort: int, growth: float, delta: float
 ) -> None:
     small, large = (
-        accountant_of(bit_round(level, population=2 * cohort, cohort=cohort), 5).charged_epsilon(delta)
+        accountant_of(bit_round(level, population=2 * cohort, cohort=cohort), 5)
+        .epsilon(delta, lower=False)
+        .upper
         for level in (local_epsilon, growth * local_epsilon)
     )
     assert small <= large * (1 + 5e-3)
@@ -201,10 +203,12 @@ def test_a_server_and_a_check_in_take_the_right_view() -> None:
     level = 1.0
     server = accountant_of(bit_round(level, population=5_000, cohort=500, adversary="server"))
     alone = accountant_of(bit_round(level, population=500, cohort=500))
-    assert server.charged_epsilon(1e-6) == alone.charged_epsilon(1e-6)
+    assert server.epsilon(1e-6, lower=False).upper == alone.epsilon(1e-6, lower=False).upper
     # Checked in to one of ten rounds, bits are counted round by round, not all at once: the blanket's cost.
     checked_in = accountant_of(bit_round(level, population=5_000, cohort=500, sampling="check-in"))
     everybody = accountant_of(ShuffleRound(local_epsilon=level, population=5_000, cohort=5_000))
     # A full round needs no grid; the other's answer carries the width of one.
-    assert checked_in.charged_epsilon(1e-6) == pytest.approx(everybody.charged_epsilon(1e-6), rel=1e-4)
-    assert checked_in.charged_epsilon(1e-6) >= everybody.charged_epsilon(1e-6)
+    assert checked_in.epsilon(1e-6, lower=False).upper == pytest.approx(
+        everybody.epsilon(1e-6, lower=False).upper, rel=1e-4
+    )
+    assert checked_in.epsilon(1e-6, lower=False).upper >= everybody.epsilon(1e-6, lower=False).upper

@@ -332,7 +332,7 @@ def test_calibration_knows_epochs() -> None:
     assert 1 < smallest < 500
     for size, fits in ((smallest, True), (smallest - 1, False)):
         one = epoch(size, population=500, local_epsilon=1.0, adversary="server")
-        assert (accountant_of((one, 2)).charged_epsilon(1e-5) <= 0.5) is fits
+        assert (accountant_of((one, 2)).epsilon(1e-5, lower=False).upper <= 0.5) is fits
 
 
 @pytest.mark.parametrize(

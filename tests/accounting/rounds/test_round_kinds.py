@@ -291,8 +291,10 @@ def test_a_received_count_costs_what_its_cohort_costs() -> None:
         received = announced.received(count)
         fixed = ShuffleRound(local_epsilon=1.0, population=10_000, cohort=count)
         assert received == fixed
-    few, many = (accountant_of((announced.received(k), 20)).charged_epsilon(1e-6) for k in (400, 600))
-    assert few < accountant_of((announced, 20)).charged_epsilon(1e-6) < many
+    few, many = (
+        accountant_of((announced.received(k), 20)).epsilon(1e-6, lower=False).upper for k in (400, 600)
+    )
+    assert few < accountant_of((announced, 20)).epsilon(1e-6, lower=False).upper < many
     for bad in (0, -1, 10_001, 1.5, True):
         with pytest.raises(ValueError, match="reports"):
             announced.received(bad)

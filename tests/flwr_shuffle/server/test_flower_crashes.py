@@ -55,7 +55,7 @@ POINTS = [
     (strategy, "strategy_state"),
     (checkpoints.ModelState, "to_bytes"),
     (BudgetLedger, "complete"),
-    (FederatedAccountant, "charged_epsilon"),
+    (FederatedAccountant, "epsilon"),
 ]
 
 
@@ -99,7 +99,7 @@ def start(path, payload=honest_payload):
 def books(path):
     with BudgetLedger(path, model="model") as ledger:
         accountant = ledger.accountant()
-        spent = [accountant.charged_epsilon(DELTA, adversary=adversary) for adversary in Adversary]
+        spent = [accountant.epsilon(DELTA, adversary=adversary, lower=False).upper for adversary in Adversary]
         return ledger.rounds(), np.array(spent), ledger.last_checkpoint()
 
 
@@ -166,4 +166,6 @@ def test_an_error_that_is_survived_is_charged_too(tmp_path, monkeypatch):
     assert [entry.state for entry in rounds] == [RoundState.OPEN, RoundState.COMPLETE]
     assert run.accountant.num_rounds == 2
     for adversary, total in zip(Adversary, spent, strict=True):
-        assert run.accountant.charged_epsilon(DELTA, adversary=adversary) == pytest.approx(total, rel=0.02)
+        assert run.accountant.epsilon(DELTA, adversary=adversary, lower=False).upper == pytest.approx(
+            total, rel=0.02
+        )

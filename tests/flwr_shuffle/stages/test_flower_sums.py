@@ -202,8 +202,8 @@ def test_every_round_costs_what_the_sum_was_made_for() -> None:
     observer.step(SUM.round(population=hiding, sampling=Sampling.WITHOUT_REPLACEMENT), num_steps=3)
     server = ShuffleAccountant()
     server.step(SUM.round(), num_steps=spent.worst_client_rounds)
-    assert spent.observer.upper == pytest.approx(observer.charged_epsilon(DELTA), rel=1e-3)
-    assert spent.server.upper == pytest.approx(server.charged_epsilon(DELTA), rel=1e-3)
+    assert spent.observer.upper == pytest.approx(observer.epsilon(DELTA, lower=False).upper, rel=1e-3)
+    assert spent.server.upper == pytest.approx(server.epsilon(DELTA, lower=False).upper, rel=1e-3)
     assert spent.observer.upper_bound.startswith("covering Gaussian")
     assert spent.observer.upper < spent.server.upper
     assert spent.local_epsilon == math.inf
@@ -232,7 +232,7 @@ def test_the_books_survive_and_the_budget_holds(tmp_path: Path) -> None:
     with BudgetLedger(path, model="model") as ledger:
         restored = ledger.accountant()
     assert restored.num_rounds == second.accountant.num_rounds
-    assert restored.charged_epsilon(DELTA, adversary=Adversary.LOCAL) == math.inf
+    assert restored.epsilon(DELTA, adversary=Adversary.LOCAL, lower=False).upper == math.inf
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_guides_calibration_meets_its_epsilon() -> None:
     one = FederatedRound.drawn(protocol, candidates=population, invited=invited, reports=fewest)
     for _ in range(rounds):
         accountant.step(one, participants=None)
-    assert 0.98 < accountant.charged_epsilon(1e-5) <= 1.0
+    assert 0.98 < accountant.epsilon(1e-5, lower=False).upper <= 1.0
 
 
 def test_a_client_agrees_in_its_own_file(tmp_path: Path) -> None:

@@ -162,8 +162,9 @@ def test_secret_participation_earns_the_servers_number(grid: WatchedGrid) -> Non
             FederatedRound.drawn(mechanism, candidates=CLIENTS, invited=reports, reports=reports),
             participants=map(str, range(reports)),  # client 0 in every round
         )
-    assert spent.server.upper < 0.9 * seen.charged_epsilon(
-        strategy.settings.delta, adversary=Adversary.SERVER
+    assert (
+        spent.server.upper
+        < 0.9 * seen.epsilon(strategy.settings.delta, adversary=Adversary.SERVER, lower=False).upper
     )
 
 
@@ -213,7 +214,7 @@ def test_a_forged_batch_is_paid_for_and_the_run_goes_on(
     result = strategy.start(grid, zeros(), num_rounds=4)
     assert sorted(result.train_metrics_clientapp) == [1, 4]
     assert strategy.accountant.num_rounds == 4
-    local = strategy.accountant.charged_epsilon(strategy.settings.delta, adversary=Adversary.LOCAL)
+    local = strategy.accountant.epsilon(strategy.settings.delta, adversary=Adversary.LOCAL, lower=False).upper
     assert local == pytest.approx(4 * 8.0)
     assert f"refused ({Refusal.WRONG_ROUND})" in caplog.text
     assert f"refused ({Refusal.NOT_PROVEN})" in caplog.text

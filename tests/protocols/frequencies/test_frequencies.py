@@ -119,9 +119,9 @@ def test_calibration_meets_the_target_and_leaves_nothing():
     protocol = FrequencyEstimation.calibrated(
         categories=10, cohort=2_000, epsilon=0.8, delta=1e-6, oracle="hadamard-response"
     )
-    assert certified(protocol).charged_epsilon(1e-6) <= 0.8
+    assert certified(protocol).epsilon(1e-6, lower=False).upper <= 0.8
     louder = replace(protocol, local_epsilon=protocol.local_epsilon * 1.002)
-    assert certified(louder).charged_epsilon(1e-6) > 0.8
+    assert certified(louder).epsilon(1e-6, lower=False).upper > 0.8
     assert protocol.bits_per_report == 4
     assert protocol.messages_per_client == 1
 
@@ -146,7 +146,7 @@ def test_calibration_over_sampled_rounds():
     protocol = FrequencyEstimation.calibrated(
         categories=5, cohort=500, epsilon=1.0, delta=1e-6, num_steps=20, population=10_000, oracle="k-rr"
     )
-    spent = certified(protocol, num_steps=20, population=10_000).charged_epsilon(1e-6)
+    spent = certified(protocol, num_steps=20, population=10_000).epsilon(1e-6, lower=False).upper
     assert 0.99 < spent <= 1.0
     everybody = FrequencyEstimation.calibrated(
         categories=5, cohort=500, epsilon=1.0, delta=1e-6, num_steps=20, oracle="k-rr"

@@ -97,7 +97,7 @@ def main(grid: Grid, context: Context) -> None:
 
     def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         spent = {
-            str(adversary): strategy.accountant.charged_epsilon(DELTA, adversary=adversary)
+            str(adversary): strategy.accountant.epsilon(DELTA, adversary=adversary, lower=False).upper
             for adversary in Adversary
         }
         weight = arrays["weight"].numpy().tolist()
