@@ -84,7 +84,7 @@ class Combinations:
         accountant = ShuffleAccountant(method=self.method)
         for num_steps in steps:
             accountant.step(shuffle_round, num_steps=num_steps)
-        ShuffleAccountant(method=self.method).epsilon(self.delta, lower=False).upper
+        ShuffleAccountant(method=self.method).epsilon(self.delta, lower=False)
 
     def evaluate(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
         """The row of one combination; None if it exceeds the target at every ε0."""

@@ -1,9 +1,9 @@
 """Composition of a history that grows: what was composed for one question is kept for the next.
 
 A composition depends on the history as a whole through few numbers only: the cell of the grid, the tilts, the
-number of points. Every value of those gives a valid bound, so here they are rungs of fixed ladders, which rarely
-change while a history grows: sums and products over its rounds go on from where the last question left them.
-Rounds are taken in the order of the history, so that an answer does not depend on earlier questions.
+number of points. Every value of those gives a valid bound, so here they are rungs of fixed ladders, which
+rarely change while a history grows: sums and products over its rounds go on from where the last question left
+them. Rounds are taken in the order of the history, so that an answer does not depend on earlier questions.
 """
 
 from __future__ import annotations

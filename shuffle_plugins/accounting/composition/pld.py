@@ -1,8 +1,8 @@
 """Composition of privacy loss distributions by FFT, with every numerical error charged to the result.
 
 The composed law is computed under an exponential tilt that puts the wanted ε in the middle of the transform,
-so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on the safe side:
-``docs/proofs/accounting.md``, section 5.
+so that δ = 1e-15 is as accurate as δ = 1e-2. What is charged, and why rounding to the grid is on the safe
+side: ``docs/proofs/accounting.md``, section 5.
 
 Sources: privacy loss distributions and their composition, Koskela, Jälkö, Honkela 2020 and Gopi, Lee,
 Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.

@@ -1,8 +1,8 @@
 """From a count pair to a finite privacy loss law, certified from above or from below.
 
-The millions of outcomes of a large cohort are replaced, from above, by spreading counts linearly over the nodes
-of a coarser grid, and from below, by merging counts between nodes into their mean. Fair signs are ordered by
-how many there are. The error is of second order in the node distance, whatever the cohort. Proof:
+The millions of outcomes of a large cohort are replaced, from above, by spreading counts linearly over the
+nodes of a coarser grid, and from below, by merging counts between nodes into their mean. Fair signs are
+ordered by how many there are. The error is of second order in the node distance, whatever the cohort. Proof:
 ``docs/proofs/accounting.md``, section 5, "Counts to nodes".
 """
 

@@ -5,8 +5,8 @@ With M the moment generating function of G, for every c > 0
     E[(x + S)₊] = 1/(2πi) · ∫ M(s)^N e^{s·x} / s² ds        along Re s = c.
 
 A Gaussian added to S ends the integral, whatever the lattice of G; the trapezoidal sum in its place is above
-it; what is left off and what is rounded is bounded and added. The contour passes near the saddle point, so the
-relative error does not depend on how small the answer is. Proof: ``docs/proofs/noise.md``, Claim 3.
+it; what is left off and what is rounded is bounded and added. The contour passes near the saddle point, so
+the relative error does not depend on how small the answer is. Proof: ``docs/proofs/noise.md``, Claim 3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""Randomised bits that are only counted: the pair of binary randomized response.
 
-A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's, by
-the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε, so
-the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
+A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's,
+by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε,
+so the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
 """
 
 from __future__ import annotations

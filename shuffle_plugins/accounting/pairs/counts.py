@@ -8,15 +8,16 @@ numbers of passive and of neutral slots,
     dP/df = 1 + (a·m + b·D + (w − 1)·z + c·y)/n        dQ/df = 1 + (a·m − b·D + (w − 1)·z + c·y)/n.
 
 f is the distribution of the slots when every report is drawn from the blanket. A slot of weights (r0, r1), a
-report's likelihoods under the two records over the blanket's, has a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2 with
-its mirror image; an empty slot has r0 = r1 = 0, and a slot without a client (Poisson sampling) adds nothing.
+report's likelihoods under the two records over the blanket's, has a = (r0 + r1)/2 − 1 and b = (r0 − r1)/2
+with its mirror image; an empty slot has r0 = r1 = 0, and a slot without a client (Poisson sampling) adds
+nothing.
 
 Reports with many different weights need :class:`~shuffle_plugins.accounting.pairs.slots.SlotPair`; randomised
 bits that are only counted have :class:`~shuffle_plugins.accounting.pairs.bits.BitPair`.
 
 Source: the blanket decomposition is Balle, Bell, Gascón, Nissim 2019; its subsampled form, the reduction of
-every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``, sections
-1 to 3; real instances are in section 4.
+every ε0-LDP randomizer to binary weights and the mixtures are proved in ``docs/proofs/accounting.md``,
+sections 1 to 3; real instances are in section 4.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def blanket_pair(
 def _without_high(blanket: Blanket) -> Blanket:
     """Trade (e, e) reports, with (1, 1) and empty ones, for (e, 1) and (1, e) at equal mean.
 
-    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are so
-    rare that spreading others over them and nothing loses its digits.
+    Each trade is a mean-preserving spread (step ii of Claim 2). It is what is left where (e, e) reports are
+    so rare that spreading others over them and nothing loses its digits.
     """
     e = math.exp(blanket.local_epsilon)
     paired = min(blanket.high, blanket.low)

@@ -2,8 +2,8 @@
 
 Sums in the shuffle model get their noise from fair coins of many clients: Bin(M, ½). A channel that commutes
 with integer shifts takes a Gaussian to nearly that. So an integer query with binomial noise is, up to total
-variation ``distance``, a function of the same query with Gaussian noise, whose variance s² is less than M/4 by a
-share of about 1.8/√M: all that is known of the Gaussian mechanism holds for it. Construction and proof:
+variation ``distance``, a function of the same query with Gaussian noise, whose variance s² is less than M/4
+by a share of about 1.8/√M: all that is known of the Gaussian mechanism holds for it. Construction and proof:
 ``docs/proofs/sums.md``, "The cover". The distance is summed over all outcomes, not taken from an expansion.
 """
 

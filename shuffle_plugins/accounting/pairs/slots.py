@@ -1,9 +1,9 @@
 r"""Rounds whose slots carry weights of any size: from the law of one slot to a finite privacy loss law.
 
 A slot adds (u, v) to n·(dP/df − 1, dQ/df − 1), with any finite law. There are too many combinations to count.
-But every hockey-stick divergence is one expectation of one sum, bounded from above at points E_0 < E_1 < …, and
-the lower convex hull of the bounds is the profile of a finite pair that dominates (P, Q). The cost does not
-depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
+But every hockey-stick divergence is one expectation of one sum, bounded from above at points E_0 < E_1 < …,
+and the lower convex hull of the bounds is the profile of a finite pair that dominates (P, Q). The cost does
+not depend on the number of slots. Proofs: ``docs/proofs/noise.md``, section 1.
 """
 
 from __future__ import annotations
