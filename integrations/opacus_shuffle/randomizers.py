@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from opacus_shuffle.errors import ShufflePrivacyError
+from opacus_shuffle.errors import ShufflePrivacyError, checked
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, PrivateSum, registry
 
 DEFAULT_RANDOMIZER = "privunit"
@@ -69,7 +68,7 @@ class SumBuilder:
         if randomizer == DEFAULT_RANDOMIZER:
             described += " (the default)"
         if isinstance(randomizer, str):
-            _check_name(randomizer)
+            checked(registry.check_known, randomizer)
             factory = registry.factory(randomizer)
             kind = registry.kind_of(randomizer)
             parameter = "noise_multiplier" if kind is registry.Kind.SUMS else "local_epsilon"
@@ -203,31 +202,3 @@ def _no_builder(what: str, kind: type[PrivateSum]) -> str:
 def sum_names() -> str:
     """Names of the registered sums, for messages."""
     return " or ".join(map(repr, registry.available(registry.Kind.SUMS)))
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name that is not registered.
-
-    Raises:
-        ShufflePrivacyError: it lists the sums, and the closest names, or all if none is close.
-    """
-    known = registry.available()
-    if name in known:
-        return
-    sums = registry.available(registry.Kind.SUMS)
-    spelt = {_bare(each): each for each in known}
-    spelt |= {_bare(registry.factory(each).__name__): each for each in sums}
-    close = difflib.get_close_matches(_bare(name), spelt, n=3, cutoff=0.7)
-    meant = list(dict.fromkeys(spelt[match] for match in close))
-    hint = (
-        f"did you mean {' or '.join(map(repr, meant))}?"
-        if meant
-        else f"mechanisms, which take local_epsilon, are {', '.join(x for x in known if x not in sums)}."
-    )
-    raise ShufflePrivacyError(
-        f"no randomizer is named {name!r}; {hint} Sums, which take noise_multiplier, are {', '.join(sums)}"
-    )
-
-
-def _bare(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())

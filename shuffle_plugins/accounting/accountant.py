@@ -31,7 +31,6 @@ _MOST_STEPS = 10**12  # as of core.checks.num_steps
 _MOST_LOSS_STEPS = 10**6  # beyond which the grid of losses is so coarse that Rényi orders may be tighter
 _CROSSING = 1e-6  # relative; bounds that cross by more than their numerical errors are a defect
 _NO_AMPLIFICATION = "local epsilon, no amplification"
-_NOTHING = "nothing recorded"  # what bounds an empty history
 
 
 class ShuffleAccountant:
@@ -344,9 +343,7 @@ class ShuffleAccountant:
         return counts
 
     def _upper_name(self, method: Method) -> str:
-        if not self._rounds:
-            return _NOTHING
-        names = sorted({r.pair_name for r in self._counts})
+        names = sorted({r.pair_name for r in self._counts} or {"blanket pair"})
         return f"{' and '.join(names)}, {method.upper()}"
 
     def _pure_epsilon(self) -> float:

@@ -67,7 +67,7 @@ class AskedRounds:
             return None
         if self.local_delta > 0:
             raise typer.BadParameter("--local-delta is for --mechanism generic")
-        _kind(self.mechanism)
+        mechanisms.registry.check_known(self.mechanism, *mechanisms.ONE_MESSAGE)
         return self._own_blanket
 
     def _own_blanket(self, local_epsilon: float) -> accounting.Blanket:
@@ -120,20 +120,12 @@ def check_one_report(mechanism: str) -> None:
     Raises:
         ValueError: if it is either.
     """
-    if _kind(mechanism) is mechanisms.Kind.SUMS:
+    mechanisms.registry.check_known(mechanism, *mechanisms.ONE_MESSAGE)
+    if mechanisms.kind_of(mechanism) is mechanisms.Kind.SUMS:
         raise ValueError(
             f"{mechanism} is a sum of many messages per client; this command takes mechanisms with one "
             "report per client (`shuffle-plugins mechanisms` lists them)"
         )
-
-
-def _kind(mechanism: str) -> mechanisms.Kind | None:
-    """What a mechanism is; whoever mistypes a name is offered those with one report per client only."""
-    try:
-        return mechanisms.kind_of(mechanism)
-    except ValueError as error:
-        offered = ", ".join(mechanisms.available(*mechanisms.ONE_MESSAGE))
-        raise ValueError(f"no mechanism named {mechanism!r}; available: {offered}") from error
 
 
 def show_answer(answer: accounting.Comparison, *, published: Sequence[str], population: int) -> None:

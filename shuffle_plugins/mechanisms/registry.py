@@ -261,6 +261,41 @@ def available(*kinds: Kind | str) -> tuple[str, ...]:
     return tuple(sorted(name for name in _ENTRIES if len(wanted) == len(Kind) or wanted & _kinds(name)))
 
 
+def check_known(name: str, *kinds: Kind | str) -> None:
+    """Refuse a name that no mechanism has.
+
+    Args:
+        name: what somebody asked for.
+        kinds: mechanisms of these kinds are offered instead; all by default.
+
+    Raises:
+        ValueError: it says which names are close to this one, and which there are.
+    """
+    if name not in _ENTRIES:
+        _discover()
+    if name in _ENTRIES:
+        return
+    from difflib import get_close_matches  # only needed here
+
+    offered = available(*kinds)
+    spelt = {_bare(each): each for each in offered}
+    for each in offered:
+        address = _ENTRIES[each].factory
+        if isinstance(address, str):
+            spelt[_bare(address.rpartition(":")[2])] = each
+    close = dict.fromkeys(spelt[found] for found in get_close_matches(_bare(name), spelt, n=3, cutoff=0.7))
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    sums = sorted(set(offered) & set(available(Kind.SUMS)))
+    listed = ", ".join(each for each in offered if each not in sums)
+    if sums:
+        listed += f"; sums, which take noise_multiplier, are {', '.join(sums)}"
+    raise ValueError(f"no mechanism named {name!r}; {hint}available: {listed}")
+
+
+def _bare(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
 def kind_of(name: str) -> Kind | None:
     """What a mechanism is, or None for a third-party function that does not say.
 
@@ -371,10 +406,7 @@ def _blanket(address: str | BlanketFunction, *, local_epsilon: float, dim: int) 
 
 
 def _entry(name: str) -> _Entry:
-    if name not in _ENTRIES:
-        _discover()
-    if name not in _ENTRIES:
-        raise ValueError(f"no mechanism named {name!r}; available: {', '.join(sorted(_ENTRIES))}")
+    check_known(name)
     return _ENTRIES[name]
 
 

@@ -45,7 +45,10 @@ def test_blanket_by_name_is_the_mechanisms_own(name):
 
 
 def test_unknown_names_and_options_are_refused():
-    with pytest.raises(ValueError, match=r"no mechanism named 'privunits'; available: .*privunit"):
+    with pytest.raises(
+        ValueError,
+        match=r"no mechanism named 'privunits'; did you mean 'privunit' or .* available: binary-rr",
+    ):
         mechanisms.get("privunits", local_epsilon=1.0, dim=3)
     with pytest.raises(TypeError, match="takes no option gamma"):
         mechanisms.get("privunit", local_epsilon=1.0, dim=3, gamma=0.1)
