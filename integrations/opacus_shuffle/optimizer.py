@@ -82,16 +82,8 @@ class ShuffleMixin:
 
         Args:
             optimizer: the optimizer that takes the randomised average.
-            randomizer: name of a local randomizer or a multi-message sum in the registry, a ``PrivateSum``
-                class, or a factory, such as a ``functools.partial`` of ``VectorSum.with_noise``.
-            local_epsilon: ε0 of one sample's gradient in one step, in nats; of local randomizers.
-            noise_multiplier: of a multi-message sum: standard deviation, over ``max_grad_norm``, of Gaussian
-                noise in each coordinate of the sum that would give about the same privacy.
-            max_grad_norm: radius of the randomizer's norm ball, in its own norm (``PrivateSum.norm``);
-                with ``clipping="per_layer"`` a list, one radius for each trainable parameter.
-            clipping: ``"flat"``, a sample's whole gradient to one ball, ``"per_layer"``, or ``"adaptive"``,
-                where ``max_grad_norm`` is the first radius; an ``AdaptiveClipping`` says how it
-                moves.
+            randomizer, local_epsilon, noise_multiplier, max_grad_norm, clipping: as of
+                :meth:`PrivacyEngine.make_private`; an ``AdaptiveClipping`` says how the radius moves.
             population: n, the size of the data set over all processes.
             cohort: k, the (Poisson: expected) number of samples in a step over all processes.
             sampling: ``"without-replacement"``, ``"poisson"`` or ``"epoch"``, the law of the batch sampler.

@@ -1,7 +1,8 @@
 """From one (ε, δ) point of a shuffle to T rounds: amplification by sampling, then strong composition.
 
 This keeps one point of each round's privacy profile and forgets the rest, so it is far looser than composing
-privacy loss distributions or Rényi curves. It is how most papers compose their bounds.
+privacy loss distributions or Rényi curves. It is how most papers compose their bounds. An argument outside of
+the range given for it raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_step
         cohort: k in [1, n].
         num_steps: T ≥ 1.
         delta: in (0, 1).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("population", population)
@@ -46,9 +44,6 @@ def amplify_by_sampling(*, epsilon: float, delta: float, sampling_rate: float) -
 
     Returns:
         The amplified (ε', δ').
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("epsilon", epsilon, at_least=0)
     checks.fraction("delta", delta)
@@ -75,9 +70,6 @@ def strong_composition(*, epsilon: float, num_steps: int, delta_slack: float) ->
         epsilon: ε ≥ 0 of one step, in nats.
         num_steps: T ≥ 0.
         delta_slack: δ̃ in (0, 1), what composition itself may add to δ.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("epsilon", epsilon, at_least=0)
     checks.whole("num_steps", num_steps, at_least=0)

@@ -51,7 +51,7 @@ def gaussian_losses(
     Args:
         noise_multiplier: deviation over replace-one sensitivity.
         sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
+        resolution: how finely losses are kept.
 
     Raises:
         ArithmeticError: if the noise is so small that losses leave floating-point range.
@@ -153,8 +153,7 @@ def binomial_losses(
     Args:
         trials: fair coins added to the coordinate.
         shift: how far x and x' are apart, in steps of the lattice, at least 1.
-        sampling_rate: γ in (0, 1].
-        resolution: how finely losses are resolved on their grid.
+        sampling_rate, resolution: as of :func:`gaussian_losses`.
         zero: steps from x' up to what is there if the client does not take part, in [0, shift].
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from typing import Any, Self
@@ -117,12 +117,9 @@ class Blanket:
         Also for randomizers that are chosen by what earlier clients of the round reported (Claim 6).
 
         Args:
-            local_epsilon: ε0 in nats.
+            local_epsilon: ε0 in nats, in [1e-9, 500].
             exact: leave it true for the worst case itself and for a mechanism that attains it; a mechanism
                 merely bounded by it says False, and gets no lower bound.
-
-        Raises:
-            ValueError: if ε0 is out of range.
         """
         checks.local_epsilon(local_epsilon)
         return cls(local_epsilon=local_epsilon, differing=1.0 / (math.exp(local_epsilon) + 1.0), exact=exact)
@@ -133,9 +130,6 @@ class Blanket:
 
         Feldman, McMillan, Talwar 2021: a report is a clone of the differing client's with probability e^-ε0.
         Of ε0-LDP reports it holds too, and is wider than :meth:`generic`.
-
-        Raises:
-            ValueError: if ε0 is out of range.
         """
         checks.local_epsilon(local_epsilon)
         return cls(
@@ -149,20 +143,9 @@ class Blanket:
     def bit(cls, local_epsilon: float, *, exact: bool = True) -> Self:
         """Binary randomized response of one number per client: reports are bits, and only counted.
 
-        Args:
-            local_epsilon: ε0 in nats.
-            exact: whether the two extreme records really spend ε0.
-
-        Raises:
-            ValueError: if ε0 is out of range.
+        Arguments are those of :meth:`generic`.
         """
-        checks.local_epsilon(local_epsilon)
-        return cls(
-            local_epsilon=local_epsilon,
-            differing=1.0 / (math.exp(local_epsilon) + 1.0),
-            exact=exact,
-            form=Form.BIT,
-        )
+        return replace(cls.generic(local_epsilon, exact=exact), form=Form.BIT)
 
     @classmethod
     def from_atoms(cls, *, local_epsilon: float, atoms: Iterable[tuple[float, float, float]]) -> Self:

@@ -49,15 +49,12 @@ _LARGEST_LOCAL_EPSILON = 300.0  # e^2ε0 still fits a double
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClonePair:
-    """The clone pair of n reports; symmetric in P and Q.
+    """The clone pair of n reports; symmetric in P and Q. A number out of its range raises ValueError.
 
     Attributes:
         local_epsilon: ε0 in (0, 300], nats.
         cohort: n in [1, 1e15].
         clone_probability: p in [0, 1], of each other report.
-
-    Raises:
-        ValueError: if a field is out of range.
     """
 
     local_epsilon: float
@@ -81,20 +78,12 @@ class ClonePair:
         return self._delta(epsilon, "lower"), self._delta(epsilon, "upper")
 
     def epsilon(self, delta: float) -> tuple[float, float]:
-        """Bounds (lower, upper) on the ε of the pair at δ in (0, 1], within a relative 3e-5 of each other.
-
-        Raises:
-            ValueError: if ``delta`` is out of range.
-        """
+        """Bounds (lower, upper) on the ε of the pair at δ in (0, 1], within a relative 3e-5 of each other."""
         checks.number("delta", delta, above=0, at_most=1)
         return _solve(self, delta, "lower"), _solve(self, delta, "upper")
 
     def upper_epsilon(self, delta: float) -> float:
-        """The upper end of :meth:`epsilon` alone, at half the cost.
-
-        Raises:
-            ValueError: if ``delta`` is out of range.
-        """
+        """The upper end of :meth:`epsilon` alone, at half the cost."""
         checks.number("delta", delta, above=0, at_most=1)
         return _solve(self, delta, "upper")
 
@@ -169,9 +158,6 @@ def binary_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     Args:
         local_epsilon: ε0 in (0, 300], nats.
         cohort: n in [1, 1e15].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     return ClonePair(
         local_epsilon=local_epsilon,

@@ -56,9 +56,6 @@ def generic_variable(epsilon: float, *, local_epsilon: float) -> AmplificationVa
     Args:
         epsilon: ε in [0, ε0), nats.
         local_epsilon: ε0 in (0, 100], nats.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check_point(epsilon, local_epsilon)
     e0, e = math.exp(local_epsilon), math.exp(epsilon)
@@ -80,9 +77,6 @@ def k_ary_response_variable(
         epsilon: ε in [0, ε0), nats.
         local_epsilon: ε0 in (0, 100], nats.
         categories: K ≥ 2.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check_point(epsilon, local_epsilon)
     checks.whole("categories", categories, at_least=2)
@@ -104,9 +98,6 @@ def laplace_variable(epsilon: float, *, local_epsilon: float) -> AmplificationVa
     Args:
         epsilon: ε in [0, ε0), nats.
         local_epsilon: ε0 in (0, 100], nats.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check_point(epsilon, local_epsilon)
     e, half = math.exp(epsilon), math.exp(local_epsilon / 2)
@@ -189,9 +180,6 @@ def blanket_bound(
 
     Returns:
         ε in nats for replace-one neighbours, at most ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.whole("cohort", cohort)
     checks.number("delta", delta, above=0, at_most=1)

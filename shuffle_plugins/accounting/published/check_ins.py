@@ -32,9 +32,6 @@ def check_in_shuffle_bound(*, local_epsilon: float, cohort: int, delta: float) -
 
     Returns:
         ε in nats for replace-one neighbours. It may exceed ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check(local_epsilon=local_epsilon, slots=cohort, delta=delta, name="cohort")
     spread = math.exp(1.5 * local_epsilon) * math.expm1(local_epsilon) / math.sqrt(cohort)
@@ -59,9 +56,6 @@ def check_in_window_bound(
 
     Returns:
         ε in nats for replace-one neighbours, of the whole window.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     _check(local_epsilon=local_epsilon, slots=window, delta=delta, name="window")
     checks.number("participation", participation, above=0, at_most=1)

@@ -64,9 +64,6 @@ def local_delta_cost(*, local_epsilon: float, local_delta: float, cohort: int, e
         local_delta: δ0 in [0, 1].
         cohort: n ≥ 1.
         epsilon: ε ≥ 0 after shuffling, in nats.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("cohort", cohort)
@@ -129,9 +126,6 @@ def specific_randomizer(*, distance: float, shared: float, cohort: int, delta: f
         cohort: n ≥ 1.
         delta: in (0, 1].
 
-    Returns:
-        ε in nats for replace-one neighbours.
-
     Raises:
         ValueError: if an argument is out of range, or n·p < 8·log(2/δ), where the theorem is silent.
     """
@@ -163,9 +157,6 @@ def k_ary_response_bound(*, local_epsilon: float, categories: int, cohort: int, 
         cohort: n ≥ 1.
         delta: in (0, 1].
 
-    Returns:
-        ε in nats for replace-one neighbours.
-
     Raises:
         ValueError: if an argument is out of range or outside the regime of Theorem 4.1.
     """
@@ -194,9 +185,6 @@ def clone_pair(*, local_epsilon: float, cohort: int) -> ClonePair:
     Args:
         local_epsilon: ε0 in (0, 300], nats.
         cohort: n in [1, 1e15].
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     return ClonePair(
         local_epsilon=local_epsilon,
@@ -218,9 +206,6 @@ def binary_response_lower(*, local_epsilon: float, cohort: int, delta: float) ->
 
     Returns:
         ε in nats for replace-one neighbours, rounded down.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     pair = clone_pair(local_epsilon=local_epsilon, cohort=cohort)
     checks.delta(delta)

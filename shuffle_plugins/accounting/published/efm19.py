@@ -58,9 +58,6 @@ def erlingsson_rdp(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> V
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,). Not capped at ε0.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = real_orders(orders)
     checks.number("local_epsilon", local_epsilon, above=0, at_most=_LARGEST_LOCAL_EPSILON)

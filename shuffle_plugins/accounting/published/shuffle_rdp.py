@@ -50,9 +50,6 @@ def first_shuffle_rdp(
 
     Returns:
         Divergences in nats for replace-one neighbours, shape (m,), rounded up.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=1.0, split=split)
     below, above = np.floor(alpha), np.ceil(alpha)
@@ -77,15 +74,7 @@ def second_shuffle_rdp(
 
     Args:
         orders: real α ≥ 2, shape (m,). Theorem 5.3.2 says α > 1, the statement proved (5.3.6) says α ≥ 2.
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1.
-        split: c in (0, 1), or None for the best one.
-
-    Returns:
-        Divergences in nats for replace-one neighbours, shape (m,), rounded up.
-
-    Raises:
-        ValueError: if an argument is out of range.
+        local_epsilon, cohort, split: as of :func:`first_shuffle_rdp`, whose result this one's is like.
     """
     alpha = _check(orders=orders, local_epsilon=local_epsilon, cohort=cohort, smallest=2.0, split=split)
     best = np.full(alpha.shape, math.inf)
@@ -105,11 +94,7 @@ def shuffle_rdp_corollary(*, orders: ArrayLike, local_epsilon: float, cohort: in
 
     Args:
         orders: whole α ≥ 2, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1.
-
-    Returns:
-        Divergences in nats for replace-one neighbours, shape (m,), rounded up.
+        local_epsilon, cohort: as of :func:`first_shuffle_rdp`, whose result this one's is like.
 
     Raises:
         ValueError: if an argument is out of range or an order outside the regime.
@@ -134,14 +119,7 @@ def shuffle_rdp_lower_bound(*, orders: ArrayLike, local_epsilon: float, cohort: 
 
     Args:
         orders: whole α ≥ 2, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
-        cohort: n ≥ 1.
-
-    Returns:
-        Divergences in nats for replace-one neighbours, shape (m,), rounded down.
-
-    Raises:
-        ValueError: if an argument is out of range.
+        local_epsilon, cohort: as of :func:`first_shuffle_rdp`; divergences are rounded down.
     """
     return subsampled_rdp_lower_bound(
         orders=orders, local_epsilon=local_epsilon, population=cohort, cohort=cohort

@@ -34,9 +34,6 @@ def stronger_clone_bound(*, local_epsilon: float, cohort: int, delta: float) -> 
         cohort: n ≥ 1, reports shuffled together.
         delta: in (0, 1].
 
-    Returns:
-        ε in nats for replace-one neighbours.
-
     Raises:
         ValueError: if an argument is out of range, or ε0 > log(n/(8·log(2/δ)) − 1), where the theorem is
             silent.

@@ -41,9 +41,6 @@ def log_ternary_chi(*, orders: ArrayLike, local_epsilon: float, cohort: int) -> 
 
     Returns:
         Natural logarithms, shape (m,).
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
     if not (np.all(alpha >= 2) and np.all(np.isfinite(alpha))):
@@ -128,17 +125,7 @@ def subsampled_rdp_lower_bound(
     which the paper writes as a sum of binomial moments. A lower bound on a Rényi curve is **not** a lower
     bound on ε at any δ: converting it with ``epsilon_from_rdp`` gives a number that bounds nothing.
 
-    Args:
-        orders: whole λ ≥ 2, shape (m,).
-        local_epsilon: ε0 > 0 in nats.
-        population: n, the number of clients.
-        cohort: k, 1 ≤ k ≤ n.
-
-    Returns:
-        Divergences in nats for replace-one neighbours, shape (m,), rounded down.
-
-    Raises:
-        ValueError: if an order is not a whole number from 2 on, or another argument is out of range.
+    Arguments and errors are those of :func:`subsampled_rdp_bound`. The divergences are rounded down.
     """
     whole = whole_orders(orders, theorems=_THEOREMS)
     _check(local_epsilon=local_epsilon, population=population, cohort=cohort)
