@@ -20,7 +20,7 @@ from shuffle_plugins.accounting import (
     as_tuples,
     distinct_participants,
 )
-from shuffle_plugins.ledger.database import Database, Format, LedgerFile, StrPath
+from shuffle_plugins.ledger.database import Database, Format, StrPath
 from shuffle_plugins.ledger.errors import LedgerError
 
 _IDENTITIES = """CREATE TABLE identities (
@@ -129,7 +129,34 @@ class Checkpoint:
     data: bytes
 
 
-class BudgetLedger(LedgerFile):
+class BudgetFile(Database):
+    """The file of a budget ledger, of any models.
+
+    Args:
+        path: the file.
+        create: whether to make it if it is not there.
+
+    Raises:
+        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
+        LedgerError: if it is no budget ledger, or of another version or neighbouring relation.
+    """
+
+    def __init__(self, path: StrPath, *, create: bool) -> None:
+        super().__init__(path, format=_FORMAT, create=create)
+        try:
+            with self.reading() as connection:
+                relations = connection.execute("SELECT neighbouring_relation FROM about").fetchall()
+            if relations != [(NEIGHBOURING_RELATION,)]:
+                raise LedgerError(
+                    f"{path} counts for other neighbours than {NEIGHBOURING_RELATION}: its ε cannot be "
+                    "continued"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+
+class BudgetLedger(BudgetFile):
     """The rounds of one model in a file, each entered before anything of it can leak.
 
     A round goes :meth:`begin` (before anything is sent), :meth:`receive` (before anything is released),
@@ -144,6 +171,8 @@ class BudgetLedger(LedgerFile):
         model: whose budget it is. Models trained on the same people's data share one budget only if they
             share a name.
 
+    Every method raises LedgerError if the file cannot be read or written.
+
     Raises:
         FileNotFoundError: if its folder does not exist.
         LedgerError: if the file is no budget ledger, is of another version or neighbouring relation, is
@@ -154,8 +183,8 @@ class BudgetLedger(LedgerFile):
         if not isinstance(model, str) or not model:
             raise ValueError(f"model must be a name, got {model!r}")
         self._model = model
-        super().__init__(open_budget(path, create=True))
-        with self._database.reading() as connection:
+        super().__init__(path, create=True)
+        with self.reading() as connection:
             self._last = _last_round(connection, model)
 
     @property
@@ -176,7 +205,7 @@ class BudgetLedger(LedgerFile):
             LedgerError: if the budget is bound to another app or layout: two projects that happen to use one
                 file and name would otherwise go on with each other's model.
         """
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             found = connection.execute(
                 "SELECT app, layout FROM identities WHERE model = ?", (self._model,)
             ).fetchone()
@@ -212,7 +241,7 @@ class BudgetLedger(LedgerFile):
         """
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             if _last_round(connection, self._model) != self._last:
                 raise LedgerError(
                     f"another process trains {self._model!r} with this ledger: stop one of the two, then "
@@ -281,7 +310,7 @@ class BudgetLedger(LedgerFile):
         Raises:
             LedgerError: if the round was not received, or the file cannot be written.
         """
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             round_id, _, server_round = self._expect(connection, token, RoundState.RECEIVED)
             connection.execute("UPDATE rounds SET state = ? WHERE id = ?", (RoundState.COMPLETE, round_id))
             if checkpoint is not None:
@@ -302,7 +331,7 @@ class BudgetLedger(LedgerFile):
         names = None if participants is None else distinct_participants(participants)
         if actual is not None and names is not None and len(names) < actual.reports:
             raise LedgerError(f"{actual.reports} reports of {len(names)} participants: name all who answered")
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             round_id, run, _ = self._expect(connection, token, RoundState.OPEN)
             connection.execute(
                 "UPDATE rounds SET state = ?, charged = ?, participants = ? WHERE id = ?",
@@ -336,30 +365,18 @@ class BudgetLedger(LedgerFile):
     # -- reading ----------------------------------------------------------------------------------------
 
     def rounds(self) -> list[LedgerRound]:
-        """The model's rounds in the order they were begun.
-
-        Raises:
-            LedgerError: if the file cannot be read.
-        """
-        with self._database.reading() as connection:
+        """The model's rounds in the order they were begun."""
+        with self.reading() as connection:
             return read_rounds(connection, self._model)
 
     def accountant(self, *, method: Method = "pld") -> FederatedAccountant:
-        """An accountant of the model's rounds; those left open are charged at their worst, to everybody.
-
-        Raises:
-            LedgerError: if the file cannot be read.
-        """
-        with self._database.reading() as connection:
+        """An accountant of the model's rounds; those left open are charged at their worst, to everybody."""
+        with self.reading() as connection:
             return read_accountant(connection, self._model, method=method)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """What was saved with the last completed round that saved anything.
-
-        Raises:
-            LedgerError: if the file cannot be read.
-        """
-        with self._database.reading() as connection:
+        """What was saved with the last completed round that saved anything."""
+        with self.reading() as connection:
             found = connection.execute(
                 "SELECT server_round, token, data FROM checkpoints WHERE model = ?", (self._model,)
             ).fetchone()
@@ -368,27 +385,6 @@ class BudgetLedger(LedgerFile):
 
 def _app(name: str) -> str:
     return f"the app {name!r}" if name else "a script without an app's name (app='')"
-
-
-def open_budget(path: StrPath, *, create: bool) -> Database:
-    """A connection to a budget ledger's file.
-
-    Raises:
-        FileNotFoundError: if the file, or with ``create`` its folder, does not exist.
-        LedgerError: if it is no budget ledger, or of another version or neighbouring relation.
-    """
-    database = Database(path, format=_FORMAT, create=create)
-    try:
-        with database.reading() as connection:
-            relations = connection.execute("SELECT neighbouring_relation FROM about").fetchall()
-        if relations != [(NEIGHBOURING_RELATION,)]:
-            raise LedgerError(
-                f"{path} counts for other neighbours than {NEIGHBOURING_RELATION}: its ε cannot be continued"
-            )
-    except BaseException:
-        database.close()
-        raise
-    return database
 
 
 def read_models(connection: Connection) -> list[str]:

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.ledger.database import Database, Format, LedgerFile, StrPath, application_of
+from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
     from shuffle_plugins.accounting import Round
@@ -226,7 +226,7 @@ def written(shuffled: Round) -> str:
     return json.dumps(shuffled.state(), allow_nan=False)
 
 
-class ClientLedger(LedgerFile):
+class ClientLedger(Database):
     """A client's reports in a file: charged before they are made, so that a crash over-counts.
 
     Several processes may use one file at a time; together they stay within the limits.
@@ -240,7 +240,7 @@ class ClientLedger(LedgerFile):
     """
 
     def __init__(self, path: StrPath) -> None:
-        super().__init__(Database(path, format=_FORMAT, create=True))
+        super().__init__(path, format=_FORMAT, create=True)
 
     def charge(
         self,
@@ -276,7 +276,7 @@ class ClientLedger(LedgerFile):
         checks.number("local_delta", local_delta, at_least=0, below=1)
         if not isinstance(token, bytes) or not token:
             raise ValueError("a round's token is bytes")
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             if connection.execute("SELECT 1 FROM reports WHERE token = ?", (token,)).fetchone():
                 raise ReportRefused(Refused.TOKEN_SPENT)
             charged = Charged(shuffled, epsilon, float(local_delta))
@@ -289,12 +289,8 @@ class ClientLedger(LedgerFile):
             )
 
     def spent(self) -> ClientSpending:
-        """What the reports in the file add up to.
-
-        Raises:
-            LedgerError: if it cannot be read.
-        """
-        with self._database.reading() as connection:
+        """What the reports in the file add up to; LedgerError if it cannot be read."""
+        with self.reading() as connection:
             return ClientSpending.of(_history(connection))
 
 

@@ -153,32 +153,6 @@ class Database:
         self.close()
 
 
-class LedgerFile:
-    """A ledger in a file: it has a path, is closed, and is a context manager.
-
-    Args:
-        database: the open file.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @property
-    def path(self) -> Path:
-        """Absolute path of the ledger's file."""
-        return self._database.path
-
-    def close(self) -> None:
-        """Close the file; harmless to repeat."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def application_of(path: StrPath) -> int | None:
     """SQLite's mark of a file's owner; None if there is no file, or it is no database."""
     place = Path(path).absolute()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from shuffle_plugins.accounting import FederatedSpending
 from shuffle_plugins.ledger.budget import (
+    BudgetFile,
     LedgerRound,
     RoundState,
-    open_budget,
     read_accountant,
     read_models,
     read_rounds,
@@ -63,7 +63,7 @@ def read_budget(path: StrPath, *, delta: float, model: str | None = None) -> lis
         LedgerError: if it is no budget ledger, or has no rounds of ``model``.
         ValueError: if ``delta`` is out of range, or less than what the rounds' own δ0 adds up to.
     """
-    with open_budget(path, create=False) as database, database.reading() as connection:
+    with BudgetFile(path, create=False) as database, database.reading() as connection:
         models = read_models(connection)
         if model is not None and model not in models:
             known = ", ".join(map(repr, models)) or "none"

@@ -249,11 +249,7 @@ class AGD(OptimizationMethod):
         return "P_AGD"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """One stage of disjoint batches.
-
-        Raises:
-            ValueError: if the problem is not smooth.
-        """
+        """One stage of disjoint batches; ValueError if the problem is not smooth."""
         smoothness = task.problem.smoothness
         if smoothness == math.inf:
             raise ValueError(f"{self} is for smooth losses; take Smoothed(inner=AGD()) for this one")
@@ -400,11 +396,7 @@ class Phased(OptimizationMethod):
         return f"{self.inner} in phases"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        """A stage for each phase.
-
-        Raises:
-            ValueError: if the problem is not strongly convex, or there are too few clients.
-        """
+        """A stage for each phase; ValueError unless the problem is strongly convex and clients are enough."""
         convexity = task.problem.strong_convexity
         if convexity <= 0:
             raise ValueError("phases are for strongly convex losses: add a regulariser, or leave them out")

@@ -138,11 +138,7 @@ class VectorSums(GradientModel):
     overhead: float = 0.02
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle around a calibrated :class:`VectorSum`.
-
-        Raises:
-            ValueError: if steps have no fixed number of clients, or one report for all their clients.
-        """
+        """An oracle around a calibrated :class:`VectorSum`; ValueError if steps have no fixed cohort."""
         return _Sums(self._protocol(participation, target), participation)
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
@@ -219,11 +215,7 @@ class PanPrivate(GradientModel):
     overhead: float = 0.02
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle that adds up a stream.
-
-        Raises:
-            ValueError: unless clients come in disjoint batches.
-        """
+        """An oracle that adds up a stream; ValueError unless clients come in disjoint batches."""
         return _Streamed(self._sums(participation)._protocol(participation, target), participation)
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
@@ -305,12 +297,7 @@ class OneMessage(GradientModel):
     options: tuple[tuple[str, Any], ...] = ()
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle around a calibrated mechanism.
-
-        Raises:
-            ValueError: if the mechanism is unknown or not for ℓ2 balls.
-            TargetUnreachable: if no ε0 is small enough.
-        """
+        """An oracle around a calibrated mechanism; ValueError if it is unknown or not for ℓ2 balls."""
         options = dict(self.options)
         probe = _l2_mechanism(self.mechanism, 1.0, target, options)
         probed = _charged(probe, participation)
@@ -414,12 +401,7 @@ class Local(GradientModel):
     mechanism: str = "privunit-g"
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle of reports that cost ε0 each.
-
-        Raises:
-            ValueError: if the mechanism is unknown or not for ℓ2 balls.
-            TargetUnreachable: if it does not take so small an ε0.
-        """
+        """An oracle of reports that cost ε0 each; ValueError if the mechanism is not for ℓ2 balls."""
         _l2_mechanism(self.mechanism, 1.0, target, {})
         local_epsilon = target.epsilon / participation.releases
         if local_epsilon * participation.releases > target.epsilon:

@@ -49,7 +49,7 @@ def fill(path: Path) -> BudgetLedger:
 def test_what_is_printed_while_a_run_is_going_on(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "budget"
     with fill(path) as ledger:
-        with ledger._database.writing():  # in the middle of entering something
+        with ledger.writing():  # in the middle of entering something
             code, out, err = run(str(path))
         spending = ledger.accountant().spending(1e-5)
     assert (code, err) == (0, "")

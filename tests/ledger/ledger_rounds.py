@@ -66,7 +66,7 @@ def die() -> None:
 def train(ledger: Path, released: Path, rounds: int, point: str, fatal: int) -> None:
     """So many rounds after the last checkpoint; a line in ``released`` for each that was released."""
     with BudgetLedger(ledger, model="m") as books:
-        connection: Connection = books._database._connection
+        connection: Connection = books._connection
         last = books.last_checkpoint()
         first = 1 if last is None else last.server_round + 1
         for server_round in range(first, first + rounds):

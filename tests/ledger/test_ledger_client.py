@@ -185,7 +185,7 @@ def test_a_kill_over_counts_and_never_under_counts(path: Path, statement: str, c
         try:
             ledger = ClientLedger(path)
             if statement:
-                ledger._database._connection.set_trace_callback(
+                ledger._connection.set_trace_callback(
                     lambda sql: die() if sql.startswith(statement) else None
                 )
             charge(ledger, ClientLimits())
@@ -214,7 +214,7 @@ def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
 
 def test_a_full_or_read_only_disk_is_an_error_before_the_report(path: Path) -> None:
     ledger = ClientLedger(path)
-    ledger._database._connection.execute("PRAGMA query_only = ON")
+    ledger._connection.execute("PRAGMA query_only = ON")
     with ledger, pytest.raises(LedgerError, match="cannot be used"):
         charge(ledger, ClientLimits())
     with sqlite3.connect(path) as connection:
