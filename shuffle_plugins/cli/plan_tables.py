@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich.markup import escape
@@ -58,17 +58,8 @@ def footing(plan: planning.Plan) -> str:
 def plan_json(plan: planning.Plan) -> dict[str, Any]:
     """The plan in plain dict, list, str, int, float and bool."""
     return {
-        "target_epsilon": plan.target_epsilon,
-        "delta": plan.delta,
+        **{field.name: getattr(plan, field.name) for field in fields(planning.PlanQuestion)},
         "neighbouring_relation": plan.neighbouring_relation,
-        "adversary": plan.adversary.value,
-        "sampling": plan.sampling.value,
-        "method": plan.method,
-        "population": plan.population,
-        "dim": plan.dim,
-        "radius": plan.radius,
-        "norm": plan.norm,
-        "spread": plan.spread,
         "tolerance": plan.tolerance,
         "best": _row_json(plan.best),
         "thrifty": _row_json(plan.thrifty),
@@ -140,23 +131,10 @@ def _rows(
 
 
 def _row_json(row: planning.PlanRow) -> dict[str, Any]:
-    return _renamed(
-        {
-            "mechanism": row.mechanism,
-            "cohort": row.cohort,
-            "num_steps": row.num_steps,
-            "local_epsilon": row.local_epsilon,
-            "lower": row.epsilon.lower,
-            "upper": row.epsilon.upper,
-            "noise_mse": row.noise_mse,
-            "sampling_mse": row.sampling_mse,
-            "round_mse": row.round_mse,
-            "average_mse": row.average_mse,
-            "bits_per_report": row.bits_per_report,
-            "bits_per_client": row.bits_per_client,
-            "total_bits": row.total_bits,
-        }
-    )
+    values = asdict(row)
+    del values["epsilon"], values["num_reports"]
+    ends = {"lower": row.epsilon.lower, "upper": row.epsilon.upper}
+    return _renamed(values | ends | {"round_mse": row.round_mse, "total_bits": row.total_bits})
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from .plans import Baseline as Baseline
 from .plans import Dismissed as Dismissed
 from .plans import Edge as Edge
 from .plans import Plan as Plan
+from .plans import PlanQuestion as PlanQuestion
 from .plans import PlanRow as PlanRow
 from .search import BEST_MECHANISM as BEST_MECHANISM
 from .search import MOST_SEARCHED_STEPS as MOST_SEARCHED_STEPS

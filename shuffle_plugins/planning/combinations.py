@@ -11,7 +11,6 @@ from shuffle_plugins.accounting import (
     LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     Blanket,
-    Method,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -19,8 +18,8 @@ from shuffle_plugins.accounting import (
     normal_guess,
 )
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.plans import PlanRow
-from shuffle_plugins.planning.variance import PASSES, NormName, ReportError, report_error, sampling_error
+from shuffle_plugins.planning.plans import PlanQuestion, PlanRow
+from shuffle_plugins.planning.variance import PASSES, ReportError, report_error, sampling_error
 
 PRECISION = 2e-4
 """Relative precision of the ε0 of a combination."""
@@ -38,32 +37,14 @@ class Combinations:
     """One question, and the combinations of mechanism, cohort and number of rounds solved so far.
 
     Attributes:
-        target_epsilon: ε to stay within.
-        delta: δ in (0, 1).
-        population: n, the number of clients.
-        dim: d, length of a client's vector.
-        sampling: how cohorts are chosen.
-        adversary: against whom ε is measured.
-        radius: radius of the clients' ball.
-        norm: norm of the clients' ball.
-        spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error`.
-        method: how the costs of rounds are composed.
+        asked: the question.
         progress: called with the combinations done and those expected.
         rows: what was solved, by mechanism, k and T.
         infeasible: what exceeds the target at every ε0.
         expected: how many combinations are expected to be tried in all.
     """
 
-    target_epsilon: float
-    delta: float
-    population: int
-    dim: int
-    sampling: Sampling
-    adversary: Adversary
-    radius: float
-    norm: NormName
-    spread: float
-    method: Method
+    asked: PlanQuestion
     progress: Progress | None
     rows: dict[tuple[str, int, int], PlanRow] = field(default_factory=dict)
     infeasible: set[tuple[str, int, int]] = field(default_factory=set)
@@ -76,15 +57,15 @@ class Combinations:
         for cohort in cohorts:
             shuffle_round = ShuffleRound(
                 local_epsilon=1.0,
-                population=self.population,
+                population=self.asked.population,
                 cohort=cohort,
-                sampling=self.sampling,
-                adversary=self.adversary,
+                sampling=self.asked.sampling,
+                adversary=self.asked.adversary,
             )
-        accountant = ShuffleAccountant(method=self.method)
+        accountant = ShuffleAccountant(method=self.asked.method)
         for num_steps in steps:
             accountant.step(shuffle_round, num_steps=num_steps)
-        ShuffleAccountant(method=self.method).epsilon(self.delta, lower=False)
+        ShuffleAccountant(method=self.asked.method).epsilon(self.asked.delta, lower=False)
 
     def evaluate(self, mechanism: str, cohort: int, num_steps: int) -> PlanRow | None:
         """The row of one combination; None if it exceeds the target at every ε0."""
@@ -102,15 +83,17 @@ class Combinations:
         """The row of one combination, without entering it among those tried."""
 
         def cost(local_epsilon: float) -> float:
-            blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
+            blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
             return (
-                self._accountant(mechanism, blanket, cohort, num_steps).epsilon(self.delta, lower=False).upper
+                self._accountant(mechanism, blanket, cohort, num_steps)
+                .epsilon(self.asked.delta, lower=False)
+                .upper
             )
 
         start, slope = self.guess(mechanism, cohort, num_steps)
         level = largest_within(
             cost,
-            target=self.target_epsilon,
+            target=self.asked.target_epsilon,
             start=start,
             lowest=LEAST_SEARCHED_LOCAL_EPSILON,
             highest=LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -124,14 +107,14 @@ class Combinations:
         return row
 
     def _row(self, mechanism: str, cohort: int, num_steps: int, local_epsilon: float) -> PlanRow:
-        blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.dim)
-        interval = self._accountant(mechanism, blanket, cohort, num_steps).epsilon(self.delta)
-        if interval.upper > self.target_epsilon:
+        blanket = registry.blanket(mechanism, local_epsilon=local_epsilon, dim=self.asked.dim)
+        interval = self._accountant(mechanism, blanket, cohort, num_steps).epsilon(self.asked.delta)
+        if interval.upper > self.asked.target_epsilon:
             raise ArithmeticError(f"ε0={local_epsilon} was found to fit, yet costs {interval}; report it")
         report = self.report_error(mechanism, local_epsilon)
         noise, sampled = report.variance / cohort, self._sampling_error(cohort)
-        passes = self.sampling in PASSES
-        num_reports = (self.population if passes else cohort) * num_steps
+        passes = self.asked.sampling in PASSES
+        num_reports = (self.asked.population if passes else cohort) * num_steps
         return PlanRow(
             mechanism=mechanism,
             cohort=cohort,
@@ -143,7 +126,7 @@ class Combinations:
             average_mse=report.variance / num_reports + (0.0 if passes else sampled / num_steps),
             bits_per_report=report.bits,
             num_reports=num_reports,
-            bits_per_client=num_reports * report.bits / self.population,
+            bits_per_client=num_reports * report.bits / self.asked.population,
         )
 
     def _accountant(self, mechanism: str, blanket: Blanket, cohort: int, num_steps: int) -> ShuffleAccountant:
@@ -151,17 +134,17 @@ class Combinations:
         known = (mechanism, blanket, cohort, num_steps)
         if known in self._accountants:
             return self._accountants[known]
-        accountant = self._accountants[known] = ShuffleAccountant(method=self.method)
+        accountant = self._accountants[known] = ShuffleAccountant(method=self.asked.method)
         accountant.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
         return accountant
 
     def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
         return ShuffleRound(
             local_epsilon=blanket.local_epsilon,
-            population=self.population,
+            population=self.asked.population,
             cohort=cohort,
-            sampling=self.sampling,
-            adversary=self.adversary,
+            sampling=self.asked.sampling,
+            adversary=self.asked.adversary,
             mechanism=mechanism,
             blanket=blanket,
         )
@@ -169,12 +152,19 @@ class Combinations:
     def report_error(self, mechanism: str, local_epsilon: float) -> ReportError:
         """Variance and bits of one report of a mechanism on the clients' ball."""
         return report_error(
-            mechanism, local_epsilon=local_epsilon, dim=self.dim, radius=self.radius, norm=self.norm
+            mechanism,
+            local_epsilon=local_epsilon,
+            dim=self.asked.dim,
+            radius=self.asked.radius,
+            norm=self.asked.norm,
         )
 
     def _sampling_error(self, cohort: int) -> float:
         return sampling_error(
-            population=self.population, cohort=cohort, sampling=self.sampling, spread=self.spread
+            population=self.asked.population,
+            cohort=cohort,
+            sampling=self.asked.sampling,
+            spread=self.asked.spread,
         )
 
     def size(self, cohort: int, num_steps: int) -> float:
@@ -182,9 +172,9 @@ class Combinations:
 
         kT where sampling amplifies, T/k where it does not, T where the batches of an epoch hide one another.
         """
-        if self.sampling is Sampling.EPOCH and self.adversary is Adversary.MODEL_OBSERVER:
+        if self.asked.sampling is Sampling.EPOCH and self.asked.adversary is Adversary.MODEL_OBSERVER:
             return round(math.log(num_steps), 6)
-        amplifies = self.adversary is Adversary.MODEL_OBSERVER and self.sampling in (
+        amplifies = self.asked.adversary is Adversary.MODEL_OBSERVER and self.asked.sampling in (
             Sampling.WITHOUT_REPLACEMENT,
             Sampling.POISSON,
         )
@@ -224,25 +214,25 @@ class Combinations:
         if not _LEAST_SLOPE < slope < math.inf:
             return _searched(math.exp(x)), None
         slope /= 2
-        spare = math.log(self.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
+        spare = math.log(self.asked.target_epsilon / near.epsilon.upper) if near.epsilon.upper > 0 else 0.0
         if spare < PRECISION * _GREATEST_SLOPE:
             x += spare / slope - PRECISION / 2
         return _searched(math.exp(x)), slope
 
     def _first_guess(self, cohort: int, num_steps: int) -> float:
         return normal_guess(
-            target_epsilon=self.target_epsilon,
-            delta=self.delta,
-            population=self.population,
+            target_epsilon=self.asked.target_epsilon,
+            delta=self.asked.delta,
+            population=self.asked.population,
             cohort=cohort,
             num_steps=num_steps,
-            sampling=self.sampling,
-            adversary=self.adversary,
+            sampling=self.asked.sampling,
+            adversary=self.asked.adversary,
         )
 
     def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
         """log of the variance of all losses of a combination together, were they small."""
-        blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.dim)
+        blanket = registry.blanket(mechanism, local_epsilon=math.exp(log_level), dim=self.asked.dim)
         variance = self._round(mechanism, blanket, cohort).dominating_pair().information
         return math.log(num_steps * variance) if variance > 0 else -math.inf
 

@@ -99,30 +99,20 @@ class Dismissed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """The best way to spend (target ε, δ), for replace-one neighbours, and what was tried on the way.
+class PlanQuestion:
+    """What a plan is for.
 
     Attributes:
-        target_epsilon: ε to stay within.
+        target_epsilon: ε to stay within, for replace-one neighbours.
         delta: δ of every ε.
         population: n, the number of clients.
         dim: d, length of a client's vector.
         radius: radius of the clients' ball.
         norm: norm of the clients' ball.
-        spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error` that was assumed.
+        spread: S of :func:`~shuffle_plugins.planning.variance.sampling_error` that is assumed.
         sampling: how cohorts are chosen.
         adversary: against whom the guarantee holds.
         method: how the costs of rounds are composed.
-        tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
-        best: the row of least error.
-        thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
-            where only one T was tried, that of the smallest cohort.
-        cohort_edge: where the best cohort lies among those tried at the best T.
-        steps_edge: where the best T lies among those tried at the best cohort.
-        rows: every combination tried, by mechanism, T and k.
-        baselines: what else the target would buy.
-        dismissed: mechanisms that were left out.
-        infeasible: (mechanism, k, T) that exceed the target even at the smallest ε0.
     """
 
     target_epsilon: float
@@ -135,6 +125,25 @@ class Plan:
     sampling: Sampling
     adversary: Adversary
     method: Method
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan(PlanQuestion):
+    """The best way to spend (target ε, δ), and what was tried on the way; begins with the question's fields.
+
+    Attributes:
+        tolerance: by how much the error of ``thrifty`` may exceed the least one, relatively.
+        best: the row of least error.
+        thrifty: of the rows within ``tolerance`` of the best, that of the same cohort and the fewest rounds;
+            where only one T was tried, that of the smallest cohort.
+        cohort_edge: where the best cohort lies among those tried at the best T.
+        steps_edge: where the best T lies among those tried at the best cohort.
+        rows: every combination tried, by mechanism, T and k.
+        baselines: what else the target would buy.
+        dismissed: mechanisms that were left out.
+        infeasible: (mechanism, k, T) that exceed the target even at the smallest ε0.
+    """
+
     tolerance: float
     best: PlanRow
     thrifty: PlanRow

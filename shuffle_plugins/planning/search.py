@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
@@ -18,7 +18,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning.baselines import gaussian_mse
 from shuffle_plugins.planning.combinations import Combinations, Progress
-from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanRow
+from shuffle_plugins.planning.plans import Baseline, Dismissed, Edge, Plan, PlanQuestion, PlanRow
 from shuffle_plugins.planning.variance import (
     NormName,
     check_norm,
@@ -108,7 +108,7 @@ def plan(
     if norm is None:
         norm = mechanism_norm(names[0], dim=dim) if len(names) == 1 else "l2"
     scheme = Sampling(sampling)
-    tried = Combinations(
+    asked = PlanQuestion(
         target_epsilon=target_epsilon,
         delta=delta,
         population=population,
@@ -119,8 +119,8 @@ def plan(
         norm=check_norm(norm),
         spread=_check_spread(spread, radius=radius, norm=norm, dim=dim),
         method=method,
-        progress=progress,
     )
+    tried = Combinations(asked=asked, progress=progress)
     ks = _cohort_grid(population, cohorts, scheme=scheme)
     ts = _steps_grid(num_steps)
     tried.check(ks, ts)
@@ -142,16 +142,7 @@ def plan(
     rows = sorted(tried.rows.values(), key=lambda row: (row.mechanism, row.num_steps, row.cohort))
     mine = [row for row in rows if row.mechanism == best.mechanism]
     return Plan(
-        target_epsilon=target_epsilon,
-        delta=delta,
-        population=population,
-        dim=dim,
-        radius=radius,
-        norm=norm,
-        spread=tried.spread,
-        sampling=scheme,
-        adversary=tried.adversary,
-        method=method,
+        **asdict(asked),
         tolerance=tolerance,
         best=best,
         thrifty=thrifty,
@@ -276,7 +267,7 @@ class _Search:
             cohort_ratio, steps_ratio = math.sqrt(cohort_ratio), math.sqrt(steps_ratio)
             if cohorts:
                 best = self.best()
-                for cohort in _around(best.cohort, cohort_ratio, most=self.tried.population):
+                for cohort in _around(best.cohort, cohort_ratio, most=self.tried.asked.population):
                     self.tried.evaluate(best.mechanism, cohort, best.num_steps)
             if steps:
                 best = self.best()
@@ -325,20 +316,20 @@ class _Search:
     def baselines(self, best: PlanRow, *, num_steps: int) -> tuple[Baseline, ...]:
         """What the target buys without a shuffler, from a small sample, and from a trusted curator."""
         found = []
-        unshuffled = self.tried.target_epsilon / num_steps
+        unshuffled = self.tried.asked.target_epsilon / num_steps
         if LEAST_SEARCHED_LOCAL_EPSILON <= unshuffled <= LARGEST_SEARCHED_LOCAL_EPSILON:
             report = self.tried.report_error(best.mechanism, unshuffled)
             found.append(
                 Baseline(
                     name="no shuffler, ε0 = ε/T",
-                    average_mse=report.variance / (self.tried.population * num_steps),
-                    cohort=self.tried.population,
+                    average_mse=report.variance / (self.tried.asked.population * num_steps),
+                    cohort=self.tried.asked.population,
                     num_steps=num_steps,
                     local_epsilon=unshuffled,
                 )
             )
-        small = max(1, self.tried.population // _SMALL_SHARE)
-        if self.tried.sampling is not Sampling.FULL and small < best.cohort:
+        small = max(1, self.tried.asked.population // _SMALL_SHARE)
+        if self.tried.asked.sampling is not Sampling.FULL and small < best.cohort:
             row = self.tried.solve(best.mechanism, small, best.num_steps)
             if row is not None:
                 found.append(
@@ -351,16 +342,16 @@ class _Search:
                     )
                 )
         reach = enclosing_radius(
-            radius=self.tried.radius, norm=self.tried.norm, within="l2", dim=self.tried.dim
+            radius=self.tried.asked.radius, norm=self.tried.asked.norm, within="l2", dim=self.tried.asked.dim
         )
         found.append(
             Baseline(
                 name="trusted curator, Gaussian",
                 average_mse=gaussian_mse(
-                    target_epsilon=self.tried.target_epsilon,
-                    delta=self.tried.delta,
-                    sensitivity=2 * reach / self.tried.population,
-                    dim=self.tried.dim,
+                    target_epsilon=self.tried.asked.target_epsilon,
+                    delta=self.tried.asked.delta,
+                    sensitivity=2 * reach / self.tried.asked.population,
+                    dim=self.tried.asked.dim,
                 ),
             )
         )
