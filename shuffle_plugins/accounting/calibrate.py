@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.blanket import Blanket
@@ -59,34 +60,22 @@ def calibrate_local_epsilon(
         ValueError: if an argument is out of range, or even ε0 = 1e-4 costs more than the target.
     """
     target = _target(target_epsilon, delta, num_steps, method)
-    scheme = checks.choice(Sampling, "sampling", sampling)
-    seen_by = checks.choice(Adversary, "adversary", adversary)
+    drawn = partial(
+        ShuffleRound,
+        population=population,
+        cohort=cohort,
+        sampling=checks.choice(Sampling, "sampling", sampling),
+        adversary=checks.choice(Adversary, "adversary", adversary),
+    )
 
     def cost(local_epsilon: float) -> float:
-        return target.cost(
-            ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=population,
-                cohort=cohort,
-                sampling=scheme,
-                adversary=seen_by,
-                mechanism=mechanism,
-                blanket=blanket_factory(local_epsilon) if blanket_factory else None,
-            )
-        )
+        blanket = blanket_factory(local_epsilon) if blanket_factory else None
+        return target.cost(drawn(local_epsilon=local_epsilon, mechanism=mechanism, blanket=blanket))
 
     found = largest_within(
         cost,
         target=target.epsilon,
-        start=normal_guess(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            population=population,
-            cohort=cohort,
-            num_steps=num_steps,
-            sampling=scheme,
-            adversary=seen_by,
-        ),
+        start=normal_guess(target, drawn(local_epsilon=1.0)),
         lowest=LEAST_SEARCHED_LOCAL_EPSILON,
         highest=LARGEST_SEARCHED_LOCAL_EPSILON,
         precision=_RELATIVE_PRECISION,
@@ -99,34 +88,22 @@ def calibrate_local_epsilon(
     return found
 
 
-def normal_guess(
-    *,
-    target_epsilon: float,
-    delta: float,
-    population: int,
-    cohort: float,
-    num_steps: int,
-    sampling: Sampling,
-    adversary: Adversary,
-) -> float:
-    """Start value for a search: the ε0 at which a normal loss would meet the target.
+def normal_guess(target: PrivacyTarget, shuffle_round: ShuffleRound) -> float:
+    """Start value for a search: the ε0 at which such rounds would meet the target if their losses were normal.
 
     Its variance is the one that the binary clone pair gives a round, 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)). A normal
-    loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2.
+    loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2. The round's own ε0 is not read.
     """
-    if not (0 < delta < 1 and population >= 1 and cohort >= 1 and num_steps >= 1):
-        return 1.0  # invalid input: the caller's own checks report it
-    hidden, rate = float(cohort), 1.0
-    if sampling is Sampling.CHECK_IN or (
-        sampling is Sampling.EPOCH and adversary is Adversary.MODEL_OBSERVER
-    ):
-        hidden = float(population)
-    elif sampling is not Sampling.SINGLE_PASS and adversary is Adversary.MODEL_OBSERVER:
-        rate = cohort / population
-    log_delta = -math.log(delta)
+    sampling, observed = shuffle_round.sampling, shuffle_round.adversary is Adversary.MODEL_OBSERVER
+    hidden, rate = float(shuffle_round.cohort), 1.0
+    if sampling is Sampling.CHECK_IN or (sampling is Sampling.EPOCH and observed):
+        hidden = float(shuffle_round.population)
+    elif sampling is not Sampling.SINGLE_PASS and observed:
+        rate = shuffle_round.sampling_rate
+    log_delta = -math.log(target.delta)
     # width solves ε = μ·√(2·log(1/δ)) + μ²/2 for μ; share is then (e^ε0 − 1)²/(e^ε0 + 1).
-    width = 2 * target_epsilon / (math.sqrt(2 * (log_delta + target_epsilon)) + math.sqrt(2 * log_delta))
-    share = width**2 * hidden / (2 * num_steps * rate**2)
+    width = 2 * target.epsilon / (math.sqrt(2 * (log_delta + target.epsilon)) + math.sqrt(2 * log_delta))
+    share = width**2 * hidden / (2 * target.num_steps * rate**2)
     guess = math.log1p((share + math.sqrt(share**2 + 8 * share)) / 2)
     return min(max(guess, LEAST_SEARCHED_LOCAL_EPSILON), LARGEST_SEARCHED_LOCAL_EPSILON)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shuffle_plugins.accounting import (
     LARGEST_SEARCHED_LOCAL_EPSILON,
     LEAST_SEARCHED_LOCAL_EPSILON,
     Adversary,
     Blanket,
+    PrivacyTarget,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -55,13 +56,7 @@ class Combinations:
     def check(self, cohorts: Iterable[int], steps: Iterable[int]) -> None:
         """Refuse what no round or accountant takes, before anything is solved."""
         for cohort in cohorts:
-            shuffle_round = ShuffleRound(
-                local_epsilon=1.0,
-                population=self.asked.population,
-                cohort=cohort,
-                sampling=self.asked.sampling,
-                adversary=self.asked.adversary,
-            )
+            shuffle_round = self._drawn(cohort)
         accountant = ShuffleAccountant(method=self.asked.method)
         for num_steps in steps:
             accountant.step(shuffle_round, num_steps=num_steps)
@@ -138,15 +133,19 @@ class Combinations:
         accountant.step(self._round(mechanism, blanket, cohort), num_steps=num_steps)
         return accountant
 
-    def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
+    def _drawn(self, cohort: int) -> ShuffleRound:
+        """A round of such a cohort, of any mechanism at ε0 = 1."""
         return ShuffleRound(
-            local_epsilon=blanket.local_epsilon,
+            local_epsilon=1.0,
             population=self.asked.population,
             cohort=cohort,
             sampling=self.asked.sampling,
             adversary=self.asked.adversary,
-            mechanism=mechanism,
-            blanket=blanket,
+        )
+
+    def _round(self, mechanism: str, blanket: Blanket, cohort: int) -> ShuffleRound:
+        return replace(
+            self._drawn(cohort), local_epsilon=blanket.local_epsilon, mechanism=mechanism, blanket=blanket
         )
 
     def report_error(self, mechanism: str, local_epsilon: float) -> ReportError:
@@ -192,7 +191,10 @@ class Combinations:
         size = self.size(cohort, num_steps)
         solved = [row for row in self._solved if row.mechanism == mechanism] or self._solved
         if not solved:
-            return self._first_guess(cohort, num_steps), None
+            target = PrivacyTarget(
+                epsilon=self.asked.target_epsilon, delta=self.asked.delta, num_steps=num_steps
+            )
+            return normal_guess(target, self._drawn(cohort)), None
         near = like or min(reversed(solved), key=lambda row: abs(self.size(row.cohort, row.num_steps) - size))
         wanted = self._log_variance(near.mechanism, near.cohort, near.num_steps, math.log(near.local_epsilon))
         if not math.isfinite(wanted):
@@ -218,17 +220,6 @@ class Combinations:
         if spare < PRECISION * _GREATEST_SLOPE:
             x += spare / slope - PRECISION / 2
         return _searched(math.exp(x)), slope
-
-    def _first_guess(self, cohort: int, num_steps: int) -> float:
-        return normal_guess(
-            target_epsilon=self.asked.target_epsilon,
-            delta=self.asked.delta,
-            population=self.asked.population,
-            cohort=cohort,
-            num_steps=num_steps,
-            sampling=self.asked.sampling,
-            adversary=self.asked.adversary,
-        )
 
     def _log_variance(self, mechanism: str, cohort: int, num_steps: int, log_level: float) -> float:
         """log of the variance of all losses of a combination together, were they small."""
