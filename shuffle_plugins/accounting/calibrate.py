@@ -89,7 +89,7 @@ def calibrate_local_epsilon(
 
 
 def normal_guess(target: PrivacyTarget, shuffle_round: ShuffleRound) -> float:
-    """Start value for a search: the ε0 at which such rounds would meet the target if their losses were normal.
+    """Start value for a search: the ε0 at which such rounds would meet the target, were losses normal.
 
     Its variance is the one that the binary clone pair gives a round, 2γ²·(e^ε0 − 1)²/(k·(e^ε0 + 1)). A normal
     loss of variance μ² has ε ≈ μ·√(2·log(1/δ)) + μ²/2. The round's own ε0 is not read.
