@@ -87,19 +87,11 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         raise ShufflePrivacyError(_NEEDS_ROUND)
 
     def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ for all recorded rounds; 0.0 if there are none (replace-one).
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Certified upper bound on ε at δ in (0, 1) for all recorded rounds, 0.0 without any."""
         return float(self.get_epsilon_interval(delta).upper)
 
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
-        """Certified upper bound on ε at δ, and ε of a real randomizer below it.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._core.epsilon(delta)
 
     def would_exceed(

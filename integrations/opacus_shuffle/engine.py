@@ -56,9 +56,6 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     Sampling.EPOCH: EpochSampler,
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
-_OPACUS_KEYWORDS = {
-    "noise_multiplier": "the noise that meets the target is found",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,10 +84,8 @@ class _Settings:
             ShufflePrivacyError: if one is refused, or two contradict each other.
         """
         for name in arguments["unknown"]:
-            hint = _OPACUS_KEYWORDS.get(name)
-            raise TypeError(
-                f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else "")
-            )
+            hint = ": the noise that meets the target is found" if name == "noise_multiplier" else ""
+            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}{hint}")
         _refuse_other_meanings(
             noise_generator=arguments["noise_generator"], rand_on_empty=arguments["rand_on_empty"]
         )
@@ -494,19 +489,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
 
     def get_epsilon(self, delta: float) -> float:
-        """Certified upper bound on ε at δ for everything recorded so far (replace-one).
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Certified upper bound on ε at δ in (0, 1) for everything recorded so far (replace-one)."""
         return self._require_accountant().get_epsilon(delta)
 
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
-        """Certified upper bound on ε at δ, and ε of a real randomizer below it.
-
-        Raises:
-            ValueError: if ``delta`` is not in (0, 1).
-        """
+        """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._require_accountant().get_epsilon_interval(delta)
 
     def load_checkpoint(
@@ -523,9 +510,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         cohort), or without the target that it had: ε is right, but such a change is seldom meant.
 
         Args:
-            path: see Opacus; as there, the file is unpickled, so load only files that you trust.
-            module: see Opacus.
-            torch_load_kwargs: see Opacus.
+            path: as there, the file is unpickled, so load only files that you trust.
+            module, torch_load_kwargs: as Opacus's.
             objects: the optimizer, schedulers and other keyword arguments of Opacus's method.
 
         Returns:

@@ -9,7 +9,17 @@ from shuffle_plugins.core import rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonInterval:
+class _Interval:
+    lower: float
+    upper: float
+    neighbouring_relation: str
+    adversary: str
+    upper_bound: str
+    lower_bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonInterval(_Interval):
     """What ε is known to be at ``delta``.
 
     Attributes:
@@ -23,13 +33,7 @@ class EpsilonInterval:
         lower_bound: name of the bound behind ``lower``.
     """
 
-    lower: float
-    upper: float
     delta: float
-    neighbouring_relation: str
-    adversary: str
-    upper_bound: str
-    lower_bound: str
 
     def __str__(self) -> str:
         """One line: the interval, δ, relation, adversary and the bounds' names."""
@@ -37,16 +41,10 @@ class EpsilonInterval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaInterval:
+class DeltaInterval(_Interval):
     """What δ is known to be at ``epsilon``: certified bounds, with the fields of :class:`EpsilonInterval`."""
 
-    lower: float
-    upper: float
     epsilon: float
-    neighbouring_relation: str
-    adversary: str
-    upper_bound: str
-    lower_bound: str
 
     def __str__(self) -> str:
         """One line: the interval, ε, relation, adversary and the bounds' names."""

@@ -18,10 +18,10 @@ def check_rounds(*, local_epsilon: float, population: int, cohort: int, num_step
 
     Args:
         local_epsilon: ε0 > 0 in nats.
-        population: n ≥ 1.
-        cohort: k in [1, n].
+        population: n ≥ 1, the number of clients.
+        cohort: k in [1, n], reports shuffled together; k = n is full participation.
         num_steps: T ≥ 1.
-        delta: in (0, 1).
+        delta: total δ in (0, 1).
     """
     checks.number("local_epsilon", local_epsilon, above=0)
     checks.whole("population", population)
@@ -99,11 +99,7 @@ def compose_points(
 
     Args:
         shuffled: ε of one shuffle of k reports as a function of its δ in (0, 1].
-        local_epsilon: ε0 > 0 in nats.
-        population: n, the number of clients.
-        cohort: k ≤ n, reports shuffled together; k = n is full participation.
-        num_steps: T ≥ 1.
-        delta: total δ in (0, 1).
+        local_epsilon, population, cohort, num_steps, delta: the question, as of :func:`check_rounds`.
 
     Returns:
         ε in nats for replace-one neighbours, never above T·ε0.

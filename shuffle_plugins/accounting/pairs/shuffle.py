@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.counts import (
-    CountPair,
     Pair,
     PairMixture,
     blanket_pair,
@@ -20,7 +20,6 @@ from shuffle_plugins.accounting.pairs.counts import (
     slot_pair,
     third_record_pair,
 )
-from shuffle_plugins.accounting.pairs.slots import SlotPair
 from shuffle_plugins.accounting.terms import CohortDraw, Sampling
 
 _COHORT_BUCKETS = (
@@ -41,20 +40,13 @@ _BIT_COHORT_WIDTH = 0.004  # relative, of a bucket of random cohorts
 def upper_pair(blanket: Blanket, draw: CohortDraw) -> PairMixture:
     """The dominating pair of a round whose reports have this blanket."""
 
-    def build(population: int, slots: int, participation: float) -> CountPair | SlotPair:
-        return blanket_pair(blanket, population=population, slots=slots, participation=participation)
-
-    return _placed(draw, build, upper=True)
+    return _placed(draw, partial(blanket_pair, blanket), upper=True)
 
 
 def upper_pairs(blanket: Blanket, draw: CohortDraw) -> tuple[PairMixture, ...]:
     """Every dominating pair there is of a round; where there are two, each is the smaller one somewhere."""
     if blanket.high > 0 and blanket.local_epsilon <= _MOST_SLOTTED:
-
-        def build(population: int, slots: int, participation: float) -> SlotPair:
-            return slot_pair(blanket, population=population, slots=slots, participation=participation)
-
-        return upper_pair(blanket, draw), _placed(draw, build, upper=True)
+        return upper_pair(blanket, draw), _placed(draw, partial(slot_pair, blanket), upper=True)
     counted = blanket.form is Form.BIT and blanket.local_epsilon <= MOST_COUNTED
     counted = counted and draw.cohort <= _MOST_COUNTED_REPORTS
     if counted and not draw.spans_batches:
@@ -86,25 +78,12 @@ def lower_pairs(blanket: Blanket, draw: CohortDraw, *, mechanism: str) -> dict[s
     outside = 1 / (math.exp(local_epsilon) + 2) if generic else blanket.outside
     found: dict[str, PairMixture] = {}
     if outside > 0:
-
-        def third(population: int, slots: int, participation: float) -> CountPair:
-            return third_record_pair(
-                local_epsilon=local_epsilon,
-                outside=outside,
-                population=population,
-                slots=slots,
-                participation=participation,
-            )
-
+        third = partial(third_record_pair, local_epsilon=local_epsilon, outside=outside)
         name = "3-RR instance" if generic else f"{mechanism} instance, third record"
         found[name] = _placed(draw, third, upper=False)
     if blanket.exact:
-
-        def mirror(population: int, slots: int, participation: float) -> CountPair:
-            return mirror_pair(blanket, population=population, slots=slots, participation=participation)
-
         name = "binary-RR" if generic else mechanism
-        found[f"{name} instance"] = _placed(draw, mirror, upper=False)
+        found[f"{name} instance"] = _placed(draw, partial(mirror_pair, blanket), upper=False)
     return found
 
 
@@ -115,8 +94,10 @@ def _instance_of_an_epoch(draw: CohortDraw) -> CohortDraw:
     return replace(draw, sampling=Sampling.WITHOUT_REPLACEMENT, cohort=reports)
 
 
-def _placed(draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool) -> PairMixture:
+def _placed(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> PairMixture:
     """A pair under the sampling and before the adversary of a round.
+
+    ``build`` makes it of a ``population``, ``slots`` and their ``participation``.
 
     Against a server that sees the cohort, the cohort is the population. A client who checks in to a secret
     round of a pass, or comes in a secret batch of an epoch, hides among the whole population.
@@ -125,18 +106,17 @@ def _placed(draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper
     if sampling is Sampling.POISSON or (sampling is Sampling.CHECK_IN and draw.sees_cohort):
         if draw.sees_cohort:
             return _random_cohorts(draw, build, upper=upper)
-        return PairMixture.single(build(population, population, draw.sampling_rate))
+        rate = draw.sampling_rate
+        return PairMixture.single(build(population=population, slots=population, participation=rate))
     if draw.spans_batches:
-        return PairMixture.single(build(population, population, 1.0))
+        return PairMixture.single(build(population=population, slots=population, participation=1.0))
     cohort = int(draw.cohort)
     if draw.sees_cohort or sampling in (Sampling.FULL, Sampling.SINGLE_PASS, Sampling.EPOCH):
         population = cohort
-    return PairMixture.single(build(population, cohort, 1.0))
+    return PairMixture.single(build(population=population, slots=cohort, participation=1.0))
 
 
-def _random_cohorts(
-    draw: CohortDraw, build: Callable[[int, int, float], Pair], *, upper: bool
-) -> PairMixture:
+def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool) -> PairMixture:
     """Poisson cohorts, against a server: the client took part, so the cohort is 1 + Bin(n − 1, γ) and public.
 
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
@@ -147,7 +127,7 @@ def _random_cohorts(
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
     return PairMixture(
         masses=tuple(float(mass) for mass in np.add.reduceat(law, edges[:-1])),
-        pairs=tuple(build(int(size), int(size), 1.0) for size in sizes),
+        pairs=tuple(build(population=size, slots=size, participation=1.0) for size in map(int, sizes)),
         dropped=TAIL,
     )
 

@@ -74,8 +74,7 @@ def k_ary_response_variable(
     r"""L of K-ary randomized response, exactly: γ(1 − e^ε) + (1 − γ)K·{1, −e^ε, 0}, γ = K/(e^ε0 + K − 1).
 
     Args:
-        epsilon: ε in [0, ε0), nats.
-        local_epsilon: ε0 in (0, 100], nats.
+        epsilon, local_epsilon: as of :func:`generic_variable`.
         categories: K ≥ 2.
     """
     _check_point(epsilon, local_epsilon)
@@ -95,9 +94,7 @@ def k_ary_response_variable(
 def laplace_variable(epsilon: float, *, local_epsilon: float) -> AmplificationVariable:
     r"""L of the Laplace mechanism with scale 1/ε0 on [0, 1], at the records 0 and 1: γ = e^{−ε0/2}.
 
-    Args:
-        epsilon: ε in [0, ε0), nats.
-        local_epsilon: ε0 in (0, 100], nats.
+    Arguments are those of :func:`generic_variable`.
     """
     _check_point(epsilon, local_epsilon)
     e, half = math.exp(epsilon), math.exp(local_epsilon / 2)

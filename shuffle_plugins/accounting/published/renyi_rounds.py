@@ -54,11 +54,7 @@ def compose_renyi(
         curve: upper bounds on the divergence of one shuffle of k reports, as a function of whole orders from
             2 on; or of real orders above 1 where k = n. What it gives is remembered for as long as the same
             object is passed.
-        local_epsilon: ε0 > 0 in nats.
-        population: n, the number of clients.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
+        local_epsilon, population, cohort, num_steps, delta: the question, as of :func:`check_rounds`.
         sampling: which theorem amplifies, k of n without replacement or Poisson's; Poisson's is not for
             replace-one neighbours.
 
@@ -111,11 +107,7 @@ def compose_sampled_renyi(
 
     Args:
         curve: upper bounds on the divergence of one sampled and shuffled round at whole orders from 2 on.
-        local_epsilon: ε0 > 0 in nats.
-        population: n, the number of clients.
-        cohort: k ≤ n.
-        num_steps: T ≥ 1.
-        delta: in (0, 1).
+        local_epsilon, population, cohort, num_steps, delta: the question, as of :func:`check_rounds`.
 
     Returns:
         ε in nats, never above T·ε0.
