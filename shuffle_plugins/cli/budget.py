@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,40 +63,44 @@ def budget_command(
 
 
 def _model_table(budget: ledgers.ModelBudget) -> Table:
-    table = plain_table(f"Budget of {budget.model}", title_style="bold")
-    table.add_column("run")
-    table.add_column("rounds")
-    _add_runs(
-        table,
-        headings=("reports", "ε observer", "ε server", "ε local"),
-        runs=[(run, _model_cells(spent)) for run, spent in budget.runs.items()],
+    return _table(
+        f"Budget of {budget.model}",
+        left=("run", "rounds"),
+        right=("reports", "ε observer", "ε server", "ε local"),
+        runs={run: _model_cells(spent) for run, spent in budget.runs.items()},
         total=_model_cells(budget.total),
     )
-    return table
 
 
 def _client_table(budget: ledgers.ClientBudget) -> Table:
-    table = plain_table("A client's ledger", title_style="bold")
-    table.add_column("run")
-    _add_runs(
-        table,
-        headings=("rounds", "ε server", "Σ ε0", "Σ δ0"),
-        runs=[(run, _client_cells(spent)) for run, spent in budget.runs.items()],
+    return _table(
+        "A client's ledger",
+        left=("run",),
+        right=("rounds", "ε server", "Σ ε0", "Σ δ0"),
+        runs={run: _client_cells(spent) for run, spent in budget.runs.items()},
         total=_client_cells(budget.total),
     )
-    return table
 
 
-def _add_runs(
-    table: Table, *, headings: Iterable[str], runs: list[tuple[str, list[str]]], total: list[str]
-) -> None:
+def _table(
+    title: str,
+    *,
+    left: Iterable[str],
+    right: Iterable[str],
+    runs: Mapping[str, list[str]],
+    total: list[str],
+) -> Table:
     """One row per run, and one for all of them if there are several."""
-    for heading in headings:
+    table = plain_table(title, title_style="bold")
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
-    for run, cells in runs:
+    for run, cells in runs.items():
         table.add_row(escape(run), *cells)
     if len(runs) > 1:
         table.add_row("all runs", *total, style="bold")
+    return table
 
 
 def _model_cells(spent: ledgers.Spent) -> list[str]:

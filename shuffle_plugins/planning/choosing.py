@@ -106,32 +106,29 @@ def _choice(
     """The mechanism's answer; one of closed form is built, which loads torch, only to be timed."""
     if name in OF_CATEGORIES and norm not in (None, CATEGORIES):
         raise ValueError(_NO_VECTORS)
-    form = CLOSED_FORMS.get(name)
-    if form is None or timed:
-        mechanism, size = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
-        return Choice(
-            name=name,
-            domain=mechanism.domain,
-            local_delta=mechanism.local_delta,
-            radius=size,
-            variance=mechanism.worst_variance,
-            bits=mechanism.bits_per_report,
-            seconds=seconds_per_report(mechanism) if timed else None,
-            summary=registry.summary(name),
-        )
-    if norm == CATEGORIES:
+    form = None if timed else CLOSED_FORMS.get(name)
+    seconds: float | None = None
+    if form is None:
+        mechanism, own = _set_up(name, local_epsilon=local_epsilon, dim=dim, norm=norm, radius=radius)
+        domain, local_delta = mechanism.domain, mechanism.local_delta
+        variance, bits = mechanism.worst_variance, mechanism.bits_per_report
+        seconds = seconds_per_report(mechanism) if timed else None
+    elif norm == CATEGORIES:
         raise ValueError(_NO_CATEGORIES)
-    variance, bits = form.cost(local_epsilon, dim)
-    given: NormName = form.norm if norm is None else check_norm(norm)
-    own = enclosing_radius(radius=radius, norm=given, within=form.norm, dim=dim)
+    else:
+        domain, local_delta = form.norm, form.local_delta
+        variance, bits = form.cost(local_epsilon, dim)
+        given: NormName = form.norm if norm is None else check_norm(norm)
+        own = enclosing_radius(radius=radius, norm=given, within=form.norm, dim=dim)
+        variance *= own**2
     return Choice(
         name=name,
-        domain=form.norm,
-        local_delta=form.local_delta,
+        domain=domain,
+        local_delta=local_delta,
         radius=own,
-        variance=variance * own**2,
+        variance=variance,
         bits=bits,
-        seconds=None,
+        seconds=seconds,
         summary=registry.summary(name),
     )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.planning.variance import check_norm, enclosing_radius
+
+if TYPE_CHECKING:
+    from shuffle_plugins.mechanisms import PrivateSum
 
 LEAST_RATIO = 2.0
 """Ratio over a whole run under which training is warned of.
@@ -19,35 +22,6 @@ learning rate, ended at 32 to 38 % of test accuracy at a ratio of 0.5, 61 to 67 
 """
 
 _MANY_STEPS = 1000  # of a run whose number of steps is not known: a warning then needs no guess
-
-
-@runtime_checkable
-class ClippedVectors(Protocol):
-    """What is asked of a :class:`~shuffle_plugins.mechanisms.PrivateSum`, without importing torch for it."""
-
-    @property
-    def norm(self) -> str:
-        """Norm of the ball that vectors are clipped to."""
-
-    @property
-    def cohort(self) -> int | None:
-        """The number of clients whose noise makes up a sum's; None if every report has noise of its own."""
-
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of one client's whole report."""
-
-    @property
-    def dim(self) -> int:
-        """Length of a client's vector."""
-
-    @property
-    def radius(self) -> float:
-        """Radius of the ball that vectors are clipped to."""
-
-    @property
-    def worst_variance(self) -> float:
-        """The largest E‖R(x) - x‖² of a local randomizer's report, or of a sum's whole total."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +96,7 @@ class ExpectedNoise:
         )
 
 
-def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise:
+def expected_noise(mechanism: PrivateSum, *, cohort: float) -> ExpectedNoise:
     r"""The noise in the mean of ``cohort`` reports of this mechanism, before any is made.
 
     With V the variance that one report adds to the sum, the largest in the ball, the mean of k independent
@@ -144,8 +118,10 @@ def expected_noise(mechanism: ClippedVectors, *, cohort: float) -> ExpectedNoise
     Raises:
         ValueError: if ``cohort`` is not positive, or the mechanism takes no vectors in a norm ball.
     """
+    from shuffle_plugins.mechanisms import PrivateSum  # loads torch, as building the mechanism has done
+
     checks.number("cohort", cohort, above=0)
-    if not isinstance(mechanism, ClippedVectors):
+    if not isinstance(mechanism, PrivateSum):
         raise ValueError(f"expected a local randomizer or a sum of vectors, got {mechanism!r}")
     variance = mechanism.worst_variance / (mechanism.cohort or 1)
     norm = check_norm(str(mechanism.norm))
