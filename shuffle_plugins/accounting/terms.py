@@ -76,14 +76,7 @@ def round_adversary(adversary: Adversary | str) -> Adversary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CohortDraw:
-    """How a round's cohort comes about, and who looks.
-
-    Attributes:
-        population: n, the number of clients.
-        cohort: k; the expected number under Poisson sampling and check-in.
-        sampling: how clients are chosen.
-        adversary: against whom the round is measured.
-    """
+    """How a round's cohort comes about, and who looks: fields as of ``Round``, which derives from it."""
 
     population: int
     cohort: float

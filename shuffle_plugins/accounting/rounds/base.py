@@ -11,7 +11,13 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
-from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, round_adversary
+from shuffle_plugins.accounting.terms import (
+    MAX_POPULATION,
+    Adversary,
+    CohortDraw,
+    Sampling,
+    round_adversary,
+)
 from shuffle_plugins.core import checks
 
 _KINDS: dict[str, type[Round]] = {}
@@ -31,7 +37,7 @@ _CACHED = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round(ABC):
+class Round(CohortDraw, ABC):
     """One kind of round, as an accountant records it.
 
     A kind is a frozen dataclass that derives from this class: equal rounds cost the same, and what is
@@ -53,8 +59,6 @@ class Round(ABC):
         ValueError: if a field is out of range, or the fields contradict each other.
     """
 
-    population: int
-    cohort: float
     sampling: Sampling = Sampling.FULL
     adversary: Adversary = Adversary.MODEL_OBSERVER
 

@@ -22,7 +22,7 @@ from shuffle_plugins.accounting.pairs.clones import binary_pair
 from shuffle_plugins.accounting.pairs.counts import CountPair, PairMixture
 from shuffle_plugins.accounting.pairs.shuffle import lower_pairs, upper_pair, upper_pairs
 from shuffle_plugins.accounting.rounds.base import Round
-from shuffle_plugins.accounting.terms import Adversary, CohortDraw, Sampling
+from shuffle_plugins.accounting.terms import Adversary, Sampling
 from shuffle_plugins.core import checks
 
 _GRIDLESS = "stronger clones, numerical"
@@ -36,7 +36,7 @@ class ShuffleRound(Round):
     Attributes:
         local_epsilon: ε0 of every client's report in nats, in [1e-9, 500], spent once per participating
             client and round.
-        population: n, the public and fixed number of clients.
+        population, sampling, adversary: as of :class:`Round`.
         cohort: k, the number of reports shuffled together. Under Poisson sampling it is the expected number,
             γ·n, and need not be whole. Under full participation it equals ``population``. Under a single pass
             it is the size of the smallest batch, and one step of the accountant is one whole pass. Under
@@ -44,8 +44,6 @@ class ShuffleRound(Round):
             one whole pass. In an epoch it is the batch size, and one step is one whole epoch, whose cost to
             an observer of the model is that of full participation at any batch size; records that fill no
             last batch may be left out. Against the server it is the size of the smallest batch.
-        sampling: how the cohort is chosen.
-        adversary: against whom the round is measured.
         mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
         blanket: the randomizer's blanket; None takes the generic one.
         local_delta: δ0 of an (ε0, δ0)-LDP report, in [0, 1). Such rounds are accounted through a pure ε0
@@ -115,16 +113,6 @@ class ShuffleRound(Round):
             raise ValueError(f"cohort must be whole under {self.sampling} sampling, got {self.cohort!r}")
 
     @property
-    def draw(self) -> CohortDraw:
-        """Who takes part, and who looks."""
-        return CohortDraw(
-            population=self.population,
-            cohort=self.cohort,
-            sampling=self.sampling,
-            adversary=self.adversary,
-        )
-
-    @property
     def sampling_rate(self) -> float:
         """γ = cohort / population, also against an adversary that sees who took part."""
         return self.cohort / self.population
@@ -146,11 +134,6 @@ class ShuffleRound(Round):
         """The name of the dominating pair."""
         form = self.effective_blanket.form
         return _PAIR_NAMES[Form.CORNERS if form is Form.BIT and self.spans_batches else form]
-
-    @property
-    def spans_batches(self) -> bool:
-        """As of :class:`~shuffle_plugins.accounting.terms.CohortDraw`."""
-        return self.draw.spans_batches
 
     @property
     def comparable(self) -> tuple[Any, ...] | None:
@@ -208,11 +191,11 @@ class ShuffleRound(Round):
 
     def dominating_pair(self) -> PairMixture:
         """The pair of the reports' blanket, which dominates the round."""
-        return upper_pair(self.effective_blanket, self.draw)
+        return upper_pair(self.effective_blanket, self)
 
     def instances(self) -> dict[str, PairMixture]:
         """Exact pairs of real mechanisms and datasets, by name, which bound the round from below."""
-        return lower_pairs(self.effective_blanket, self.draw, mechanism=self.mechanism)
+        return lower_pairs(self.effective_blanket, self, mechanism=self.mechanism)
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of its dominating pairs, the smaller ones at every ε."""
@@ -251,7 +234,7 @@ class ShuffleRound(Round):
                 compose_points(
                     shuffled=binary_pair(local_epsilon=self.local_epsilon, cohort=cohort).upper_epsilon,
                     local_epsilon=self.local_epsilon,
-                    population=cohort if self.draw.sees_cohort else self.population,
+                    population=cohort if self.sees_cohort else self.population,
                     cohort=cohort,
                     num_steps=1,
                     delta=delta,
@@ -260,7 +243,7 @@ class ShuffleRound(Round):
             )
 
     def _upper_pairs(self) -> tuple[PairMixture, ...]:
-        return upper_pairs(self.effective_blanket, self.draw)
+        return upper_pairs(self.effective_blanket, self)
 
     def _pairs(self) -> Iterator[object]:
         return (pair for mixture in self._upper_pairs() for pair in mixture.pairs)
