@@ -56,9 +56,7 @@ def plot_comparisons(*, comparisons: Sequence[accounting.Comparison], path: Path
         path: file to write; its suffix chooses the format.
 
     Raises:
-        PlottingUnavailable: if Matplotlib is not installed.
-        ValueError: if there is nothing to draw, or the format is unknown.
-        OSError: if the file cannot be written.
+        ValueError: if there is nothing to draw; and as :func:`check_drawable`.
     """
     if not comparisons:
         raise ValueError("nothing to plot")
@@ -132,10 +130,7 @@ def plot_plan(*, plan: planning.Plan, path: Path) -> None:
         plan: the plan to draw.
         path: file to write; its suffix chooses the format.
 
-    Raises:
-        PlottingUnavailable: if Matplotlib is not installed.
-        ValueError: if the format is unknown.
-        OSError: if the file cannot be written.
+    Raises: as :func:`check_drawable`.
     """
     figure = _figure(7.6, 7.2)
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -205,9 +200,7 @@ def plot_choices(*, panels: Mapping[str, Sequence[planning.Choice]], path: Path)
         path: file to write; its suffix chooses the format.
 
     Raises:
-        PlottingUnavailable: if Matplotlib is not installed.
-        ValueError: if there is nothing to draw, or the format is unknown.
-        OSError: if the file cannot be written.
+        ValueError: if there is nothing to draw; and as :func:`check_drawable`.
     """
     if not panels or not all(panels.values()):
         raise ValueError("no mechanism to draw")

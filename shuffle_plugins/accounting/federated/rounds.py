@@ -130,12 +130,8 @@ class FederatedRound:
         _check_counts(reports=reports, invited=invited, candidates=candidates)
         reports = _honest(reports, honest_fraction)
         hiding = max(reports, reports * _honest(candidates, honest_fraction) // invited)
-        return cls(
-            observer=_round(mechanism, population=hiding, cohort=reports),
-            server=_round(mechanism, population=reports, cohort=reports),
-            local_epsilon=mechanism.local_epsilon,
-            local_delta=mechanism.local_delta,
-        )
+        observer = _round(mechanism, population=hiding, cohort=reports)
+        return cls._of(mechanism, observer, _round(mechanism, population=reports, cohort=reports))
 
     @classmethod
     def secret(
@@ -173,12 +169,12 @@ class FederatedRound:
             checks.number("rate", rate, above=0, at_most=1)
             hiding = min(hiding, max(1, math.floor(reports / rate)))
         both = _round(mechanism, population=hiding, cohort=min(reports, hiding))
-        return cls(
-            observer=both,
-            server=both,
-            local_epsilon=mechanism.local_epsilon,
-            local_delta=mechanism.local_delta,
-        )
+        return cls._of(mechanism, both, both)
+
+    @classmethod
+    def _of(cls, mechanism: _Randomizer, observer: Round, server: Round) -> Self:
+        local_epsilon, local_delta = mechanism.local_epsilon, mechanism.local_delta
+        return cls(observer=observer, server=server, local_epsilon=local_epsilon, local_delta=local_delta)
 
     @classmethod
     def secret_sum(

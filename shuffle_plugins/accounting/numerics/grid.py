@@ -56,10 +56,8 @@ def spread_to_grid(loss: Floats, q: Floats, *, cell: float) -> tuple[int, Floats
 def merge_to_grid(loss: Floats, p: Floats, q: Floats, *, cell: float) -> tuple[int, Floats]:
     """Merge outcomes between grid points so that each merged outcome's loss is a grid point.
 
-    Outcomes are first merged within cells. Going inward from either tail, a cell's mass is merged with just
-    so much of the next cell's that the mean likelihood ratio is that of the grid point between them. The two
-    chains meet near the middle; what is left there is rounded down, which loses P mass. All of it is a
-    post-processing or drops mass, so the result is a lower bound; its error is second order in ``cell``.
+    A lower bound, with an error of second order in ``cell``: ``docs/proofs/accounting.md``, section 5,
+    "Losses to a grid".
     """
     # An outcome a rounding error below a grid point is on it.
     index = np.floor(loss / cell + 1e-9).astype(np.int64)

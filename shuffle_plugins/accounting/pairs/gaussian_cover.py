@@ -146,8 +146,7 @@ def log_ratio(trials: int, *, log_tail: float) -> float:
     """How far apart the logarithms of the masses of Bin(trials, ½) and of the channel's image are.
 
     Outside of outcomes whose mass is at most exp(``log_tail``) under either law, one is at most e^η times the
-    other; this is η, rounded up. Unlike ``GaussianCover.distance`` it is charged to ε and not, e^ε times, to
-    δ.
+    other; this is η, rounded up, which is charged to ε (``docs/proofs/sums.md``, "Large ε").
 
     Args:
         trials: M.

@@ -135,9 +135,8 @@ def _joined(
 ) -> tuple[PositiveLosses, PositiveLosses, float]:
     """Both sides of a profile, and the mass between them, which has no loss.
 
-    Both sides bound the total variation: the smaller bound holds for both. Where they then have more mass
-    than there is, they do not join convexly at E = 1, and the bound there is lowered onto the chord between
-    them, which a convex function is below too.
+    The smaller bound on the total variation holds for both. Where they then have more mass than there is, the
+    bound at E = 1 is lowered onto the chord between them (``docs/proofs/noise.md``, "Profile to pair").
     """
     difference = _total_variation(right) - _total_variation(left)
     right, left = _lowered(right, difference), _lowered(left, -difference)
@@ -298,7 +297,7 @@ class _Profile:
     def _with_a_jump(self, values: Floats, shift: Floats) -> Floats:
         """Rounds with a rare atom: the expected number of them, times a bound on the positive part of each.
 
-        E[(y + S)₊] ≤ (y + √(y² + Var S))/2 for S of mean zero (Scarf 1958); far below, Chernoff's is smaller.
+        The smaller of Scarf's and Chernoff's: ``docs/proofs/noise.md``, "Rare weights".
         """
         others = self._slots - 1
         mean = (self._mass * values).sum(axis=1)

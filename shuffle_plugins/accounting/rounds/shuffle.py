@@ -159,9 +159,8 @@ class ShuffleRound(Round):
     def received(self, count: int) -> ShuffleRound:
         """This round once its number of reports is known: ``count`` of the population, uniformly.
 
-        Under Poisson sampling, or when clients decide in secret whether to take part, the number of reports
-        is independent of their data and public. Given it, the cohort is a uniform subset of that size;
-        recording that charges what the round really cost. Record the rounds of a history all in one way.
+        Under Poisson sampling the number of reports is public and independent of the data. Recording it
+        charges what the round really cost. Record the rounds of a history all in one way.
 
         Args:
             count: reports received, at least one; a round without reports releases nothing and costs nothing.

@@ -43,9 +43,8 @@ class Tag:
     def shuffled(self, reports: int) -> ShuffleRound:
         """The round of one such tag: so many messages, everybody's.
 
-        With several places the blanket is min over records of the message's law, 1/(b(e^ε0 + 1)) at each of
-        the 2b messages, attained by two opposite records: the same weights and masses as of one bit, in
-        whatever place. What the place tells is in it: it is part of the message.
+        With several places the blanket has the weights and masses of one bit, and covers what the place
+        tells, as part of the message (``docs/proofs/tags.md``, "What is seen").
         """
         build = Blanket.generic if self.places else Blanket.bit
         return ShuffleRound(
