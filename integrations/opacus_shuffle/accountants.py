@@ -62,8 +62,8 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         )
 
     @property
-    def recorded_in(self) -> object:
-        """The object that holds the history: another one after ``load_state_dict``."""
+    def core(self) -> ShuffleAccountant:
+        """The accountant that holds the history: another object after ``load_state_dict``."""
         return self._core
 
     def record(self, new_round: Round, num_steps: int = 1) -> None:
@@ -94,31 +94,16 @@ class SubsampledShuffleAccountant(IAccountant):  # type: ignore[misc]
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._core.epsilon(delta)
 
-    def would_exceed(
-        self, new_round: Round, *, num_steps: int = 1, target_epsilon: float, target_delta: float
-    ) -> bool:
-        """Whether ``num_steps`` more such rounds would bring ε at δ above the target."""
-        return self._core.would_exceed(
-            new_round, num_steps=num_steps, target_epsilon=target_epsilon, delta=target_delta
-        )
-
     def charged_epsilon_with(self, new_round: Round, *, num_steps: int, target_delta: float) -> float:
         """Certified ε at δ of the history and ``num_steps`` more rounds; infinite if there is none.
 
-        What :meth:`would_exceed` compares with its target.
+        What ``core.would_exceed`` compares with its target.
         """
         probe = ShuffleAccountant(method=self.method)
         for recorded, steps in self._core.history:
             probe.step(recorded, num_steps=steps)
         probe.step(new_round, num_steps=num_steps)
         return probe.epsilon(target_delta, lower=False).upper
-
-    def rounds_left(self, new_round: Round, *, target_delta: float) -> tuple[float, float]:
-        """How many more such rounds may have an amplified ε at δ, and any ε, beside what is recorded.
-
-        Infinite for reports without a δ0 of their own; see ``ShuffleAccountant.rounds_left``.
-        """
-        return self._core.rounds_left(new_round, delta=target_delta)
 
     def __len__(self) -> int:
         """Number of rounds recorded so far: optimization steps, or epochs under ``sampling="epoch"``."""
@@ -267,8 +252,8 @@ class _Budget:
         checked(checks.delta, self.target_delta, name="target_delta")
 
     def check(self, accountant: SubsampledShuffleAccountant, new_round: Round) -> None:
-        if accountant.would_exceed(
-            new_round, target_epsilon=self.target_epsilon, target_delta=self.target_delta
+        if accountant.core.would_exceed(
+            new_round, target_epsilon=self.target_epsilon, delta=self.target_delta
         ):
             raise PrivacyBudgetExceeded(
                 f"step {len(accountant) + 1} would take ε over {self.target_epsilon} at "
@@ -285,7 +270,7 @@ class _RecordRound(AccountingHook):
     @property
     def recorded_in(self) -> object:
         """The accountant's present history, which ``load_state_dict`` replaces."""
-        return self.accountant.recorded_in
+        return self.accountant.core
 
     def __call__(self, optimizer: Any) -> None:
         if not isinstance(optimizer, ShuffleMixin):

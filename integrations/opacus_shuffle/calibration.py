@@ -80,11 +80,11 @@ class Run:
         )
 
     def _exceeds(self, new_round: Round) -> bool:
-        return self.accountant.would_exceed(
+        return self.accountant.core.would_exceed(
             new_round,
             num_steps=self.num_rounds,
             target_epsilon=self.target_epsilon,
-            target_delta=self.target_delta,
+            delta=self.target_delta,
         )
 
     def _round_at(self, privacy: float) -> Round:
@@ -240,7 +240,7 @@ def refuse_spent_delta(
     Raises:
         ShufflePrivacyError: if so many rounds have none at this δ.
     """
-    _, last = accountant.rounds_left(new_round, target_delta=target_delta)
+    _, last = accountant.core.rounds_left(new_round, delta=target_delta)
     if num_steps > last:
         raise ShufflePrivacyError(
             "each report has a local_delta of its own, which adds up over the rounds: from round "

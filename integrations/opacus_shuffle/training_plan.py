@@ -120,7 +120,7 @@ class TrainingPlan:
 
     def delta_warning(self) -> str | None:
         """After how many steps the δ0 of all reports have used up ``delta``; None without δ0, or enough."""
-        amplified, last = self._accountant.rounds_left(self._next_round, target_delta=self.delta)
+        amplified, last = self._accountant.core.rounds_left(self._next_round, delta=self.delta)
         if amplified == math.inf or (self.whole_run and self._num_rounds <= amplified):
             return None
         unit = "epochs" if self._next_round.sampling is Sampling.EPOCH else "steps"

@@ -268,11 +268,11 @@ def test_without_a_target_it_is_told_when_delta_is_used_up(
         int(found.replace(",", "")) for found in re.findall(r"(?:at most|after) ([\d,]+) steps", told[0])
     )
     accountant = engine.accountant
-    assert (amplified, last) == accountant.rounds_left(optimizer.round, target_delta=1e-5)
+    assert (amplified, last) == accountant.core.rounds_left(optimizer.round, delta=1e-5)
     assert last == int(1e-5 / local_delta)
     accountant.record(optimizer.round, num_steps=last)
     assert accountant.get_epsilon(1e-5) == pytest.approx(4.0 * last)
-    assert accountant.rounds_left(optimizer.round, target_delta=1e-5) == (0, 0)
+    assert accountant.core.rounds_left(optimizer.round, delta=1e-5) == (0, 0)
     accountant.record(optimizer.round)
     with pytest.raises(ValueError, match="no ε at δ"):
         accountant.get_epsilon(1e-5)
