@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _choice(
     name: str, *, local_epsilon: float, dim: int, norm: Domain | None, radius: float, timed: bool
 ) -> Choice:
     """The mechanism's answer; one of closed form is built, which loads torch, only to be timed."""
-    if name in OF_CATEGORIES and norm not in (None, CATEGORIES):
+    if registry.kind_of(name) is registry.Kind.CATEGORIES and norm not in (None, CATEGORIES):
         raise ValueError(_NO_VECTORS)
     form = None if timed else CLOSED_FORMS.get(name)
     seconds: float | None = None

@@ -250,16 +250,3 @@ CLOSED_FORMS = {
     "sqkr": ClosedForm("l2", _sqkr),
 }
 """The built-in mechanisms of vectors, by name."""
-
-OF_CATEGORIES = frozenset(
-    {
-        "hadamard-response",
-        "k-rr",
-        "limited-hadamard",
-        "local-hashing",
-        "oue",
-        "rappor",
-        "subset-selection",
-    }
-)
-"""The built-in mechanisms of categories."""

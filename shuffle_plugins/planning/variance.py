@@ -23,7 +23,7 @@ from typing import cast, get_args
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import registry
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.closed_forms import NormName as NormName
 
 INDEPENDENT = frozenset({Sampling.POISSON, Sampling.CHECK_IN})
@@ -65,8 +65,7 @@ def mechanism_norm(mechanism: str, *, dim: int) -> NormName:
     Raises:
         ValueError: if there is no such mechanism, or it refuses the dimension.
     """
-    registry.summary(mechanism)
-    if mechanism in OF_CATEGORIES:
+    if registry.kind_of(mechanism) is registry.Kind.CATEGORIES:
         raise ValueError(f"{mechanism} takes categories, not vectors")
     form = CLOSED_FORMS.get(mechanism)
     if form is None:

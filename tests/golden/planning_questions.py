@@ -14,10 +14,11 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.optim import bounds
 from shuffle_plugins.planning import choices, expected_noise, plan, report_error
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.variance import enclosing_radius, sampling_error
 
 QUESTIONS = Questions()
+_OF_CATEGORIES = registry.available(registry.Kind.CATEGORIES)
 
 # -- plans --------------------------------------------------------------------------------------------------
 
@@ -111,10 +112,10 @@ QUESTIONS.add(
 
 # -- mechanisms ---------------------------------------------------------------------------------------------
 
-QUESTIONS.add("closed forms", lambda: [sorted(CLOSED_FORMS), sorted(OF_CATEGORIES)])
+QUESTIONS.add("closed forms", lambda: [sorted(CLOSED_FORMS), list(_OF_CATEGORIES)])
 for _name in MECHANISMS:
     for _level in (0.5, 2.0, 6.0):
-        if _name not in OF_CATEGORIES:
+        if _name not in _OF_CATEGORIES:
             QUESTIONS.add(
                 f"report's error: {_name}, {_level}",
                 lambda name=_name, e=_level: [
@@ -139,7 +140,7 @@ for _name in MECHANISMS:
             for built in [registry.get(name, local_epsilon=level, dim=1 if name == "binary-rr" else 24)]
         ],
     )
-    if _name not in OF_CATEGORIES:
+    if _name not in _OF_CATEGORIES:
         QUESTIONS.add(
             f"noise: {_name}",
             lambda name=_name: [

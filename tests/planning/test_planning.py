@@ -20,7 +20,7 @@ from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.planning import Edge, ExpectedNoise, Plan, PlanRow, expected_noise, plan
 from shuffle_plugins.planning import variance as error_model
 from shuffle_plugins.planning.baselines import gaussian_mse
-from shuffle_plugins.planning.closed_forms import CLOSED_FORMS, OF_CATEGORIES
+from shuffle_plugins.planning.closed_forms import CLOSED_FORMS
 from shuffle_plugins.planning.combinations import PRECISION
 from shuffle_plugins.planning.noise import LEAST_RATIO
 from shuffle_plugins.planning.variance import enclosing_radius, report_error, sampling_error
@@ -335,8 +335,9 @@ def test_every_built_in_mechanism_has_a_closed_form_or_takes_categories() -> Non
         for name in registry.available(*registry.ONE_MESSAGE)
         if isinstance(registry._ENTRIES[name].factory, str)
     }
-    assert built_in == set(CLOSED_FORMS) | OF_CATEGORIES
-    for name in OF_CATEGORIES:
+    of_categories = registry.available(registry.Kind.CATEGORIES)
+    assert built_in == {*CLOSED_FORMS, *of_categories}
+    for name in of_categories:
         assert registry.get(name, local_epsilon=1.0, dim=3).domain == "categories"
 
 
