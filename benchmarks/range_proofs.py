@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.protocols import VectorSum, drawn_range
 from shuffle_plugins.secure_aggregation import Expansion, ResidueLayout, share
 from shuffle_plugins.secure_aggregation.prio3 import Prio3, Prio3SumVec, Prio3SumVecWithMultiproof
 
@@ -118,7 +118,8 @@ def influence() -> list[dict[str, Any]]:
     rows = []
     for dim, cohort in ((6_130, 4_096), (13_706, 4_096), (13_706, 100)):
         protocol = VectorSum.with_noise(dim=dim, cohort=cohort, noise_multiplier=4.12)
-        largest = 2 * protocol.levels + protocol.coins
+        low, high = drawn_range(protocol.coins)
+        width = 2 * protocol.levels + high - low
         rows.append(
             {
                 "dim": dim,
@@ -127,10 +128,14 @@ def influence() -> list[dict[str, Any]]:
                 "levels": protocol.levels,
                 "coins": protocol.coins,
                 "radii_of_one_clients_coins": (dim * protocol.coins) ** 0.5 / 2 / protocol.levels,
-                "radii_within_the_range": dim**0.5 * largest / 2 / protocol.levels,
+                "bits_of_a_count": width.bit_length(),
+                "radii_within_the_range": dim**0.5 * width / 2 / protocol.levels,
+                "radii_within_all_messages": dim**0.5
+                * protocol.messages_per_coordinate
+                / 2
+                / protocol.levels,
                 "radii_of_the_noise": (dim * cohort * protocol.coins) ** 0.5 / 2 / protocol.levels,
-                "noise_deviations_per_coordinate_within_the_range": largest
-                / (cohort * protocol.coins) ** 0.5,
+                "noise_deviations_per_coordinate_within_the_range": width / (cohort * protocol.coins) ** 0.5,
             }
         )
     return rows

@@ -4,6 +4,7 @@ from .base import SummingProtocol as SummingProtocol
 from .coins.base import CoinSum as CoinSum
 from .coins.histogram_sum import HistogramSum as HistogramSum
 from .coins.sampling import MOST_COINS as MOST_COINS
+from .coins.sampling import drawn_range as drawn_range
 from .coins.sampling import heads as heads
 from .coins.scalar_sum import ScalarSum as ScalarSum
 from .coins.vector_sum import VectorSum as VectorSum

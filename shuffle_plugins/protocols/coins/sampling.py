@@ -72,6 +72,23 @@ def heads(coins: int, size: int, *, randomness: Randomness | None = None) -> Ten
     return drawn
 
 
+def drawn_range(coins: int) -> tuple[int, int]:
+    """The least and the largest number of heads that :func:`heads` ever draws among so many coins.
+
+    Each part of at most 2**32 coins stays within ``DRAWN_REACH`` deviations of its middle. So somebody who
+    sees neither can be shown that a client's number lies in this range: it is far shorter than all coins.
+    """
+    many, rest = divmod(coins, MOST_LISTED)
+    highest = many * _largest_drawn(MOST_LISTED) + _largest_drawn(rest)
+    return coins - highest, highest
+
+
+def _largest_drawn(coins: int) -> int:
+    if coins <= _MOST_TOSSED:
+        return coins
+    return min(coins, (coins + 1) // 2 + math.ceil(DRAWN_REACH * math.sqrt(coins) / 2))
+
+
 def _tossed(coins: int, size: int, randomness: Randomness) -> Tensor:
     words = -(-coins // 64)
     last = np.uint64((1 << (coins - 64 * (words - 1))) - 1)
@@ -180,9 +197,8 @@ def _upper_masses(coins: int) -> tuple[list[int], int]:
     has 150 bits, and is right to 2**-130 of itself after a million divisions.
     """
     middle, deviation = (coins + 1) // 2, math.sqrt(coins) / 2
-    last = min(coins, middle + math.ceil(DRAWN_REACH * deviation))
     upper = [1 << _GUARD_BITS]
-    for count in range(middle, last):
+    for count in range(middle, _largest_drawn(coins)):
         upper.append(upper[-1] * (coins - count) // (count + 1))
     return upper, min(math.ceil(_LISTED_REACH * deviation), len(upper))
 
