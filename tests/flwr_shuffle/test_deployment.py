@@ -32,7 +32,6 @@ from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.xdist_group("deployment"),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 

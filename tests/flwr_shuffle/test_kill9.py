@@ -35,7 +35,6 @@ from shuffle_plugins.shuffler.keys import (
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.xdist_group("kills"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and processes in /proc"),
 ]
 

@@ -22,7 +22,7 @@ from simulated_app import CLIENTS, CLIP, COHORT, DELTA, DIM, LOCAL_EPSILON, RAND
 from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound
 from shuffle_plugins.ledger import BudgetLedger, RoundState
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("simulation")]
+pytestmark = pytest.mark.process
 
 MODULE = Path(__file__).with_name("simulated_app.py")
 

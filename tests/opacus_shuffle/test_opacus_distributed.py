@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from shuffle_plugins.accounting import ShuffleAccountant, ShuffleRound
 from shuffle_plugins.mechanisms import BinaryRandomizedResponse, registry
 from shuffle_plugins.randomness import SeededRandomness
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.process
 
 WORLD = 2
 N, K = 40, 9
@@ -262,7 +263,8 @@ def looked_at_on_one_rank() -> dict[str, Any]:
 
 def broken_off() -> dict[str, Any]:
     """With workers and physical batches the ranks have drawn ahead differently when they break off."""
-    data_loader = DataLoader(records(), batch_size=K, num_workers=2, prefetch_factor=2)
+    workers = {"num_workers": 2, "prefetch_factor": 2, "multiprocessing_context": "fork"}  # Linux's own way
+    data_loader = DataLoader(records(), batch_size=K, **workers)
     engine, module, optimizer, loader = private(data_loader=data_loader)
     indices: list[list[int]] = []
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split:
@@ -335,7 +337,10 @@ def worker(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("two-processes")
-    torch.multiprocessing.spawn(worker, args=(str(folder),), nprocs=WORLD)
+    multiprocessing.set_forkserver_preload([__name__])  # both ranks are forks of one import
+    torch.multiprocessing.start_processes(
+        worker, args=(str(folder),), nprocs=WORLD, start_method="forkserver"
+    )
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(WORLD)]
 
 
