@@ -37,6 +37,7 @@ _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
 _MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
 _MINIMUM, _METRICS, _UPDATE = "minimum", "metrics", "update"
+_MIXERS = "mixers"
 _TYPES: dict[str, type] = {
     _VERSION: int,
     _TOKEN: bytes,
@@ -47,7 +48,7 @@ _TYPES: dict[str, type] = {
     _MINIMUM: int,
 }
 # Left out where they are empty: Flower cannot count the bytes of an empty value.
-_OPTIONAL: dict[str, type] = {_ANALYZER: bytes, _METRICS: str, _UPDATE: str}
+_OPTIONAL: dict[str, type] = {_ANALYZER: bytes, _METRICS: str, _UPDATE: str, _MIXERS: int}
 
 
 class ClientRefusal(StrEnum):
@@ -101,6 +102,10 @@ class ClientRefusal(StrEnum):
     )
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
+    OTHER_MIXERS = (
+        "shuffle: the server has another number of mixers in a row than this client has pinned in "
+        "shuffle-mixer-public-key"
+    )
     NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
     BAD_SIGNING_KEY = "shuffle: the client's signing key cannot be read"
     BAD_ANALYZER_KEY = "shuffle: reports cannot be sealed to the analyzer's key that the server sent"
@@ -139,6 +144,7 @@ class Instruction:
             a mixer gives out no fewer.
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
         update: how the update is weighed and clipped before it is randomised.
+        mixers: how many mixers there are in a row, of a sealed round.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -153,6 +159,7 @@ class Instruction:
     minimum: int = 2
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = PLAIN
+    mixers: int = 1
 
     def __post_init__(self) -> None:
         if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
@@ -167,6 +174,9 @@ class Instruction:
         if type(self.analyzer_key) is not bytes or len(self.analyzer_key) not in (0, KEY_BYTES):
             raise ValueError(f"analyzer_key is {KEY_BYTES} bytes, or empty")
         checks.whole("minimum", self.minimum, at_least=2, at_most=_LARGEST)
+        checks.whole("mixers", self.mixers)
+        if self.mixers > 1 and not self.sealed:
+            raise ValueError("mixers in a row take sealed reports: there is an analyzer's key")
         if self.metrics and self.mechanism.must_be_summed:
             raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
 
@@ -199,6 +209,8 @@ class Instruction:
             record[_METRICS] = to_json(self.metrics)
         if terms := self.update.to_json():
             record[_UPDATE] = terms
+        if self.mixers > 1:
+            record[_MIXERS] = self.mixers
         return record
 
     @classmethod
@@ -230,6 +242,7 @@ class Instruction:
             minimum=values[_MINIMUM],
             metrics=from_json(values.get(_METRICS, "")),
             update=UpdateTerms.from_json(values.get(_UPDATE, "")),
+            mixers=values.get(_MIXERS, 1),
         )
 
     def report_dim(self, model_dim: int) -> int:

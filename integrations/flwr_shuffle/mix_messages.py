@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,6 +11,10 @@ from flwr.app import RecordDict
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     SERVICE_VERSION,
+    all_bytes,
+    check_signed,
+    positions_text,
+    read_positions,
     refusal_in,
     service_content,
     service_values,
@@ -24,7 +27,6 @@ from shuffle_plugins.shuffler import (
     Mixer,
     Refusal,
     RoundContext,
-    Statement,
     statements,
 )
 
@@ -112,7 +114,7 @@ class MixRequest:
             analyzer_key=values["analyzer-key"],
             minimum=checks.whole("minimum", values["minimum"], at_least=2),
             size=values["size"],
-            envelopes=_ciphertexts(values["envelopes"]),
+            envelopes=all_bytes(values["envelopes"]),
         )
 
 
@@ -153,17 +155,17 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
     values = service_values(content, _REFUSED if refuses else _BATCH)
     if values["token"] != request.context.token:
         raise BatchRefused(Refusal.WRONG_ROUND)
-    rejected = _read_positions(values["rejected"], envelopes=len(request.envelopes))
+    rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
     if refuses:
         code = Refusal(values[_REFUSAL])
         said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
-        _check(said, values["signature"], verifying_key=verifying_key)
+        check_signed(said, values["signature"], verifying_key=verifying_key)
         raise BatchRefused(code, rejected)
-    reports, answered = _ciphertexts(values["reports"]), values["answered"]
+    reports, answered = all_bytes(values["reports"]), values["answered"]
     said = statements.batch_statement(
         request=request.digest(), answered=answered, rejected=rejected, reports=reports
     )
-    _check(said, values["signature"], verifying_key=verifying_key)
+    check_signed(said, values["signature"], verifying_key=verifying_key)
     if answered + len(rejected) != len(request.envelopes) or not 1 <= len(reports) <= answered:
         raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")
     if len(set(reports)) < len(reports):
@@ -175,37 +177,6 @@ def _answer(request: MixRequest, *, rejected: Mapping[int, Refusal], signature: 
     return {
         "version": SERVICE_VERSION,
         "token": request.context.token,
-        "rejected": json.dumps(sorted((position, str(code)) for position, code in rejected.items())),
+        "rejected": positions_text(rejected),
         "signature": signature,
     }
-
-
-def _read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
-    """Why a mixer dropped envelopes, by their positions.
-
-    Raises:
-        ValueError: if the text is anything else, or a position is out of range or there twice.
-    """
-    try:
-        pairs = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("dropped envelopes are pairs of position and code") from error
-    if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
-        raise ValueError("dropped envelopes are pairs of position and code")
-    if any(type(position) is not int or not 0 <= position < envelopes for position, _ in pairs):
-        raise ValueError("a dropped envelope that was not sent")
-    rejected = {position: Refusal(code) for position, code in pairs}
-    if len(rejected) < len(pairs):
-        raise ValueError("an envelope that was dropped twice")
-    return rejected
-
-
-def _check(said: Statement, signature: bytes, *, verifying_key: bytes) -> None:
-    if not said.holds(signature, verifying_key=verifying_key):
-        raise BatchRefused(Refusal.NOT_PROVEN)
-
-
-def _ciphertexts(values: list[Any]) -> list[bytes]:
-    if not all(type(value) is bytes for value in values):
-        raise ValueError("ciphertexts are bytes")
-    return values

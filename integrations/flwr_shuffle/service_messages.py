@@ -6,6 +6,7 @@ mix node. A server finds it by a challenge, since anybody can state a public key
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,15 @@ from typing import Any, Self
 from flwr.app import ConfigRecord, RecordDict, UserConfigValue
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler import CHALLENGE_BYTES, KEY_BYTES, BatchService, Refusal, statements
+from shuffle_plugins.shuffler import (
+    CHALLENGE_BYTES,
+    KEY_BYTES,
+    BatchRefused,
+    BatchService,
+    Refusal,
+    Statement,
+    statements,
+)
 
 SERVICE_KEY = "shuffle-mix"
 """Key of the one :class:`ConfigRecord` in each of these messages."""
@@ -168,6 +177,52 @@ def refusal_in(content: RecordDict) -> Refusal | None:
     if not isinstance(record, ConfigRecord) or list(record) != [_REFUSAL]:
         return None
     return Refusal(str(record[_REFUSAL]))
+
+
+def positions_text(rejected: Mapping[int, Refusal]) -> str:
+    """The entry that says which envelopes of a request were dropped, and why."""
+    return json.dumps(sorted((position, str(code)) for position, code in rejected.items()))
+
+
+def read_positions(text: str, *, envelopes: int) -> dict[int, Refusal]:
+    """Why a service node dropped envelopes, by their positions among so many.
+
+    Raises:
+        ValueError: if the text is anything else, or a position is out of range or there twice.
+    """
+    try:
+        pairs = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("dropped envelopes are pairs of position and code") from error
+    if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
+        raise ValueError("dropped envelopes are pairs of position and code")
+    if any(type(position) is not int or not 0 <= position < envelopes for position, _ in pairs):
+        raise ValueError("a dropped envelope that was not sent")
+    rejected = {position: Refusal(code) for position, code in pairs}
+    if len(rejected) < len(pairs):
+        raise ValueError("an envelope that was dropped twice")
+    return rejected
+
+
+def check_signed(said: Statement, signature: bytes, *, verifying_key: bytes) -> None:
+    """Check that a service node has signed a statement.
+
+    Raises:
+        BatchRefused: NOT_PROVEN, if it has not.
+    """
+    if not said.holds(signature, verifying_key=verifying_key):
+        raise BatchRefused(Refusal.NOT_PROVEN)
+
+
+def all_bytes(values: list[Any]) -> list[bytes]:
+    """The values of an entry that is a list of byte strings.
+
+    Raises:
+        ValueError: if one is anything else.
+    """
+    if not all(type(value) is bytes for value in values):
+        raise ValueError("ciphertexts are bytes")
+    return values
 
 
 def service_content(values: dict[str, Any]) -> RecordDict:

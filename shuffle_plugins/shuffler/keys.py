@@ -12,6 +12,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -34,6 +35,7 @@ SealingKey = X25519PrivateKey
 SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
+_Key = TypeVar("_Key", bytes, "MixerPublicKey")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
 _END = b"-----END PRIVATE KEY-----\n"
@@ -140,6 +142,34 @@ def parse_mixer_sealing_key(text: object) -> bytes:
     if isinstance(text, str) and _HEX.fullmatch(text):
         return bytes.fromhex(text)
     return parse_mixer_public_key(text).sealing
+
+
+def parse_mixer_row(text: object) -> tuple[MixerPublicKey, ...]:
+    """Public keys of mixers in the order in which they work, separated by commas; one for a single mixer.
+
+    Raises:
+        ShuffleError: if one is not 128 hexadecimal digits, or is there twice.
+    """
+    return _row([parse_mixer_public_key(part) for part in _parts(text)])
+
+
+def parse_mixer_sealing_row(text: object) -> tuple[bytes, ...]:
+    """The keys to which clients seal, 32 bytes each, of :func:`parse_mixer_row`; halves may stand alone.
+
+    Raises:
+        ShuffleError: if one is neither 128 nor 64 hexadecimal digits, or is there twice.
+    """
+    return _row([parse_mixer_sealing_key(part) for part in _parts(text)])
+
+
+def _parts(text: object) -> list[object]:
+    return [part.strip() for part in text.split(",")] if isinstance(text, str) else [text]
+
+
+def _row(found: list[_Key]) -> tuple[_Key, ...]:
+    if len(set(found)) < len(found):
+        raise ShuffleError("mixers in a row have keys of their own: the same one is there twice")
+    return tuple(found)
 
 
 def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | MixerKey) -> None:

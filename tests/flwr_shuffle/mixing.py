@@ -24,7 +24,7 @@ from shuffle_plugins.shuffler.keys import (
     enrol_client,
     generate_mixer_key,
     generate_signing_key,
-    parse_mixer_sealing_key,
+    parse_mixer_sealing_row,
     public_key_bytes,
     write_private_key,
 )
@@ -59,10 +59,11 @@ class SpiedGrid(InProcessGrid):
 
 @dataclass(kw_only=True)
 class MixedRun:
-    """Six clients and, as the first node, a mix node. ``dummies`` are positions of those that sit out."""
+    """Six clients and, as the first nodes, the mix nodes. ``dummies`` are positions of those that sit out."""
 
     folder: Path
     clients: int = 6
+    mixers: int = 1
     minimum: int = 3
     dummies: set[int] = field(default_factory=set)
     sent: dict[int, bytes] = field(default_factory=dict)
@@ -71,16 +72,19 @@ class MixedRun:
     restarted: int | None = None
 
     def __post_init__(self) -> None:
-        self.mixer_key = generate_mixer_key()
-        write_private_key(self.folder / "mixer", self.mixer_key)
-        SpentTokens.create(self.folder / "mixer.rounds", public_key=self.mixer_key.public.sealing)
-        self.signing_keys = {i: generate_signing_key() for i in range(1, self.clients + 1)}
+        self.mixer_keys = [generate_mixer_key() for _ in range(self.mixers)]
+        self.mixer_key = self.mixer_keys[0]
+        for key, file in zip(self.mixer_keys, map(self.mixer_file, range(self.mixers)), strict=True):
+            write_private_key(file, key)
+            SpentTokens.create(f"{file}.rounds", public_key=key.public.sealing)
+        places = range(self.mixers, self.mixers + self.clients)
+        self.signing_keys = {i: generate_signing_key() for i in places}
         for key in self.signing_keys.values():
             enrol_client(self.folder / "enrolled", public_key_bytes(key))
         app = ClientApp()
         register_mix_node(app)
         app.train()(self._train)
-        self.grid = SpiedGrid(app, num_nodes=self.clients + 1, node_config=self.config)
+        self.grid = SpiedGrid(app, num_nodes=self.clients + self.mixers, node_config=self.config)
         self.nodes = self.grid.get_node_ids()
         self.grid.connected = lambda: range(len(self.nodes)) if self.connected is None else self.connected
         self.stage = self.new_stage()
@@ -88,15 +92,28 @@ class MixedRun:
     def new_stage(self, **options: Any) -> MixNodeStage:
         """The stage of a server that has pinned this run's mixer."""
         chosen = {"discovery_timeout": 0.2, "poll_interval": 0.05, **options}
-        return MixNodeStage(mixer_public_key=self.mixer_key.public.hex(), **chosen)
+        return MixNodeStage(mixer_public_key=self.row, **chosen)
+
+    @property
+    def row(self) -> str:
+        """The mixers' public keys, as everybody pins them."""
+        return ",".join(key.public.hex() for key in self.mixer_keys)
+
+    def mixer_file(self, position: int) -> Path:
+        """A mixer's private keys."""
+        return self.folder / ("mixer" if position == 0 else f"mixer{position}")
 
     def config(self, position: int) -> dict[str, Any]:
         """What a node's operator wrote."""
-        if position not in (0, self.restarted):
-            return {"shuffle-mixer-public-key": self.mixer_key.public.hex()}
+        if position == self.restarted:
+            position = 0
+        if position >= self.mixers:
+            return {"shuffle-mixer-public-key": self.row}
+        pinned = {"shuffle-mixer-public-key": self.row} if self.mixers > 1 else {}
         return {
+            **pinned,
             "shuffle-role": "mixer",
-            "shuffle-mixer-key-file": str(self.folder / "mixer"),
+            "shuffle-mixer-key-file": str(self.mixer_file(position)),
             "shuffle-enrolled-file": str(self.folder / "enrolled"),
             "shuffle-min-batch": self.minimum,
         }
@@ -110,13 +127,16 @@ class MixedRun:
             "mechanism": SPEC,
             "participation": 0.5,
             "analyzer_key": self.stage.analyzer_key,
+            "mixers": self.stage.mixers,
         }
         return Instruction(**{**values, **changes})
 
     def answers(self, instruction: Instruction) -> list[Message]:
         """What the clients answer to an instruction."""
         content = RecordDict({RECORD_KEY: instruction.to_record()})
-        mixers = {self.nodes[position] for position in (0, self.restarted) if position is not None}
+        mixers = {
+            self.nodes[position] for position in (*range(self.mixers), self.restarted) if position is not None
+        }
         nodes = [node for node in self.grid.get_node_ids() if node not in mixers]
         return self.grid.send_and_receive([Message(content, node, "train") for node in nodes])
 
@@ -141,7 +161,7 @@ class MixedRun:
             "size": SIZE,
             "context": context_of(instruction, dim=DIM),
             "analyzer_key": instruction.analyzer_key,
-            "mixer_key": parse_mixer_sealing_key(context.node_config["shuffle-mixer-public-key"]),
+            "mixer_key": parse_mixer_sealing_row(context.node_config["shuffle-mixer-public-key"]),
             "signing_key": self.signing_keys[position],
         }
         values |= self.changes.get(position, {})

@@ -83,15 +83,16 @@ class ClientSettings:
         limits: on ε0 per round, rounds, total ε0, the fewest reports of a round, and the certified ε.
         max_local_delta: largest δ0 of a report; with 0 only mechanisms with δ0 = 0 are accepted.
         ledger_file: where the client records what it spends; None records in Flower's context.
-        mixer_key: public key of the mixer, 32 bytes; None sends unsealed reports.
-        signing_key_file: file of the client's private signing key; given if and only if ``mixer_key`` is.
+        mixer_keys: public keys of the mixers to seal to, 32 bytes each, in the order in which they work;
+            empty sends unsealed reports.
+        signing_key_file: file of the client's private signing key; given if and only if ``mixer_keys`` are.
         reply_seconds: seconds from a request to its reply; None replies as soon as the reply is ready.
     """
 
     limits: ClientLimits
     max_local_delta: float = 0.0
     ledger_file: Path | None = None
-    mixer_key: bytes | None = None
+    mixer_keys: tuple[bytes, ...] = ()
     signing_key_file: Path | None = None
     reply_seconds: float | None = None
 
@@ -130,7 +131,7 @@ class ClientSettings:
                 limits=both,
                 max_local_delta=_least(max_local_delta, delta) or 0.0,
                 ledger_file=_path(own, NodeKey.LEDGER_FILE),
-                mixer_key=None if mixer_key is None else keys.parse_mixer_sealing_key(mixer_key),
+                mixer_keys=() if mixer_key is None else keys.parse_mixer_sealing_row(mixer_key),
                 signing_key_file=signing_key,
                 reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
             )

@@ -16,6 +16,7 @@ from flwr.app import Array, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
+from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
 from flwr_shuffle.client.limits import UNPROTECTED, ClientRefused, ClientSettings, open_types
 from flwr_shuffle.clipping import UpdateTerms
@@ -45,7 +46,7 @@ Packing = Callable[[bytes | None], bytes]
 """Makes a payload of a report, or of None for a dummy; both payloads have the same length."""
 
 _LARGEST_PROMISE = 10**8  # reports; see _promised
-_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY])
+_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, BATCH_QUERY])
 _log = logging.getLogger("flwr")
 
 
@@ -93,7 +94,8 @@ class ShuffleMod:
       short, long, or failed; training that is not done by then counts as failed. Without it the time of a
       reply tells how much data the client has. Refusals leave at once, as they depend on no data;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
-      own key. With them unsealed rounds are refused.
+      own key. With them unsealed rounds are refused. Mixers in a row are named in their order, separated by
+      commas; rounds with another number of mixers are refused.
 
     If both set a limit, the stricter one holds. Every round that is answered is charged, also if a dummy was
     sent: to refuse only when a report was due would tell the server who had reported before.
@@ -413,12 +415,14 @@ def _returned(answer: Message, key: str) -> Mapping[str, Array]:
 
 
 def _packing(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
-    if settings.mixer_key is None or settings.signing_key_file is None:
+    if not settings.mixer_keys or settings.signing_key_file is None:
         if instruction.sealed:
             raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
         return partial(plain_payload, size=size)
     if not instruction.sealed:
         raise ClientRefused(ClientRefusal.UNSEALED)
+    if instruction.mixers != len(settings.mixer_keys):
+        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
     try:
         signing_key = keys.read_signing_key(settings.signing_key_file)
     except ShuffleError as error:
@@ -428,6 +432,6 @@ def _packing(settings: ClientSettings, instruction: Instruction, *, dim: int, si
         size=size,
         context=context_of(instruction, dim=dim),
         analyzer_key=instruction.analyzer_key,
-        mixer_key=settings.mixer_key,
+        mixer_key=settings.mixer_keys,
         signing_key=signing_key,
     )

@@ -201,6 +201,7 @@ class Rounds:
             minimum=minimum,
             metrics=metrics,
             update=terms,
+            mixers=settings.stage.mixers,
         )
         record = instruction.to_record()
         for message in messages:

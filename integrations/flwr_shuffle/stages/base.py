@@ -147,6 +147,11 @@ class ShuffleStage(ABC):
         return b""
 
     @property
+    def mixers(self) -> int:
+        """How many mixers in a row clients must seal their reports to, where they seal them."""
+        return 1
+
+    @property
     def adds_up(self) -> bool:
         """Whether only the sum of the reports comes out, as reports that must be summed need it."""
         return False

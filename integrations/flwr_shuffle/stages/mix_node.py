@@ -1,16 +1,31 @@
 """The mix node: a SuperNode of another organisation, which shuffles reports that it cannot read.
 
 A node is the mix node by ``shuffle-role="mixer"`` in its ``node_config``; :mod:`flwr_shuffle.stages.serving`
-lists what else stands there.
+lists what else stands there. Besides these there may be
+
+    shuffle-mixer-public-key  public keys of all mixers in a row, this one's among them, in the order in which
+                              they work, separated by commas; needed if there is more than one
+    shuffle-batch-folder      where batches lie that travel in pieces; by default the key file's name and
+                              ``.batches``
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
+from flwr_shuffle.batch_messages import (
+    BatchMessage,
+    Step,
+    done_content,
+    mixed_content,
+    refused_step_content,
+    taken_content,
+)
 from flwr_shuffle.mix_messages import MixRequest, batch_content, refused_content
 from flwr_shuffle.service_messages import Role, refusal_content
 from flwr_shuffle.stages.serving import (
@@ -20,7 +35,18 @@ from flwr_shuffle.stages.serving import (
     refused_if_unreadable,
     service_of,
 )
-from shuffle_plugins.shuffler import BatchRefused, Mixer, Refusal, ShuffleError
+from shuffle_plugins.shuffler import (
+    BatchRefused,
+    BatchSpool,
+    Mixer,
+    MixerPublicKey,
+    Refusal,
+    ShuffleError,
+    keys,
+)
+
+ROW = "shuffle-mixer-public-key"
+BATCH_FOLDER = "shuffle-batch-folder"
 
 _log = logging.getLogger("flwr")
 
@@ -28,9 +54,9 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
-    Adds handlers of ``query.role`` and ``query.mix``. Nodes that are not the mix node say so, and no more.
-    The mix node signs its replies. A reply holds a batch or a constant code, and which envelopes were
-    refused; details of an error are in the node's own log alone.
+    Adds handlers of ``query.role``, ``query.mix`` and ``query.batch``. Nodes that are not the mix node say
+    so, and no more. The mix node signs its replies. A reply holds a batch or a constant code, and which
+    envelopes were refused; details of an error are in the node's own log alone.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -50,6 +76,80 @@ def register_mix_node(app: ClientApp) -> None:
         except BatchRefused as refused:
             content = refusal_content(refused.code)
         return Message(content, reply_to=message)
+
+    @app.query("batch")
+    def batch(message: Message, context: Context) -> Message:
+        try:
+            content = _step(service_of(context, Mixer), message, context)
+        except BatchRefused as refused:
+            content = refusal_content(refused.code)
+        return Message(content, reply_to=message)
+
+
+def _step(mixer: Mixer, message: Message, context: Context) -> RecordDict:
+    """The answer to one step of a batch in pieces; a refusal is signed.
+
+    Raises:
+        BatchRefused: if the message is no such step, so that there is nothing to sign an answer to.
+    """
+    with refused_if_unreadable():
+        asked = BatchMessage.from_content(message.content)
+    try:
+        return _STEPS[asked.step](asked, mixer, _spool(context.node_config), _row(context.node_config))
+    except BatchRefused as refused:
+        log_rejected(refused.rejected)
+        _log.warning("shuffle: %d envelopes: %s", asked.request.count, refused)
+        return refused_step_content(refused, message=asked, mixer=mixer)
+    except ShuffleError as error:
+        log_unable(Role.MIXER, error)
+        return refused_step_content(BatchRefused(Refusal.MISCONFIGURED), message=asked, mixer=mixer)
+
+
+_Row = tuple[MixerPublicKey, ...]
+
+
+def _begin(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+    spool.begin(asked.request, mixer=mixer, row=row)
+    return done_content(asked)
+
+
+def _put(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+    spool.put(asked.request, asked.items, first=asked.first)
+    return done_content(asked)
+
+
+def _mix(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+    said = spool.mix(asked.request, mixer=mixer)
+    log_rejected(said.rejected)
+    _log.info("shuffle: %d good envelopes, %d reports given out", said.answered, said.count)
+    return mixed_content(asked, said)
+
+
+def _take(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+    items = spool.take(asked.request, first=asked.first, count=asked.number, size=asked.item_size)
+    return taken_content(asked, items)
+
+
+_STEPS: dict[Step, Callable[[BatchMessage, Mixer, BatchSpool, _Row], RecordDict]] = {
+    Step.BEGIN: _begin,
+    Step.PUT: _put,
+    Step.MIX: _mix,
+    Step.TAKE: _take,
+}
+
+
+def _spool(config: UserConfig) -> BatchSpool:
+    folder = config.get(BATCH_FOLDER, f"{config[f'shuffle-{Role.MIXER}-key-file']}.batches")
+    return BatchSpool(Path(str(folder)))
+
+
+def _row(config: UserConfig) -> _Row:
+    """The mixers in a row that this node's operator has pinned; empty for a single mixer.
+
+    Raises:
+        ShuffleError: if they are malformed.
+    """
+    return keys.parse_mixer_row(config[ROW]) if ROW in config else ()
 
 
 def _mixed(mixer: Mixer, message: Message) -> RecordDict:

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_shuffle.batch_messages import (
+    BATCH_QUERY,
+    PIECE_BYTES,
+    BatchMessage,
+    Step,
+    check_taken,
+    pieces,
+    read_mixed,
+    read_step,
+    read_taken,
+)
 from flwr_shuffle.messages import context_of
 from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
 from flwr_shuffle.service_messages import Role
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
-from flwr_shuffle.stages.service_nodes import Offenders, ServiceNodes, Waiting, payload_or_nothing
+from flwr_shuffle.stages.service_nodes import Found, Offenders, ServiceNodes, Waiting, payload_or_nothing
 from flwr_shuffle.stages.valid_reports import readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
     BatchRefused,
+    BatchRequest,
+    ItemsDigest,
     MixedBatch,
+    MixedStatement,
     Refusal,
     SealingKey,
     envelope_size,
@@ -24,20 +41,26 @@ from shuffle_plugins.shuffler import (
     open_reports,
 )
 
+_Read = TypeVar("_Read")
+
 _log = logging.getLogger("flwr")
 
 
 class MixNodeStage(ShuffleStage):
-    """Sends a round's envelopes to the mix node and opens the reports that come back.
+    """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
     Clients seal their reports twice: inside to this server, outside to the mixer, whose key is pinned in the
     clients' own ``node_config``. So the server cannot open an envelope. The mix node proves who it is by
     signatures: nodes that only say that they are the mixer are ignored, and a batch that it did not sign for
     this round is refused. See docs/guides/shuffling.md for what each party learns.
 
+    Mixers in a row belong to different organisations. Clients seal once to each; each removes its layer,
+    drops what is no good, permutes the rest, and takes nothing that the one before it has not signed.
+
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
-            clients pin. It comes from the mixer's operator, never from the node.
+            clients pin. It comes from the mixer's operator, never from the node. For mixers in a row, all
+            keys in the order in which the mixers work: a sequence of them, or one text with commas between.
         minimum: fewest reports with which a batch is let through, at least 2; the mixer's own minimum counts
             if it is larger.
         analyzer_private_key: to open the shuffled reports; a new one by default, which is right unless
@@ -48,6 +71,8 @@ class MixNodeStage(ShuffleStage):
         poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
             invited any more; None invites it for ever. It is noticed only where others' envelopes were good.
+        piece_bytes: a batch of more bytes, and every batch for mixers in a row, travels in pieces of about
+            so many bytes.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -56,7 +81,7 @@ class MixNodeStage(ShuffleStage):
     def __init__(
         self,
         *,
-        mixer_public_key: str,
+        mixer_public_key: str | Sequence[str],
         minimum: int = 2,
         analyzer_private_key: SealingKey | None = None,
         discovery_timeout: float = 300.0,
@@ -64,6 +89,7 @@ class MixNodeStage(ShuffleStage):
         mix_timeout: float = 600.0,
         poll_interval: float = 1.0,
         exclude_after: int | None = 3,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         waiting = Waiting(
             discovery_timeout=discovery_timeout,
@@ -73,13 +99,21 @@ class MixNodeStage(ShuffleStage):
         )
         self._offenders = Offenders(exclude_after=exclude_after)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
-        pinned = keys.parse_mixer_public_key(mixer_public_key)
+        self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
+        single = isinstance(mixer_public_key, str)
+        row = keys.parse_mixer_row(mixer_public_key if single else ",".join(mixer_public_key))
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
-        self._nodes = ServiceNodes(Role.MIXER, pinned=[pinned], waiting=waiting)
+        self._nodes = ServiceNodes(Role.MIXER, pinned=row, waiting=waiting)
 
     @property
     def trust(self) -> str:
         """One sentence: who must be trusted for reports to come out without names and order."""
+        if self.mixers > 1:
+            return (
+                f"The first of {self.mixers} mix nodes in a row sees who took part, none sees a report, the "
+                "server sees reports but not whose: the first mix node must not break the protocol, or "
+                "else not work together with the server, and not all of them may work together with it."
+            )
         return (
             "The mix node's operator sees who took part but no report, the server sees reports but not "
             "whose: the two must not work together."
@@ -94,6 +128,11 @@ class MixNodeStage(ShuffleStage):
     def analyzer_key(self) -> bytes:
         """Public key to which clients seal their reports, 32 bytes."""
         return keys.public_key_bytes(self._private_key)
+
+    @property
+    def mixers(self) -> int:
+        """How many mixers there are in a row."""
+        return len(self._nodes.pinned)
 
     @property
     def excluded_nodes(self) -> frozenset[int]:
@@ -115,7 +154,7 @@ class MixNodeStage(ShuffleStage):
         says at which positions they were, so that the log can name the nodes.
         """
         instruction = replies.instruction
-        size = envelope_size(replies.layout.report_bytes)
+        size = envelope_size(replies.layout.report_bytes, mixers=self.mixers)
         payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
@@ -132,7 +171,9 @@ class MixNodeStage(ShuffleStage):
                 size=size,
                 envelopes=list(envelopes.values()),
             )
-            batch = self._mixed(request, grid=replies.grid, timeout=replies.timeout)
+            in_pieces = self.mixers > 1 or size * len(envelopes) > self._piece_bytes
+            mixed = self._mixed_in_pieces if in_pieces else self._mixed
+            batch, lost = mixed(request, report_bytes=replies.layout.report_bytes, replies=replies)
         except BatchRefused as refused:
             self._offenders.note(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
@@ -147,34 +188,122 @@ class MixNodeStage(ShuffleStage):
         return replies.anonymous(
             reports,
             answered=answered - damaged,
-            unreadable=unreadable + len(batch.rejected) + damaged,
+            unreadable=unreadable + len(batch.rejected) + lost + damaged,
             refusal=Refusal.UNREADABLE if reports is None else None,
         )
 
-    def _mixed(self, request: MixRequest, *, grid: Grid, timeout: float | None) -> MixedBatch:
+    def _mixed(self, request: MixRequest, *, report_bytes: int, replies: Replies) -> tuple[MixedBatch, int]:
+        """The batch that a single mixer gives back in one message; no report is lost on the way."""
+        del report_bytes
+        [mixer] = self._opened(replies.grid)
+        message = Message(request.to_content(), mixer.node, MIX_QUERY)
+        key = self._nodes.pinned[0].verifying
+
+        def read(content: RecordDict) -> MixedBatch:
+            return read_answer(content, request=request, verifying_key=key)
+
+        return self._answer(message, read, replies), 0
+
+    def _mixed_in_pieces(
+        self, whole: MixRequest, *, report_bytes: int, replies: Replies
+    ) -> tuple[MixedBatch, int]:
+        """The batch after all mixers, and how many reports the later ones have dropped."""
+        items, previous, dropped = whole.envelopes, None, 0
+        statements: list[MixedStatement] = []
+        for position, mixer in enumerate(self._opened(replies.grid)):
+            sizes = [
+                envelope_size(report_bytes, mixers=self.mixers, position=place)
+                for place in (position, position + 1)
+            ]
+            request = BatchRequest(
+                context=whole.context,
+                analyzer_key=whole.analyzer_key,
+                mixers=self._nodes.pinned,
+                position=position,
+                minimum=whole.minimum,
+                size=sizes[0],
+                count=len(items),
+                inputs=ItemsDigest.of(items, size=sizes[0]).value(),
+                previous=previous,
+            )
+            try:
+                items, previous = self._mixed_by(mixer.node, request, items, size=sizes[1], replies=replies)
+            except BatchRefused as refused:
+                if position == 0:
+                    raise
+                _log.error("shuffle: mixer %d of %d: %s", position + 1, self.mixers, refused)
+                raise BatchRefused(refused.code) from None  # its positions are not those of nodes
+            statements.append(previous)
+            if position > 0 and len(items) < request.count:
+                dropped += request.count - len(items)
+                _log.warning(
+                    "shuffle: mixer %d of %d dropped %d of the %d layers that the one before it had signed: "
+                    "one of the two breaks the protocol, or a client sealed nonsense",
+                    position + 1,
+                    self.mixers,
+                    request.count - len(items),
+                    request.count,
+                )
+        first = statements[0]
+        batch = MixedBatch(reports=items, answered=first.answered - dropped, rejected=first.rejected)
+        return batch, dropped
+
+    def _mixed_by(
+        self, node: int, request: BatchRequest, items: list[bytes], *, size: int, replies: Replies
+    ) -> tuple[list[bytes], MixedStatement]:
+        """What one mixer gives back of some items, with its statement; ``size`` is that of what it gives."""
+
+        def ask(message: BatchMessage, read: Callable[..., _Read]) -> _Read:
+            sent = Message(message.to_content(), node, BATCH_QUERY)
+            return self._answer(sent, partial(read, message=message), replies)
+
+        ask(BatchMessage(step=Step.BEGIN, request=request), read_step)
+        for first, number in pieces(len(items), size=request.size, piece_bytes=self._piece_bytes):
+            piece = items[first : first + number]
+            ask(BatchMessage(step=Step.PUT, request=request, first=first, items=piece), read_step)
+        said = ask(BatchMessage(step=Step.MIX, request=request), read_mixed)
+        taken: list[bytes] = []
+        for first, number in pieces(said.count, size=size, piece_bytes=self._piece_bytes):
+            wanted = BatchMessage(step=Step.TAKE, request=request, first=first, number=number, item_size=size)
+            taken += ask(wanted, read_taken)
         try:
-            [mixer] = self._nodes.open(grid)
+            check_taken(taken, said=said, size=size)
+        except BatchRefused as refused:
+            self._note_unproven(node, refused)
+            raise
+        except ValueError:
+            raise BatchRefused(Refusal.NO_ANSWER) from None
+        return taken, said
+
+    def _opened(self, grid: Grid) -> tuple[Found, ...]:
+        try:
+            return self._nodes.open(grid)
         except RuntimeError as error:
             _log.error("shuffle: %s", error)
             raise BatchRefused(Refusal.NOT_A_MIXER) from None
-        message = Message(request.to_content(), mixer.node, MIX_QUERY)
-        replies = self._nodes.ask(grid, [message], timeout=timeout)
+
+    def _answer(self, message: Message, read: Callable[[RecordDict], _Read], replies: Replies) -> _Read:
+        """What ``read`` makes of the mix node's answer to a message."""
+        answers = self._nodes.ask(replies.grid, [message], timeout=replies.timeout)
         try:
-            if not replies or replies[0].has_error():
+            if not answers or answers[0].has_error():
                 raise BatchRefused(Refusal.NO_ANSWER)
-            return _read(replies[0].content, request, verifying_key=self._nodes.pinned[0].verifying)
+            return _readable(answers[0].content, read)
         except BatchRefused as refused:
-            if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
-                self._nodes.forget()
-            if refused.code is Refusal.NOT_PROVEN:
-                _log.error("shuffle: node %d: %s", mixer.node, refused)
+            self._note_unproven(message.metadata.dst_node_id, refused)
             raise
 
+    def _note_unproven(self, node: int, refused: BatchRefused) -> None:
+        if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
+            self._nodes.forget()
+        if refused.code is Refusal.NOT_PROVEN:
+            _log.error("shuffle: node %d: %s", node, refused)
 
-def _read(content: RecordDict, request: MixRequest, *, verifying_key: bytes) -> MixedBatch:
-    """The batch in a mixer's answer. An answer that cannot be read counts as lost: it may have held one."""
+
+def _readable(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:
+    """What is in a mixer's answer. An answer that cannot be read counts as lost: it may have held a batch."""
     try:
-        return read_answer(content, request=request, verifying_key=verifying_key)
+        return read(content)
     except BatchRefused:
         raise
     except ValueError:

@@ -1,0 +1,162 @@
+"""A mixer on one core: reports per second and peak memory, with reports that do not fit in memory.
+
+One process seals envelopes and sends them through a pipe; the other one mixes them as a mix node does, and
+gives back every report. The mixer's processor time is counted, so waiting for envelopes costs nothing.
+
+Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--memory-mib 256]
+     [--folder DIR] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from shuffle_plugins.shuffler import (
+    Mixer,
+    RoundContext,
+    SigningKey,
+    SpentTokens,
+    envelope_size,
+    seal,
+)
+from shuffle_plugins.shuffler.keys import (
+    MixerKey,
+    SealingKey,
+    public_key_bytes,
+)
+
+_CONTEXT = RoundContext(run="benchmark", token=bytes(range(16)), fingerprint=bytes(32))
+_ANALYZER = public_key_bytes(SealingKey.from_private_bytes(bytes([7]) * 32))
+_OWN_KEY = MixerKey(
+    sealing=SealingKey.from_private_bytes(bytes([8]) * 32),
+    signing=SigningKey.from_private_bytes(bytes([9]) * 32),
+)
+_PIPE_BYTES = 1 << 20
+
+
+def client_key(number: int) -> SigningKey:
+    """The signing key of a client, the same whenever it is asked for."""
+    return SigningKey.from_private_bytes(hashlib.sha256(struct.pack("<Q", number)).digest())
+
+
+def peak_memory() -> float:
+    """The most memory that this process has held so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def records(source: IO[bytes], *, count: int, size: int) -> Iterator[bytes]:
+    """So many records out of a pipe."""
+    for _ in range(count):
+        yield source.read(size)
+
+
+def mix(*, count: int, size: int, memory: int, folder: str) -> dict[str, Any]:
+    """The mixer's process: take envelopes from standard input, and give back every report."""
+    enrolled = frozenset(public_key_bytes(client_key(number)) for number in range(count))
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        state = Path(own) / "rounds"
+        SpentTokens.create(state, public_key=_OWN_KEY.public.sealing)
+        mixer = Mixer(key=_OWN_KEY, enrolled=enrolled, minimum=2, state=state)
+        mixer.spend(_CONTEXT)
+        before, begun = peak_memory(), time.process_time()
+        stream = mixer.mix_spent(
+            records(sys.stdin.buffer, count=count, size=size),
+            context=_CONTEXT,
+            analyzer_key=_ANALYZER,
+            size=size,
+            count=count,
+            memory=memory,
+            directory=own,
+        )
+        opened = time.process_time()
+        given = sum(1 for _ in stream.reports)
+        done = time.process_time()
+    assert given == stream.count == count
+    return {
+        "opening_seconds": round(opened - begun, 2),
+        "giving_back_seconds": round(done - opened, 2),
+        "reports_per_second": round(count / (done - begun)),
+        "peak_mib": round(peak_memory()),
+        "peak_mib_with_enrolled_keys_alone": round(before),
+    }
+
+
+def measured(*, count: int, report_bytes: int, memory: int, folder: str) -> dict[str, Any]:
+    """Seal envelopes of so many clients, and have them mixed by a process of its own."""
+    size = envelope_size(report_bytes)
+    arguments = ["--mix", str(count), str(size), str(memory), folder]
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, __file__, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=_PIPE_BYTES,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number in range(count):
+            envelope = seal(
+                os.urandom(report_bytes),
+                size=report_bytes,
+                context=_CONTEXT,
+                analyzer_key=_ANALYZER,
+                mixer_key=_OWN_KEY.public.sealing,
+                signing_key=client_key(number),
+            )
+            process.stdin.write(envelope)
+        process.stdin.close()
+        found: dict[str, Any] = json.loads(process.stdout.read())
+    return {
+        "reports": count,
+        "report_bytes": report_bytes,
+        "total_mib": round(count * report_bytes / 2**20),
+        "memory_limit_mib": memory >> 20,
+        **found,
+        "wall_seconds_with_sealing": round(time.perf_counter() - begun, 1),
+    }
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--report-bytes", type=int, default=16_000)
+    parser.add_argument("--memory-mib", type=int, nargs="+", default=[256])
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="for temporary files, on a disk")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--mix", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.mix:
+        count, size, memory = map(int, options.mix[:3])
+        print(json.dumps(mix(count=count, size=size, memory=memory, folder=options.mix[3])))
+        return
+    rows = []
+    for count in options.counts:
+        for mebibytes in options.memory_mib:
+            rows.append(
+                measured(
+                    count=count,
+                    report_bytes=options.report_bytes,
+                    memory=mebibytes << 20,
+                    folder=options.folder,
+                )
+            )
+            print(json.dumps(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""What server and mix node send each other of a batch in pieces, by one mixer or by several in a row.
+
+Each message names the whole request and one step of it. A batch is begun, put in pieces, mixed, and taken in
+pieces; the mix node answers every step, and signs a refusal of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from flwr.app import RecordDict
+
+from flwr_shuffle.service_messages import (
+    SERVICE_KEY,
+    SERVICE_VERSION,
+    all_bytes,
+    check_signed,
+    positions_text,
+    read_positions,
+    refusal_in,
+    service_content,
+    service_values,
+)
+from shuffle_plugins.shuffler import (
+    KEY_BYTES,
+    BatchRefused,
+    BatchRequest,
+    ItemsDigest,
+    MixedStatement,
+    Mixer,
+    MixerPublicKey,
+    Refusal,
+    RoundContext,
+    statements,
+)
+
+BATCH_QUERY = "query.batch"
+"""Type of the messages that bring a batch to a mix node in pieces."""
+
+PIECE_BYTES = 1 << 25
+"""Bytes of ciphertexts in one message, by default: 32 MiB."""
+
+_REFUSAL = "refusal"
+_REQUEST: dict[str, type] = {
+    "version": int,
+    "step": str,
+    "run": str,
+    "token": bytes,
+    "fingerprint": bytes,
+    "analyzer-key": bytes,
+    "promised": int,
+    "minimum": int,
+    "size": int,
+    "count": int,
+    "inputs": bytes,
+    "mixers": bytes,
+    "position": int,
+}
+_PREVIOUS: dict[str, type] = {
+    "previous-request": bytes,
+    "previous-answered": int,
+    "previous-rejected": str,
+    "previous-signature": bytes,
+}
+_PIECE: dict[str, type] = {"first": int, "items": list}
+_RANGE: dict[str, type] = {"first": int, "number": int, "item-size": int}
+_ANSWER: dict[str, type] = {"version": int, "token": bytes, "step": str}
+_MIXED: dict[str, type] = {
+    "answered": int,
+    "rejected": str,
+    "count": int,
+    "outputs": bytes,
+    "signature": bytes,
+}
+_REFUSED: dict[str, type] = {
+    "version": int,
+    "token": bytes,
+    "rejected": str,
+    _REFUSAL: str,
+    "signature": bytes,
+}
+
+
+class Step(StrEnum):
+    """What a message asks a mix node to do with a batch."""
+
+    BEGIN = "begin"
+    PUT = "put"
+    MIX = "mix"
+    TAKE = "take"
+
+
+_STEPS: dict[Step, dict[str, type]] = {Step.BEGIN: {}, Step.PUT: _PIECE, Step.MIX: {}, Step.TAKE: _RANGE}
+_ANSWERS: dict[Step, dict[str, type]] = {Step.BEGIN: {}, Step.PUT: {}, Step.MIX: _MIXED, Step.TAKE: _PIECE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMessage:
+    """One step of a batch, as the server asks a mix node for it.
+
+    Attributes:
+        step: what to do.
+        request: the batch.
+        first: position of the piece's first item among all; for ``PUT`` and ``TAKE``.
+        items: the piece, of ``PUT``.
+        number: how many items are wanted, of ``TAKE``.
+        item_size: bytes of each of those.
+    """
+
+    step: Step
+    request: BatchRequest
+    first: int = 0
+    items: list[bytes] = field(default_factory=list)
+    number: int = 0
+    item_size: int = 0
+
+    def to_content(self) -> RecordDict:
+        """The content of a ``query.batch`` message."""
+        request, context = self.request, self.request.context
+        values: dict[str, Any] = {
+            "version": SERVICE_VERSION,
+            "step": str(self.step),
+            "run": context.run,
+            "token": context.token,
+            "fingerprint": context.fingerprint,
+            "analyzer-key": request.analyzer_key,
+            "promised": context.minimum,
+            "minimum": request.minimum,
+            "size": request.size,
+            "count": request.count,
+            "inputs": request.inputs,
+            "mixers": b"".join(key.sealing + key.verifying for key in request.mixers),
+            "position": request.position,
+        }
+        if (previous := request.previous) is not None:
+            values |= {
+                "previous-request": previous.request,
+                "previous-answered": previous.answered,
+                "previous-rejected": positions_text(previous.rejected),
+                "previous-signature": previous.signature,
+            }
+        if self.step is Step.PUT:
+            values |= {"first": self.first, "items": self.items}
+        elif self.step is Step.TAKE:
+            values |= {"first": self.first, "number": self.number, "item-size": self.item_size}
+        return service_content(values)
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read what :meth:`to_content` wrote.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        record: Mapping[str, Any] = content.get(SERVICE_KEY, {})
+        step = Step(str(record.get("step")))
+        later = "previous-request" in record
+        values = service_values(content, _REQUEST | _STEPS[step] | (_PREVIOUS if later else {}))
+        previous = None
+        if later:
+            previous = MixedStatement(
+                request=values["previous-request"],
+                answered=values["previous-answered"],
+                rejected=read_positions(values["previous-rejected"], envelopes=1 << 62),
+                count=values["count"],
+                outputs=values["inputs"],
+                signature=values["previous-signature"],
+            )
+        request = BatchRequest(
+            context=RoundContext(
+                run=values["run"],
+                token=values["token"],
+                fingerprint=values["fingerprint"],
+                minimum=values["promised"],
+            ),
+            analyzer_key=values["analyzer-key"],
+            mixers=_mixers(values["mixers"]),
+            position=values["position"],
+            minimum=values["minimum"],
+            size=values["size"],
+            count=values["count"],
+            inputs=values["inputs"],
+            previous=previous,
+        )
+        return cls(
+            step=step,
+            request=request,
+            first=values.get("first", 0),
+            items=all_bytes(values.get("items", [])),
+            number=values.get("number", 0),
+            item_size=values.get("item-size", 0),
+        )
+
+
+def done_content(message: BatchMessage) -> RecordDict:
+    """The content of a mix node's reply to ``BEGIN`` and ``PUT``: that it is done."""
+    return service_content(_answer(message))
+
+
+def mixed_content(message: BatchMessage, said: MixedStatement) -> RecordDict:
+    """The content of a mix node's reply to ``MIX``: what it has signed of the batch that is to be taken."""
+    values = {
+        "answered": said.answered,
+        "rejected": positions_text(said.rejected),
+        "count": said.count,
+        "outputs": said.outputs,
+        "signature": said.signature,
+    }
+    return service_content(_answer(message) | values)
+
+
+def taken_content(message: BatchMessage, items: list[bytes]) -> RecordDict:
+    """The content of a mix node's reply to ``TAKE``: items of the batch."""
+    return service_content(_answer(message) | {"first": message.first, "items": items})
+
+
+def refused_step_content(refused: BatchRefused, *, message: BatchMessage, mixer: Mixer) -> RecordDict:
+    """The content of a mix node's reply to a step that it refuses, signed."""
+    said = statements.refusal_statement(
+        request=message.request.digest(), code=refused.code, rejected=refused.rejected
+    )
+    return service_content(
+        {
+            "version": SERVICE_VERSION,
+            "token": message.request.context.token,
+            "rejected": positions_text(refused.rejected),
+            _REFUSAL: str(refused.code),
+            "signature": mixer.sign(said),
+        }
+    )
+
+
+def read_step(content: RecordDict, *, message: BatchMessage) -> dict[str, Any]:
+    """The entries of a mix node's reply to a step.
+
+    Raises:
+        BatchRefused: with the mixer's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+            another round or step; NOT_PROVEN for a refusal that the mixer did not sign for this request.
+        ValueError: if it is anything else.
+    """
+    if refusal_in(content) is not None:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    request = message.request
+    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
+    values = service_values(content, _REFUSED if refuses else _ANSWER | _ANSWERS[message.step])
+    if values["token"] != request.context.token:
+        raise BatchRefused(Refusal.WRONG_ROUND)
+    if refuses:
+        code, rejected = (
+            Refusal(values[_REFUSAL]),
+            read_positions(values["rejected"], envelopes=request.count),
+        )
+        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
+        key = request.mixers[request.position].verifying
+        check_signed(said, values["signature"], verifying_key=key)
+        raise BatchRefused(code, rejected)
+    if values["step"] != message.step:
+        raise BatchRefused(Refusal.WRONG_ROUND)
+    return values
+
+
+def read_mixed(content: RecordDict, *, message: BatchMessage) -> MixedStatement:
+    """What a mixer has signed of a batch, in its reply to ``MIX``.
+
+    Raises:
+        BatchRefused: as by :func:`read_step`; NOT_PROVEN if the mixer did not sign it for this request.
+        ValueError: if it is anything else.
+    """
+    values, request = read_step(content, message=message), message.request
+    rejected = read_positions(values["rejected"], envelopes=request.count)
+    said = MixedStatement(
+        request=request.digest(),
+        answered=values["answered"],
+        rejected=rejected,
+        count=values["count"],
+        outputs=values["outputs"],
+        signature=values["signature"],
+    )
+    key = request.mixers[request.position].verifying
+    check_signed(request.statement(said), said.signature, verifying_key=key)
+    if said.answered + len(rejected) != request.count or not 1 <= said.count <= said.answered:
+        raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")
+    return said
+
+
+def read_taken(content: RecordDict, *, message: BatchMessage) -> list[bytes]:
+    """The items in a reply to ``TAKE``.
+
+    Raises:
+        BatchRefused: as by :func:`read_step`; NOT_PROVEN if they are not the items that were asked for.
+        ValueError: if it is anything else.
+    """
+    values = read_step(content, message=message)
+    items = all_bytes(values["items"])
+    sizes = [len(item) for item in items]
+    if values["first"] != message.first or sizes != [message.item_size] * message.number:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    return items
+
+
+def check_taken(items: Sequence[bytes], *, said: MixedStatement, size: int) -> None:
+    """Check that all pieces together are the batch that the mixer has signed.
+
+    Raises:
+        BatchRefused: NOT_PROVEN if not.
+        ValueError: if an item is there twice.
+    """
+    if len(items) != said.count or ItemsDigest.of(items, size=size).value() != said.outputs:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    if len(set(items)) < len(items):
+        raise ValueError("the same report twice: every one is sealed anew")
+
+
+def pieces(count: int, *, size: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """First position and number of items of each piece, for ``count`` items of ``size`` bytes."""
+    number = max(1, piece_bytes // size)
+    for first in range(0, count, number):
+        yield first, min(number, count - first)
+
+
+def _answer(message: BatchMessage) -> dict[str, Any]:
+    return {
+        "version": SERVICE_VERSION,
+        "token": message.request.context.token,
+        "step": str(message.step),
+    }
+
+
+def _mixers(data: bytes) -> tuple[MixerPublicKey, ...]:
+    whole = 2 * KEY_BYTES
+    if len(data) % whole:
+        raise ValueError(f"a mixer's public key has {whole} bytes")
+    return tuple(
+        MixerPublicKey(
+            sealing=data[start : start + KEY_BYTES], verifying=data[start + KEY_BYTES : start + whole]
+        )
+        for start in range(0, len(data), whole)
+    )

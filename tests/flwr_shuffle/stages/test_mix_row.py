@@ -1,0 +1,550 @@
+"""Mix nodes in a row, and batches in pieces, in a grid: rounds, hostile nodes, and a run from end to end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import ClientRefusal, FixedSize, InProcessGrid, MixNodeStage, ShuffleMod, ShuffleStrategy
+from flwr_shuffle.batch_messages import (
+    BATCH_QUERY,
+    BatchMessage,
+    Step,
+    done_content,
+    mixed_content,
+    pieces,
+    read_mixed,
+    read_step,
+)
+from flwr_shuffle.messages import Instruction, payload_of
+from flwr_shuffle.service_messages import SERVICE_KEY
+from flwr_shuffle.stages.mix_node import register_mix_node
+from mixing import SIZE, SPEC, MixedRun, encoded
+
+from shuffle_plugins.shuffler import (
+    BatchRefused,
+    BatchRequest,
+    ItemsDigest,
+    MixedStatement,
+    Mixer,
+    Refusal,
+    RoundContext,
+    ShuffleError,
+    SpentTokens,
+    envelope_size,
+)
+from shuffle_plugins.shuffler.keys import (
+    enrol_client,
+    generate_mixer_key,
+    generate_signing_key,
+    public_key_bytes,
+    write_private_key,
+)
+
+PIECE = 2 * envelope_size(SIZE, mixers=2)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def row(request: pytest.FixtureRequest, tmp_path: Path) -> MixedRun:
+    return in_pieces(MixedRun(folder=tmp_path, mixers=request.param))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> MixedRun:
+    return in_pieces(MixedRun(folder=tmp_path, mixers=2))
+
+
+def in_pieces(run: MixedRun) -> MixedRun:
+    run.stage = run.new_stage(piece_bytes=PIECE)
+    return run
+
+
+def steps(run: MixedRun) -> list[tuple[int, str]]:
+    """Which mixer was asked for which step, in order."""
+    places = {node: place for place, node in enumerate(run.nodes)}
+    asked = [message for message in run.grid.seen if message.metadata.message_type == BATCH_QUERY]
+    return [
+        (places[message.metadata.dst_node_id], str(message.content[SERVICE_KEY]["step"]))
+        for message in asked
+        if message.has_content() and "mixers" in message.content[SERVICE_KEY]
+    ]
+
+
+def test_a_round_through_all_mixers_in_pieces(row: MixedRun) -> None:
+    row.dummies = {row.mixers + 1}
+    found = row.round()
+    assert encoded(found.reports) == sorted(row.sent[i] for i in row.sent if i not in row.dummies)
+    assert (found.answered, found.unreadable, found.refusal) == (6, 0, None)
+    assert len(found.participants) == 6
+    expected = []
+    for place in range(row.mixers):
+        inputs = envelope_size(SIZE, mixers=row.mixers, position=place)
+        outputs = envelope_size(SIZE, mixers=row.mixers, position=place + 1)
+        puts = len(list(pieces(6 if place == 0 else 5, size=inputs, piece_bytes=PIECE)))
+        takes = len(list(pieces(5, size=outputs, piece_bytes=PIECE)))
+        assert puts > 1
+        expected += [(place, "begin"), *[(place, "put")] * puts, (place, "mix"), *[(place, "take")] * takes]
+    assert steps(row) == expected
+    assert row.stage.excluded_nodes == set(row.nodes[: row.mixers])
+    for place in range(row.mixers):
+        assert list(Path(f"{row.mixer_file(place)}.batches").iterdir()) == []
+
+
+def test_a_row_travels_in_pieces_even_if_one_message_would_do(tmp_path: Path) -> None:
+    run = MixedRun(folder=tmp_path, mixers=2)
+    assert encoded(run.round().reports) == sorted(run.sent.values())
+    assert [step for _, step in steps(run)] == ["begin", "put", "mix", "take"] * 2
+
+
+def test_nothing_the_server_sees_ties_a_report_to_a_client(two: MixedRun) -> None:
+    """No eight bytes of what a client sent stand in what any mixer gave back, nor its keys in anything."""
+    two.dummies = {4}
+    two.round()
+    envelopes = [
+        payload_of(message)
+        for message in two.grid.seen
+        if message.metadata.src_node_id in two.nodes[2:] and "shuffle" in message.content
+    ]
+    taken = [
+        [item for message in two.grid.seen for item in items_of(message, two.nodes[place])]
+        for place in (0, 1)
+    ]
+    assert [len(items) for items in (envelopes, *taken)] == [6, 5, 5]
+    everything = [*envelopes, *taken[0], *taken[1]]
+    windows = [{item[i : i + 8] for i in range(len(item) - 7)} for item in everything]
+    assert sum(map(len, windows)) == len(set().union(*windows))
+    for known in [*two.sent.values(), *map(public_key_bytes, two.signing_keys.values())]:
+        assert not any(known[i : i + 8] in item for item in everything for i in range(len(known) - 7))
+
+
+def items_of(message: Message, node: int) -> list[bytes]:
+    """Ciphertexts that a mix node gave back in a message."""
+    if message.metadata.src_node_id != node or SERVICE_KEY not in message.content:
+        return []
+    return list(message.content[SERVICE_KEY].get("items", []))
+
+
+def test_a_bad_envelope_is_dropped_by_the_first_and_named(
+    two: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.changes = {4: {"signing_key": generate_signing_key()}, 6: {"mixer_key": [os.urandom(32)] * 1}}
+    found = two.round()
+    assert encoded(found.reports) == sorted(two.sent[i] for i in two.sent if i not in (4, 6))
+    # Sealed to one mixer instead of two, an envelope is shorter: the server leaves it out by itself.
+    assert (found.answered, found.unreadable) == (4, 2)
+    assert f"(unknown-signer), of nodes {two.nodes[4]}" in caplog.text
+    assert f"(wrong-size), of nodes {two.nodes[6]}" in caplog.text
+
+
+def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
+    two: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can say whose it was; it counts neither as a report nor as an answer."""
+    stranger = generate_mixer_key().public.sealing
+    two.changes = {5: {"mixer_key": [two.mixer_keys[0].public.sealing, stranger]}}
+    found = two.round()
+    # All layers are bound to the whole row, so the first mixer finds it already.
+    assert (found.answered, found.unreadable, found.count) == (5, 1, 5)
+    assert f"(unreadable), of nodes {two.nodes[5]}" in caplog.text
+
+
+def test_a_row_in_another_order_than_the_clients_pinned_is_refused(two: MixedRun) -> None:
+    keys = [key.public.hex() for key in two.mixer_keys][::-1]
+    two.stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=0.2, poll_interval=0.05)
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.MISCONFIGURED)
+
+
+def test_a_missing_mixer_stops_the_run(two: MixedRun) -> None:
+    two.connected = range(1, len(two.nodes))
+    with pytest.raises(RuntimeError, match=two.mixer_keys[0].public.hex()):
+        two.stage.open(two.grid)
+
+
+def test_keys_in_a_sequence_or_in_one_text(two: MixedRun) -> None:
+    keys = [key.public.hex() for key in two.mixer_keys]
+    for pinned in (keys, tuple(keys), ", ".join(keys)):
+        stage = MixNodeStage(mixer_public_key=pinned)
+        assert stage.mixers == 2
+        assert "2 mix nodes in a row" in stage.trust
+    assert MixNodeStage(mixer_public_key=keys[0]).mixers == 1
+    for wrong in ([], [keys[0], keys[0]], [keys[0], "f" * 64], ",".join([*keys, ""])):
+        with pytest.raises(ShuffleError):
+            MixNodeStage(mixer_public_key=wrong)
+    with pytest.raises(ValueError, match="piece_bytes"):
+        MixNodeStage(mixer_public_key=keys, piece_bytes=0)
+
+
+# What a hostile second node, or whoever stands between, does to one message or reply.
+def _items(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[dict[str, Any]], None]:
+    def apply(values: dict[str, Any]) -> None:
+        values["items"] = change(list(values["items"]))
+
+    return apply
+
+
+def _first(shift: int) -> Callable[[dict[str, Any]], None]:
+    def apply(values: dict[str, Any]) -> None:
+        values["first"] += shift
+
+    return apply
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "replace": _items(lambda items: [os.urandom(len(items[0])), *items[1:]]),
+    "tag": _items(lambda items: [bytes([items[0][0] ^ 1]) + items[0][1:], *items[1:]]),
+    "drop": _items(lambda items: items[1:]),
+    "repeat": _items(lambda items: [items[0], *items[:-1]]),
+    "reorder": _items(lambda items: items[::-1]),
+    "shift": _first(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mixer", [0, 1])
+def test_pieces_changed_on_the_way_to_a_mixer_are_not_mixed(two: MixedRun, change: str, mixer: int) -> None:
+    def relay(messages: list[Message]) -> list[Message]:
+        for message in messages:
+            values = message.content.get(SERVICE_KEY, {})
+            if values.get("step") == "put" and message.metadata.dst_node_id == two.nodes[mixer]:
+                CHANGES[change](values)
+        return messages
+
+    two.grid.relay = relay
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.UNREADABLE)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mixer", [0, 1])
+def test_pieces_changed_on_the_way_back_are_refused_and_charged(
+    two: MixedRun, change: str, mixer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def receive(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            values = reply.content.get(SERVICE_KEY, {})
+            if values.get("step") == "take" and reply.metadata.src_node_id == two.nodes[mixer]:
+                CHANGES[change](values)
+        return replies
+
+    two.grid.receive = receive
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.NOT_PROVEN)
+    assert not Refusal.NOT_PROVEN.conclusive
+    two.grid.receive = list
+    assert len(encoded(two.round().reports)) == 6  # and the run goes on
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("answered", 5),
+        ("count", 5),
+        ("outputs", bytes(32)),
+        ("signature", bytes(64)),
+        ("rejected", '[[0, "duplicate"]]'),
+    ],
+)
+@pytest.mark.parametrize("mixer", [0, 1])
+def test_what_a_mixer_did_not_sign_is_refused(two: MixedRun, mixer: int, entry: str, value: Any) -> None:
+    def receive(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            values = reply.content.get(SERVICE_KEY, {})
+            if values.get("step") == "mix" and reply.metadata.src_node_id == two.nodes[mixer]:
+                values[entry] = value
+        return replies
+
+    two.grid.receive = receive
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.NOT_PROVEN)
+
+
+def test_a_second_mixer_takes_nothing_that_the_first_has_not_signed(two: MixedRun) -> None:
+    """By a server that inserts its own layers, and says that the first mixer gave them out."""
+    forged = [os.urandom(envelope_size(SIZE, mixers=2, position=1)) for _ in range(6)]
+
+    def relay(messages: list[Message]) -> list[Message]:
+        for message in messages:
+            values = message.content.get(SERVICE_KEY, {})
+            if values.get("step") == "begin" and message.metadata.dst_node_id == two.nodes[1]:
+                size = len(forged[0])
+                values["inputs"] = ItemsDigest.of(forged, size=size).value()
+        return messages
+
+    two.grid.relay = relay
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.NOT_PROVEN)
+
+
+def test_a_first_mixer_that_cheats_is_noticed_where_its_layers_do_not_open(
+    two: MixedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It signs a batch with a tagged layer, a repeated one and one of its own making: each is dropped."""
+    original = Mixer.mix_spent
+
+    def cheating(self: Mixer, *args: Any, **kwargs: Any) -> Any:
+        stream = original(self, *args, **kwargs)
+        if self.public_key == two.mixer_keys[0].public:
+            items = list(stream.reports)
+            items[:3] = [bytes([items[0][0] ^ 1]) + items[0][1:], items[3], os.urandom(len(items[0]))]
+            object.__setattr__(stream, "reports", iter(items))
+        return stream
+
+    monkeypatch.setattr(Mixer, "mix_spent", cheating)
+    found = two.round()
+    # The repeated layer shows when the server gets it, before the second mixer sees any.
+    assert (found.reports, found.refusal) == (None, Refusal.NO_ANSWER)
+
+    def tagging(self: Mixer, *args: Any, **kwargs: Any) -> Any:
+        stream = original(self, *args, **kwargs)
+        if self.public_key == two.mixer_keys[0].public:
+            items = list(stream.reports)
+            items[:2] = [bytes([items[0][0] ^ 1]) + items[0][1:], os.urandom(len(items[0]))]
+            object.__setattr__(stream, "reports", iter(items))
+        return stream
+
+    monkeypatch.setattr(Mixer, "mix_spent", tagging)
+    found = two.round()
+    assert (found.count, found.answered, found.unreadable) == (4, 4, 2)
+    assert "mixer 2 of 2 dropped 2 of the 6 layers" in caplog.text
+
+
+def test_too_few_reports_at_a_later_mixer_are_not_given_out(two: MixedRun) -> None:
+    """The second mixer's operator asks for more reports than the first's."""
+    two.dummies = {2, 3, 4}
+    strict = two.config
+
+    def config(position: int) -> dict[str, Any]:
+        return {**strict(position), **({"shuffle-min-batch": 2} if position == 0 else {})}
+
+    two.grid._node_config = config
+    two.minimum = 4
+    two.stage.open(two.grid)
+    assert two.stage.minimum == 4
+    found = two.round()
+    assert (found.reports, found.refusal) == (None, Refusal.UNDER_MINIMUM)
+    assert [place for place, _ in steps(two)].count(1) > 0  # the second one refused, not the first
+
+
+@pytest.mark.parametrize("mixer", [0, 1])
+@pytest.mark.parametrize("step", ["begin", "put", "mix", "take"])
+def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, mixer: int, step: str) -> None:
+    """As after a kill: the round is charged, never mixed again, and the next one is as any other."""
+
+    def receive(replies: list[Message]) -> list[Message]:
+        out = []
+        for reply in replies:
+            values = reply.content.get(SERVICE_KEY, {}) if reply.has_content() else {}
+            gone = values.get("step") == step and reply.metadata.src_node_id == two.nodes[mixer]
+            out.append(Message(Error(code=0, reason="gone"), reply_to=reply) if gone else reply)
+        return [reply for reply in out if reply.has_content()]
+
+    two.stage.open(two.grid)
+    instruction = two.instruction()
+    replies = two.answers(instruction)
+    two.grid.receive = receive
+    assert two.collect(replies, instruction).refusal is Refusal.NO_ANSWER
+    two.grid.receive = list
+    assert two.collect(replies, instruction).refusal is Refusal.REPLAYED
+    assert len(encoded(two.round().reports)) == 6
+    for place in range(2):
+        assert list(Path(f"{two.mixer_file(place)}.batches").iterdir()) == []
+
+
+def test_refusals_of_a_step_are_signed(two: MixedRun) -> None:
+    """A refusal without a signature, or with one for another request, is no refusal."""
+
+    def receive(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            values = reply.content.get(SERVICE_KEY, {})
+            if values.get("step") == "mix":
+                token = values["token"]
+                forged = {
+                    "version": values["version"],
+                    "token": token,
+                    "rejected": "[]",
+                    "refusal": str(Refusal.UNDER_MINIMUM),
+                    "signature": bytes(64),
+                }
+                reply.content = RecordDict({SERVICE_KEY: ConfigRecord(forged)})
+        return replies
+
+    two.grid.receive = receive
+    assert two.round().refusal is Refusal.NOT_PROVEN
+
+
+KEYS = [generate_mixer_key() for _ in range(2)]
+ITEMS = [bytes([i]) * 300 for i in range(4)]
+REQUEST = BatchRequest(
+    context=RoundContext(run="run", token=bytes(16), fingerprint=bytes(32), minimum=3),
+    analyzer_key=bytes(32),
+    mixers=tuple(key.public for key in KEYS),
+    position=1,
+    minimum=2,
+    size=300,
+    count=4,
+    inputs=ItemsDigest.of(ITEMS, size=300).value(),
+    previous=MixedStatement(
+        request=bytes(range(32)),
+        answered=5,
+        rejected={7: Refusal.DUPLICATE},
+        count=4,
+        outputs=ItemsDigest.of(ITEMS, size=300).value(),
+        signature=bytes(64),
+    ),
+)
+MESSAGES = {
+    "begin": BatchMessage(step=Step.BEGIN, request=REQUEST),
+    "put": BatchMessage(step=Step.PUT, request=REQUEST, first=2, items=ITEMS[2:]),
+    "mix": BatchMessage(step=Step.MIX, request=REQUEST),
+    "take": BatchMessage(step=Step.TAKE, request=REQUEST, first=1, number=2, item_size=250),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_steps_travel_as_they_are_and_nothing_else_is_read(name: str) -> None:
+    message = MESSAGES[name]
+    assert BatchMessage.from_content(message.to_content()) == message
+    for key in message.to_content()[SERVICE_KEY]:
+        content = message.to_content()
+        del content[SERVICE_KEY][key]  # type: ignore[attr-defined]
+        with pytest.raises(ValueError):  # noqa: PT011
+            BatchMessage.from_content(content)
+        content = message.to_content()
+        content[SERVICE_KEY][key] = 1.5  # type: ignore[index]
+        with pytest.raises(ValueError):  # noqa: PT011
+            BatchMessage.from_content(content)
+    content = message.to_content()
+    content[SERVICE_KEY]["more"] = 1  # type: ignore[index]
+    with pytest.raises(ValueError):  # noqa: PT011
+        BatchMessage.from_content(content)
+    with pytest.raises(ValueError):  # noqa: PT011
+        BatchMessage.from_content(RecordDict())
+
+
+def test_counts_that_do_not_add_up_are_refused_even_if_signed() -> None:
+    message = MESSAGES["mix"]
+    for answered, count, rejected in ((5, 4, {}), (4, 5, {}), (4, 0, {}), (4, 4, {1: Refusal.DUPLICATE})):
+        said = MixedStatement(
+            request=REQUEST.digest(), answered=answered, count=count, rejected=rejected, outputs=bytes(32)
+        )
+        signature = REQUEST.statement(said).signed(KEYS[1].signing)
+        signed = MixedStatement(
+            request=said.request,
+            answered=answered,
+            count=count,
+            rejected=rejected,
+            outputs=said.outputs,
+            signature=signature,
+        )
+        with pytest.raises(ValueError, match="not as many"):
+            read_mixed(mixed_content(message, signed), message=message)
+    with pytest.raises(BatchRefused) as refused:
+        read_step(done_content(MESSAGES["begin"]), message=MESSAGES["put"])
+    assert refused.value.code is Refusal.WRONG_ROUND
+
+
+CLIENTS = 8
+GOAL = np.linspace(-0.5, 0.5, 5, dtype=np.float32)
+
+
+def train(message: Message, context: Context) -> Message:
+    arrays = message.content["arrays"]
+    moved = arrays["w"].numpy() + 0.5 * (GOAL - arrays["w"].numpy())
+    content = RecordDict({"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"loss": 1.0})})
+    return Message(content, reply_to=message)
+
+
+def rowed_grid(folder: Path, *, pinned_by_clients: int = 2) -> tuple[InProcessGrid, list[str]]:
+    """Eight real clients and two mix nodes; the clients have pinned the first so many of them."""
+    keys = [generate_mixer_key() for _ in range(2)]
+    texts = [key.public.hex() for key in keys]
+    for place, key in enumerate(keys):
+        write_private_key(folder / f"mixer{place}", key)
+        SpentTokens.create(folder / f"mixer{place}.rounds", public_key=key.public.sealing)
+    for client in range(CLIENTS):
+        signing = generate_signing_key()
+        write_private_key(folder / f"client{client}", signing)
+        enrol_client(folder / "enrolled", public_key_bytes(signing))
+
+    def config(position: int) -> dict[str, Any]:
+        if position >= CLIENTS:
+            return {
+                "shuffle-role": "mixer",
+                "shuffle-mixer-key-file": str(folder / f"mixer{position - CLIENTS}"),
+                "shuffle-enrolled-file": str(folder / "enrolled"),
+                "shuffle-min-batch": 2,
+                "shuffle-mixer-public-key": ",".join(texts),
+            }
+        return {
+            "shuffle-mixer-public-key": ",".join(texts[:pinned_by_clients]),
+            "shuffle-signing-key-file": str(folder / f"client{position}"),
+            "shuffle-max-local-epsilon": 100.0,
+            "shuffle-max-rounds": 100,
+            "shuffle-ledger-file": str(folder / f"client{position}.db"),
+        }
+
+    app = ClientApp(mods=[ShuffleMod()])
+    app.train()(train)
+    register_mix_node(app)
+    return InProcessGrid(app, num_nodes=CLIENTS + 2, node_config=config), texts
+
+
+def rowed_strategy(stage: MixNodeStage) -> ShuffleStrategy:
+    return ShuffleStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        randomizer="laplace",
+        local_epsilon=100.0,
+        clipping_norm=1.0,
+        sampling=FixedSize(CLIENTS),
+        population=CLIENTS,
+        shuffler=stage,
+        minimum_reports=2,
+        delta=1e-5,
+    )
+
+
+def zeros() -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.zeros(5, dtype=np.float32))})
+
+
+def test_a_run_learns_behind_two_mixers(tmp_path: Path) -> None:
+    grid, keys = rowed_grid(tmp_path)
+    stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=5.0, poll_interval=0.05, piece_bytes=1000)
+    result = rowed_strategy(stage).start(grid, zeros(), num_rounds=4)
+    found = result.arrays["w"].numpy()
+    assert np.linalg.norm(found - GOAL) < 0.3  # of 0.79
+    assert [metrics["reports"] for metrics in result.train_metrics_clientapp.values()] == [CLIENTS] * 4
+
+
+@pytest.mark.parametrize(("server", "clients"), [(1, 2), (2, 1)])
+def test_clients_refuse_rounds_of_another_number_of_mixers(
+    tmp_path: Path, server: int, clients: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before they are charged, by a constant text."""
+    grid, keys = rowed_grid(tmp_path, pinned_by_clients=clients)
+    stage = MixNodeStage(mixer_public_key=keys[:server], discovery_timeout=5.0, poll_interval=0.05)
+    with caplog.at_level(logging.WARNING, logger="flwr"), pytest.raises(Exception, match="another number of"):
+        rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
+    assert str(ClientRefusal.OTHER_MIXERS) in caplog.text
+    assert not list(tmp_path.glob("client*.db"))
+
+
+def test_an_instruction_says_how_many_mixers_there_are() -> None:
+    values: dict[str, Any] = {"token": bytes(16), "run": "r", "server_round": 1, "mechanism": SPEC}
+    sealed = Instruction(**values, analyzer_key=bytes(32), mixers=2)
+    assert Instruction.from_record(sealed.to_record()) == sealed
+    assert "mixers" not in Instruction(**values, analyzer_key=bytes(32)).to_record()
+    for wrong in (0, 1.0, True, "2"):
+        with pytest.raises(ValueError):  # noqa: PT011
+            Instruction(**values, analyzer_key=bytes(32), mixers=wrong)
+    with pytest.raises(ValueError, match="sealed"):
+        Instruction(**values, mixers=2)
