@@ -45,6 +45,8 @@ from .pairs.clones import binary_pair as binary_pair
 from .precision import pair_epsilon_interval as pair_epsilon_interval
 from .rounds.base import Round as Round
 from .rounds.coins import SumRound as SumRound
+from .rounds.counted import BitEncoding as BitEncoding
+from .rounds.counted import CountedRound as CountedRound
 from .rounds.laplace import LaplaceRound as LaplaceRound
 from .rounds.shuffle import ShuffleRound as ShuffleRound
 from .rounds.tags import Tag as Tag

@@ -200,6 +200,12 @@ _ENTRIES: dict[str, _Entry] = {
         None,
         Kind.SUMS,
     ),
+    "unary-l1-sum": _Entry(
+        "shuffle_plugins.protocols.unary.l1_sum:UnaryL1Sum",
+        "sum of vectors of an l1 ball from flipped bits of one signed coordinate, summed bit by bit",
+        None,
+        Kind.SUMS,
+    ),
     "vector-sum": _Entry(
         "shuffle_plugins.protocols.coins.vector_sum:VectorSum",
         "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",

@@ -21,3 +21,5 @@ from .tags.base import TaggedSum as TaggedSum
 from .tags.binary_sum import BinarySum as BinarySum
 from .tags.cube_sum import CubeSum as CubeSum
 from .tally import Tally as Tally
+from .unary.counted_unary import CountedUnary as CountedUnary
+from .unary.l1_sum import UnaryL1Sum as UnaryL1Sum

@@ -29,7 +29,15 @@ from shuffle_plugins.randomness import SeededRandomness
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extending.md"
 COHORT = 40
-NAMES = ["privunit", "linf-bit-planes", "discrete-laplace", "vector-sum", "multi-message", "signed-sum"]
+NAMES = [
+    "privunit",
+    "linf-bit-planes",
+    "discrete-laplace",
+    "vector-sum",
+    "multi-message",
+    "unary-l1-sum",
+    "signed-sum",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +143,7 @@ def test_a_sum_is_for_its_cohort_and_clips() -> None:
 
 def test_kinds_tell_mechanisms_apart() -> None:
     assert set(available()) == {name for kind in registry.Kind for name in available(kind)}
-    assert available("sums") == ("multi-message", "signed-sum", "vector-sum")
+    assert available("sums") == ("multi-message", "signed-sum", "unary-l1-sum", "vector-sum")
     assert "signed-sum" not in available(*registry.ONE_MESSAGE)
     assert {"k-rr", "oue"} <= set(available("categories"))
     assert registry.kind_of("privunit") is registry.Kind.VECTORS
@@ -158,7 +166,7 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
         get("privunit", dim=3)
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum"])
 def test_a_sum_asked_for_by_local_epsilon_names_what_sets_its_privacy_first(name: str) -> None:
     with pytest.raises(
         TypeError, match=r"takes no option local_epsilon; its options: cohort, noise_m\w+, \w"
@@ -166,7 +174,7 @@ def test_a_sum_asked_for_by_local_epsilon_names_what_sets_its_privacy_first(name
         get(name, dim=3, local_epsilon=2.0)
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message"])
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum"])
 def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
     with pytest.raises(ValueError, match=rf'sp\.get\("{name}", dim=.*ShuffleAccountant\.step$'):
         registry.blanket(name, local_epsilon=1.0, dim=3)
@@ -176,7 +184,7 @@ def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
     assert accountant.epsilon(1e-5).upper > 0
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "signed-sum"])
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum", "signed-sum"])
 def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     mechanism = built(name)
     spec = SumSpec(protocol=mechanism)

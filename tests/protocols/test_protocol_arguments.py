@@ -5,12 +5,14 @@ import pytest
 from shuffle_plugins.protocols import (
     BallSum,
     BinarySum,
+    CountedUnary,
     CubeSum,
     FrequencyEstimation,
     HistogramSum,
     ScalarSum,
     SplitSum,
     TargetUnreachable,
+    UnaryL1Sum,
     VectorSum,
 )
 
@@ -23,7 +25,10 @@ KINDS = [
     (BinarySum, {"dim": 3}),
     (HistogramSum, {"categories": 3}),
     (FrequencyEstimation, {"categories": 3}),
+    (CountedUnary, {"length": 3}),
+    (UnaryL1Sum, {"dim": 3}),
 ]
+WITHOUT_OVERHEAD = (FrequencyEstimation, CountedUnary, UnaryL1Sum)
 
 
 @pytest.mark.parametrize(("kind", "own"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
@@ -51,7 +56,7 @@ KINDS = [
 def test_a_wrong_argument_is_named(kind, own, changes, said):
     if "categories" in changes and "categories" not in own:
         pytest.skip("takes no categories")
-    if "overhead" in changes and kind is FrequencyEstimation:
+    if "overhead" in changes and kind in WITHOUT_OVERHEAD:
         pytest.skip("has no overhead")
     arguments = {"cohort": 200, "epsilon": 1.0, "delta": 1e-6} | own | changes
     with pytest.raises(ValueError, match=said):

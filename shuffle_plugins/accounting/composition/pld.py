@@ -42,6 +42,7 @@ _REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, 
 _MOST_REFINED_STEPS = 1e6  # beyond which the tilt of Chernoff's bound is close enough
 _MOST_CELLS = 1 << 22  # that one step's losses may span
 _MOST_PRODUCTS, _MOST_MULTIPLIED = 1_000_000, 20  # outcomes and steps up to which all products are listed
+_MOST_SUMMED = 1 << 24  # products of outcomes and ε up to which each ε is summed by itself
 _FINEST_CELL = 1e-4  # of the span of one step's loss: finer grids of one step are not worth their size
 
 
@@ -175,7 +176,9 @@ class LossComposition:
         missing = self._missing if self._kind == "upper" else 0.0
         found = np.zeros(len(epsilons))
         if self._deviation > 0:
-            if self._single is not None:
+            if self._single is not None and len(epsilons) * len(self._single.loss) > _MOST_SUMMED:
+                found = self._single_deltas(self._single, epsilons)
+            elif self._single is not None:
                 found = np.array([self._single_delta(self._single, epsilon) for epsilon in epsilons])
             else:
                 self._read_windows(epsilons, found)
@@ -204,6 +207,21 @@ class LossComposition:
         value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
         slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
         return value + _sign(self._kind) * slack
+
+    def _single_deltas(self, law: PrivacyLossDistribution, epsilons: Floats) -> Floats:
+        """As :meth:`_single_delta` at many increasing ε, in one pass over the outcomes."""
+        edges = np.searchsorted(law.loss, epsilons, side="right")
+        ends = np.append(epsilons[1:], math.inf)
+        places = np.repeat(np.arange(len(epsilons)), np.diff(np.append(edges, len(law.loss))))
+        p, q, loss = law.p[edges[0] :], law.q[edges[0] :], law.loss[edges[0] :]
+        inside = np.bincount(places, -p * np.expm1(epsilons[places] - loss), minlength=len(epsilons))
+        above_p = np.cumsum(np.bincount(places, p, minlength=len(epsilons))[::-1])[::-1]
+        above_q = np.cumsum(np.bincount(places, q, minlength=len(epsilons))[::-1])[::-1]
+        # From one ε to the one before, outcomes above both gain the difference of e^ε times their Q mass.
+        gaps = np.exp(epsilons[:-1]) * np.expm1(ends[:-1] - epsilons[:-1]) * above_q[1:]
+        value = np.cumsum((inside + np.append(gaps, 0.0))[::-1])[::-1]
+        slack = value * _RELATIVE_SLACK + _ROUNDOFF * above_p
+        return np.asarray(value + _sign(self._kind) * slack, dtype=np.float64)
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
         """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""

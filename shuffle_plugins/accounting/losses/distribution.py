@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -201,6 +201,48 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
         kind="upper",
         cells=max(first.cells, second.cells),
         symmetric=True,
+    )
+
+
+def discounted(losses: PrivacyLossDistribution, distance: float) -> PrivacyLossDistribution:
+    """From below, of any pair whose P and Q are both within this total variation of those of ``losses``.
+
+    Its profile is at least δ(E) − (1 + E)·distance. That is the profile of the same pair with the outcomes of
+    largest loss merged into one, of so much less P mass and more Q mass, and those of least loss likewise.
+
+    Args:
+        losses: from below.
+        distance: in [0, 1].
+    """
+    if not distance:
+        return losses
+    loss, p, q = losses.loss, losses.p, losses.q
+    top = _merged_tail(loss, p, q, distance)
+    bottom = _merged_tail(-loss[::-1], q[::-1], p[::-1], distance)
+    if top is None or bottom is None or top[0] < len(loss) - bottom[0]:
+        loss, p, q = np.zeros(1), np.ones(1), np.ones(1)
+    else:
+        inner = slice(len(loss) - bottom[0], top[0])
+        p = np.concatenate([[bottom[2]], p[inner], [top[1]]])
+        q = np.concatenate([[bottom[1]], q[inner], [top[2]]])
+        loss = log_mass_ratio(p, q)
+    return replace(losses, loss=loss, p=p, q=q, deviation=deviation_of(loss, p), symmetric=False)
+
+
+def _merged_tail(loss: Floats, p: Floats, q: Floats, distance: float) -> tuple[int, float, float] | None:
+    """The first outcome of the largest losses that are merged, and their P and Q mass, moved by a distance.
+
+    As few as leave the merged loss above all smaller ones; None if all outcomes are not enough.
+    """
+    above_p = np.cumsum(p[::-1])[::-1] - distance
+    above_q = np.cumsum(q[::-1])[::-1] + distance
+    with np.errstate(over="ignore"):
+        enough = above_p[1:] >= np.exp(loss[:-1]) * above_q[1:]
+    found = np.nonzero(enough)[0]
+    return (
+        (int(found[-1]) + 1, float(above_p[found[-1] + 1]), float(above_q[found[-1] + 1]))
+        if len(found)
+        else None
     )
 
 

@@ -3,6 +3,9 @@ r"""Randomised bits that are only counted: the pair of binary randomized respons
 A round of binary randomized response is a count of ones. Counting exactly gives ε lower than the blanket's,
 by the factor :math:`\sqrt{(e+1)/(2e)}` when rounds are large. No single dataset is the worst one at every ε,
 so the pair is an envelope over a few dozen groups of datasets. Proof: ``docs/proofs/accounting.md``, Claim 3.
+
+The same holds of bits whose ones and zeros are kept with different probabilities, as in optimal unary
+encoding; there P and Q are not mirror images, and the envelope has two sides (``docs/proofs/tags.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,12 @@ from scipy.special import expit
 
 from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach
 from shuffle_plugins.accounting.numerics.grid import Floats, tally, transform_size
-from shuffle_plugins.accounting.numerics.profiles import hockey_sticks, hull_outcomes, mirrored
+from shuffle_plugins.accounting.numerics.profiles import (
+    PositiveLosses,
+    hockey_sticks,
+    hull_outcomes,
+    mirrored,
+)
 
 MOST_COUNTED = 20.0
 """Beyond this ε0 a bit of noise is too rare to count; the blanket is as good."""
@@ -28,6 +36,7 @@ _PIECE = 4.0  # tilted standard deviations that one transform serves
 _TAILS_CUT = 3 * TAIL  # left out by windows of counts
 _FADED = -42.0  # log of a negligible Fourier coefficient
 _MOST_TRANSFORM = 1 << 22  # points for the law of one count
+_ENOUGH_NOISE = 8.0  # times that of the bits of least variance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,14 +77,61 @@ class BitPair:
     @property
     def information(self) -> float:
         """Variance of the privacy loss when it is small."""
-        one, zero = _response(self.local_epsilon)
-        noise = max(self.others, 1) * one * zero
-        return (self.participation * (one - zero)) ** 2 / noise
+        bit = BitResponse.symmetric(self.local_epsilon)
+        noise = max(self.others, 1) * bit.one * bit.zero
+        return (self.participation * (bit.one - bit.zero)) ** 2 / noise
 
 
-def _response(local_epsilon: float) -> tuple[float, float]:
-    """Probabilities of a one, by a client who holds a one and by a client who holds a zero."""
-    return 1.0 / (1.0 + math.exp(-local_epsilon)), 1.0 / (math.exp(local_epsilon) + 1.0)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnevenBitPair:
+    """The envelope over all datasets of counted bits that are not flipped evenly, everybody taking part.
+
+    P is the law of the count if the differing client holds a one, Q if it holds a zero. See
+    :class:`BitResponse` for what the bits are.
+
+    Attributes:
+        response: probabilities of a one.
+        others: reports in the count beside the differing client's.
+        buckets: how many groups of datasets to bound together.
+    """
+
+    response: BitResponse
+    others: int
+    buckets: int = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BitResponse:
+    """How a bit is randomised: the probabilities of sending a one. Complements are kept for their digits.
+
+    Attributes:
+        one: by a client who holds a one.
+        zero: by a client who holds a zero; smaller.
+        not_one: 1 − ``one``.
+        not_zero: 1 − ``zero``.
+    """
+
+    one: float
+    zero: float
+    not_one: float
+    not_zero: float
+
+    @classmethod
+    def symmetric(cls, local_epsilon: float) -> BitResponse:
+        """Binary randomized response: a bit is flipped with probability 1/(e^ε0 + 1)."""
+        one, zero = 1.0 / (1.0 + math.exp(-local_epsilon)), 1.0 / (math.exp(local_epsilon) + 1.0)
+        return cls(one=one, zero=zero, not_one=zero, not_zero=one)
+
+    @classmethod
+    def optimal(cls, local_epsilon: float) -> BitResponse:
+        """A one becomes a fair coin, a zero is flipped with probability 1/(e^ε0 + 1)."""
+        even = cls.symmetric(local_epsilon)
+        return cls(one=0.5, zero=even.zero, not_one=0.5, not_zero=even.one)
+
+    @property
+    def flipped(self) -> BitResponse:
+        """The same bits, each read as its opposite; whoever holds a one now holds a zero."""
+        return BitResponse(one=self.not_zero, zero=self.not_one, not_one=self.zero, not_zero=self.one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +152,71 @@ def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
     """
     if pair.participation == 0:
         return np.ones(1), np.ones(1), 0.0
-    losses, sticks = _profiles(pair, _datasets(pair))
+    response = BitResponse.symmetric(pair.local_epsilon)
+    losses, sticks = _profiles(
+        _datasets(pair, response), response, participation=pair.participation, information=pair.information
+    )
     outcomes = hull_outcomes(losses, sticks.max(axis=0))
     return (*mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
 
 
-def _datasets(pair: BitPair) -> _Datasets:
+def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]:
+    """Losses, P and Q masses of an upper law of the pair, and a bound on the P or Q mass left out of it.
+
+    The profile is convex in E on both sides of 1. Left of 1 it is that of the exchanged pair, which is the
+    pair of the opposite bits.
+
+    Raises:
+        ArithmeticError: if there is more mass than one, so that no pair has this profile.
+    """
+    up = _uneven_side(pair.response, *_uneven_datasets(pair))
+    down = _uneven_side(pair.response.flipped, *reversed(_uneven_datasets(pair)))
+    p = np.concatenate([down.q[::-1], [0.0], up.p])
+    q = np.concatenate([down.p[::-1], [0.0], up.q])
+    most = max(float(p.sum()) + up.beyond, float(q.sum()) + down.beyond)
+    if not most <= 1 + 1e-9:
+        raise ArithmeticError(f"no pair has the profile of these bounds: they have a mass of {most:g}")
+    middle = len(down.loss)
+    p[middle] = q[middle] = max(1.0 - most, 0.0)
+    loss = np.concatenate([-down.loss[::-1], [0.0], up.loss])
+    ratio = max(pair.response.one / pair.response.zero, pair.response.not_zero / pair.response.not_one)
+    missing = max(1.0 - float(p.sum()), 1.0 - float(q.sum()), 0.0)
+    return loss, p, q, missing + _TAILS_CUT * ratio
+
+
+def _uneven_side(response: BitResponse, ones: Floats, zeros: Floats) -> PositiveLosses:
+    even = np.full(len(ones), 0.5)  # nobody is left to report but the differing client
+    datasets = _Datasets(zeros=zeros, ones=ones, rest_one=even, rest_zero=even)
+    variance = ones * response.one * response.not_one + zeros * response.zero * response.not_zero
+    information = (response.one - response.zero) ** 2 / max(float(variance.min()), response.zero)
+    losses, sticks = _profiles(datasets, response, participation=1.0, information=information)
+    return hull_outcomes(losses, sticks.max(axis=0))
+
+
+def _uneven_datasets(pair: UnevenBitPair) -> tuple[Floats, Floats]:
+    """How many ones and zeros make the noise in each bucket of datasets.
+
+    Buckets are fine while the bits of larger variance are few. From where these alone make several times the
+    noise that all the others would, one bucket holds all datasets.
+    """
+    bit, others = pair.response, pair.others
+    of_one, of_zero = bit.one * bit.not_one, bit.zero * bit.not_zero
+    lighter, heavier = min(of_one, of_zero), max(of_one, of_zero)
+    enough = min(float(others + 1), math.ceil(_ENOUGH_NOISE * (others + 1) * lighter / heavier) + 1)
+    edges = np.unique(np.floor(np.linspace(0, enough, pair.buckets + 1)))
+    if edges[-1] <= others:
+        edges = np.append(edges, others + 1)
+    heavy, light = edges[:-1], others + 1 - edges[1:]
+    return (heavy, light) if of_one > of_zero else (light, heavy)
+
+
+def _datasets(pair: BitPair, response: BitResponse) -> _Datasets:
     """Buckets of datasets, symmetric under exchanging ones and zeros, at the ends of what the rest may be."""
     others = pair.others
     half = np.unique(np.floor(np.linspace(0, (others + 1) / 2, pair.buckets // 2 + 1)))
     edges = np.unique(np.concatenate([half, others + 1 - half]))
     low, high = edges[:-1], edges[1:] - 1  # ones among the others, inclusive
-    one, zero = _response(pair.local_epsilon)
+    one, zero = response.one, response.zero
     rest = pair.population - 1 - others
     if rest - pair.spare <= 0 or pair.participation >= 1:
         even = np.full(len(low), 0.5)
@@ -140,20 +249,22 @@ def _likely_share(count: Floats, trials: int, *, upper: bool) -> Floats:
     return outside
 
 
-def _profiles(pair: BitPair, datasets: _Datasets) -> tuple[Floats, Floats]:
+def _profiles(
+    datasets: _Datasets, bit: BitResponse, *, participation: float, information: float
+) -> tuple[Floats, Floats]:
     """A grid of losses from 0 up, and every dataset's Σ (P − E·Q)₊ at E = e^loss, shape (rows, points)."""
-    one, zero = _response(pair.local_epsilon)
-    gamma = pair.participation
-    noise, whole = _noise(datasets, one=one, zero=zero)
+    one, zero = bit.one, bit.zero
+    gamma = participation
+    noise, whole = _noise(datasets, bit)
     before, at = noise[:, :-1], noise[:, 1:]
-    q = at * (gamma * one + (1 - gamma) * datasets.rest_zero)[:, None]
+    q = at * (gamma * bit.not_zero + (1 - gamma) * datasets.rest_zero)[:, None]
     q += before * (gamma * zero + (1 - gamma) * datasets.rest_one)[:, None]
     gain = gamma * (one - zero) * (before - at)
     rows, columns = np.nonzero(whole & (gain > 0) & (q > 0) & (gain + q > TAIL * TAIL))
     q, gain = q[rows, columns], gain[rows, columns]
     loss = np.log1p(gain / q)
     top = float(loss.max())
-    cell = max(min(math.sqrt(pair.information) / _CELLS, top / 8), top / _MOST_POINTS)
+    cell = max(min(math.sqrt(information) / _CELLS, top / 8), top / _MOST_POINTS)
     points = math.ceil(top / cell) + 2
     index = np.floor(loss / cell)
     share = np.clip(np.expm1(loss - index * cell) / math.expm1(cell), 0.0, 1.0)
@@ -164,7 +275,7 @@ def _profiles(pair: BitPair, datasets: _Datasets) -> tuple[Floats, Floats]:
     return losses, hockey_sticks(losses, mass.reshape(-1, points))
 
 
-def _noise(datasets: _Datasets, *, one: float, zero: float) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _noise(datasets: _Datasets, bit: BitResponse) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Masses of the others' count of ones, from its mean to its upper tail; shape (rows, counts).
 
     Each row begins at its own count. Mean and mode differ by less than one (Darroch 1964), and P is above Q
@@ -176,8 +287,8 @@ def _noise(datasets: _Datasets, *, one: float, zero: float) -> tuple[Floats, npt
     """
     zeros, ones = datasets.zeros, datasets.ones
     total = zeros + ones
-    mean = zeros * zero + ones * one
-    variance = total * one * zero
+    mean = zeros * bit.zero + ones * bit.one
+    variance = zeros * (bit.zero * bit.not_zero) + ones * (bit.one * bit.not_one)
     start = np.floor(mean * (1 - 1e-12))
     end = np.minimum(np.ceil(mean + bernstein_reach(variance)), total)
     width = int((end - start).max()) + 2
@@ -185,30 +296,29 @@ def _noise(datasets: _Datasets, *, one: float, zero: float) -> tuple[Floats, npt
     law = np.zeros(counts.shape)
     reached, written = start, False
     while not written or np.any(reached < end):
-        deviation = np.sqrt(np.maximum(_tilted(datasets, reached, one=one, zero=zero)[1], 0.25))
+        deviation = np.sqrt(np.maximum(_tilted(datasets, reached, bit)[1], 0.25))
         stop = np.minimum(reached + np.ceil(_PIECE * deviation), end)
         piece = (counts >= reached[:, None]) & (counts <= stop[:, None])
-        _fill(law, counts, piece, datasets, centre=(reached + stop) / 2, one=one, zero=zero)
+        _fill(law, counts, piece, datasets, bit, centre=(reached + stop) / 2)
         reached, written = stop, True
     last = np.where(end == total, total + 1, end)  # past the last count of all there is nothing to know
     return law, counts[:, 1:] <= last[:, None]
 
 
-def _tilted(datasets: _Datasets, centre: Floats, *, one: float, zero: float) -> tuple[Floats, Floats]:
+def _tilted(datasets: _Datasets, centre: Floats, bit: BitResponse) -> tuple[Floats, Floats]:
     """The tilt that moves the mean to ``centre``, kept inside the support, and the variance there."""
     zeros, ones = datasets.zeros, datasets.ones
     total = zeros + ones
     wanted = np.clip(centre, np.minimum(0.25, total / 2), np.maximum(total - 0.25, total / 2))
     low, high = np.full(len(total), -1100.0), np.full(len(total), 1100.0)
-    base = math.log(one / zero)
+    of_one, of_zero = math.log(bit.one / bit.not_one), -math.log(bit.not_zero / bit.zero)
     for _ in range(64):
         tilt = (low + high) / 2
-        mean = zeros * expit(tilt - base) + ones * expit(tilt + base)
+        mean = zeros * expit(tilt + of_zero) + ones * expit(tilt + of_one)
         low, high = np.where(mean < wanted, tilt, low), np.where(mean < wanted, high, tilt)
     tilt = (low + high) / 2
-    variance = zeros * expit(tilt - base) * expit(base - tilt) + ones * expit(tilt + base) * expit(
-        -base - tilt
-    )
+    variance = zeros * expit(tilt + of_zero) * expit(-of_zero - tilt)
+    variance += ones * expit(tilt + of_one) * expit(-of_one - tilt)
     return tilt, variance
 
 
@@ -217,13 +327,12 @@ def _fill(
     counts: Floats,
     piece: npt.NDArray[np.bool_],
     datasets: _Datasets,
+    bit: BitResponse,
     *,
     centre: Floats,
-    one: float,
-    zero: float,
 ) -> None:
     """Write the law at the counts of one stretch per row."""
-    tilt, variance = _tilted(datasets, centre, one=one, zero=zero)
+    tilt, variance = _tilted(datasets, centre, bit)
     reach = float(bernstein_reach(variance.max()))
     size = transform_size(int(2 * reach) + 4)
     if size > _MOST_TRANSFORM:
@@ -238,8 +347,8 @@ def _fill(
     normaliser = np.zeros(len(tilt))
     half = np.sin(angle / 2)
     for trials, success, failure in (
-        (datasets.zeros, zero, one),
-        (datasets.ones, one, zero),
+        (datasets.zeros, bit.zero, bit.not_zero),
+        (datasets.ones, bit.one, bit.not_one),
     ):
         # log E[e^(tilt·bit)], and what the tilted bit is likely to be
         log_mean = np.logaddexp(math.log(failure), math.log(success) + tilt)

@@ -1,0 +1,1 @@
+"""Counted unary encoding: clients flip the bits of a vector, and the bits are summed."""

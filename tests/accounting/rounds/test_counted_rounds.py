@@ -1,0 +1,257 @@
+"""Rounds of counted unary encoding, against enumeration of every dataset; the table of an internet draft."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.accounting import (
+    FINE,
+    BitEncoding,
+    CountedRound,
+    LossComposition,
+    PrivacyLossDistribution,
+    Round,
+    Sampling,
+    ShuffleAccountant,
+    Tag,
+    TaggedRound,
+)
+from shuffle_plugins.accounting.losses.bits import counted_losses
+from shuffle_plugins.accounting.losses.distribution import discounted
+from shuffle_plugins.accounting.pairs.bits import BitResponse
+
+EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0)
+Record = tuple[int, ...]
+
+
+def probabilities(encoding: str, bit_epsilon: float) -> tuple[float, float]:
+    """Of a one, sent for a zero and for a one."""
+    other = 1 / (math.exp(bit_epsilon) + 1)
+    return other, (1 - other if encoding == "symmetric" else 0.5)
+
+
+def sums_law(cohort: Sequence[Record], sent: tuple[float, float]) -> np.ndarray:
+    """The law of the sums of all bits: an array with an axis for each bit."""
+    by_bit = []
+    for column in zip(*cohort, strict=True):
+        law = np.ones(1)
+        for held in column:
+            law = np.convolve(law, [1 - sent[held], sent[held]])
+        by_bit.append(law)
+    return functools.reduce(np.multiply.outer, by_bit)
+
+
+def records(length: int, ones: int) -> list[Record]:
+    return [bits for bits in itertools.product((0, 1), repeat=length) if sum(bits) <= ones]
+
+
+def profiles(
+    *, population: int, cohort: int, length: int, ones: int, sent: tuple[float, float]
+) -> Iterator[np.ndarray]:
+    """δ at EPSILONS, of every dataset and its every neighbour."""
+    every = records(length, ones)
+    subsets = list(itertools.combinations(range(population), cohort))
+
+    def law(people: Sequence[Record]) -> np.ndarray:
+        return sum(sums_law([people[i] for i in subset], sent) for subset in subsets) / len(subsets)
+
+    for others in itertools.combinations_with_replacement(every, population - 1):
+        laws = [law((first, *others)) for first in every]
+        for p, q in itertools.permutations(laws, 2):
+            yield np.array([np.maximum(p - math.exp(e) * q, 0).sum() for e in EPSILONS])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "bit_epsilon", "length", "ones", "population", "cohort"),
+    [
+        ("optimal", 2.0, 3, 1, 3, 3),
+        ("symmetric", 1.5, 3, 1, 3, 3),
+        ("optimal", 3.0, 4, 1, 3, 3),
+        ("optimal", 0.7, 2, 1, 5, 5),
+        ("symmetric", 3.0, 4, 2, 3, 3),
+        ("optimal", 1.0, 4, 2, 3, 3),
+        ("optimal", 1.2, 3, 2, 3, 3),
+        ("symmetric", 1.5, 1, 1, 6, 6),
+        ("optimal", 2.0, 3, 1, 4, 2),
+        ("symmetric", 2.0, 3, 1, 4, 2),
+        ("symmetric", 1.0, 3, 2, 4, 3),
+    ],
+)
+def test_no_dataset_costs_more_and_one_costs_at_least(
+    encoding: str, bit_epsilon: float, length: int, ones: int, population: int, cohort: int
+) -> None:
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(
+            bit_epsilon=bit_epsilon,
+            length=length,
+            ones=ones,
+            encoding=encoding,
+            population=population,
+            cohort=cohort,
+            sampling=Sampling.FULL if population == cohort else Sampling.WITHOUT_REPLACEMENT,
+        )
+    )
+    sent = probabilities(encoding, bit_epsilon)
+    found = profiles(population=population, cohort=cohort, length=length, ones=ones, sent=sent)
+    worst = np.max(list(found), axis=0)
+    for epsilon, exact in zip(EPSILONS, worst, strict=True):
+        certified = accountant.delta(epsilon)
+        assert certified.lower <= exact * (1 + 1e-9)
+        assert certified.upper >= exact * (1 - 1e-9) - 1e-15  # which rounding adds where none is left
+    if length >= 2 * ones:
+        assert accountant.delta(0.0).upper <= 1.35 * worst[0]
+
+
+@pytest.mark.parametrize("encoding", ["symmetric", "optimal"])
+def test_a_report_alone_has_its_local_epsilon(encoding: str) -> None:
+    sent = probabilities(encoding, 1.3)
+    for length, ones in ((4, 1), (3, 2), (1, 1), (5, 2)):
+        worst = max(
+            float(np.log(sums_law([x], sent) / sums_law([y], sent)).max())
+            for x, y in itertools.permutations(records(length, ones), 2)
+        )
+        each = CountedRound(
+            bit_epsilon=1.3,
+            length=length,
+            ones=ones,
+            encoding=encoding,
+            population=9,
+            cohort=9,
+            sampling="full",
+        )
+        assert each.local_epsilon == pytest.approx(worst, rel=1e-9)
+
+
+# draft-wang-ppm-differential-privacy (github.com/wangshan/draft-wang-ppm-differential-privacy at 146ec39),
+# table "Utility of Pure Client Randomization for histogram use case": n = 100,000, δ = 1e-9.
+DRAFT = {5.0: (0.317, 26.1337), 6.5: (0.906, 12.2800), 7.0: (1.528, 9.5580)}
+CERTIFIED = {5.0: (0.29741, 0.29869), 6.5: (0.70016, 0.70348), 7.0: (0.95046, 0.95507)}
+
+
+@pytest.mark.parametrize("bit_epsilon", DRAFT)
+def test_the_table_of_the_draft(bit_epsilon: float) -> None:
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(
+            bit_epsilon=bit_epsilon, length=1_000, population=100_000, cohort=100_000, sampling=Sampling.FULL
+        )
+    )
+    found = accountant.epsilon(1e-9)
+    lower, upper = CERTIFIED[bit_epsilon]
+    assert found.lower == pytest.approx(lower, abs=2e-5)
+    assert found.upper == pytest.approx(upper, abs=2e-5)
+    assert found.upper < DRAFT[bit_epsilon][0]
+
+
+def test_the_symmetric_round_is_two_tags_that_are_counted() -> None:
+    counted, tagged = ShuffleAccountant(), ShuffleAccountant()
+    place = {"population": 5_000, "cohort": 1_000, "sampling": Sampling.WITHOUT_REPLACEMENT}
+    counted.step(CountedRound(bit_epsilon=3.0, length=50, **place))
+    tags = (Tag(local_epsilon=3.0, count=2, places=False),)
+    tagged.step(TaggedRound(tags=tags, opposite=True, **place))
+    assert counted.epsilon(1e-6).upper == tagged.epsilon(1e-6).upper
+    assert counted.epsilon(1e-6).lower == tagged.epsilon(1e-6).lower
+
+
+def test_the_uneven_envelope_agrees_with_the_symmetric_one() -> None:
+    """Bits that are flipped evenly are uneven bits of another name, whose envelope takes another way."""
+    fall = counted_losses(BitResponse.symmetric(3.0), others=999, resolution=FINE)
+    uneven = LossComposition([fall, fall.reversed()], [1, 1])
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(bit_epsilon=3.0, length=50, population=1_000, cohort=1_000, sampling=Sampling.FULL)
+    )
+    assert uneven.epsilon(1e-6) == pytest.approx(accountant.epsilon(1e-6).upper, rel=2e-3)
+
+
+def test_many_clients_hold_what_is_asked() -> None:
+    """A dataset in which the optimal encoding's fair coins make most of the noise is covered too."""
+    n, bit_epsilon = 400, 4.0
+    other, own = probabilities("optimal", bit_epsilon)
+    accountant = ShuffleAccountant()
+    accountant.step(
+        CountedRound(
+            bit_epsilon=bit_epsilon, length=3, encoding="optimal", population=n, cohort=n, sampling="full"
+        )
+    )
+    certified = [accountant.delta(e).upper for e in EPSILONS]
+    for held in (0, 1, 5, 20, 100, 399):
+        noise = np.ones(1)
+        for sent, many in ((own, held), (other, n - 1 - held)):
+            for _ in range(many):
+                noise = np.convolve(noise, [1 - sent, sent])
+        p, q = (np.convolve(noise, [1 - a, a]) for a in (own, other))
+        both, exchanged = np.multiply.outer(p, q), np.multiply.outer(q, p)
+        for epsilon, bound in zip(EPSILONS, certified, strict=True):
+            exact = np.maximum(both - math.exp(epsilon) * exchanged, 0).sum()
+            assert exact <= bound * (1 + 1e-9)
+            if held == 0 and epsilon < 1:
+                assert bound <= 1.02 * exact
+
+
+def test_a_distance_is_taken_off_the_lower_end_and_put_on_the_upper() -> None:
+    def interval(distance: float) -> tuple[float, float]:
+        accountant = ShuffleAccountant()
+        accountant.step(
+            CountedRound(
+                bit_epsilon=4.0, length=9, population=900, cohort=900, sampling="full", distance=distance
+            )
+        )
+        found = accountant.epsilon(1e-5)
+        return found.lower, found.upper
+
+    exact, near, far = interval(0.0), interval(1e-7), interval(2e-6)
+    assert far[0] < near[0] < exact[0] < exact[1] < near[1] < far[1]
+
+
+def test_a_discounted_pair_has_the_profile_of_the_pair_less_the_distance() -> None:
+    drawn = np.random.default_rng(1).gamma(1.0, size=(2, 60))
+    p, q = drawn[0] / drawn[0].sum(), drawn[1] / drawn[1].sum()
+    order = np.argsort(np.log(p / q))
+    p, q = p[order], q[order]
+    pair = PrivacyLossDistribution(
+        loss=np.log(p / q), p=p, q=q, missing=0.0, deviation=1.0, kind="lower", symmetric=False
+    )
+    for distance in (1e-4, 0.01, 0.2, 0.9):
+        found = discounted(pair, distance)
+        assert found.p.sum() == pytest.approx(1.0)
+        assert found.q.sum() == pytest.approx(1.0)
+        for ratio in np.exp(np.linspace(-4, 4, 41)):
+            own = np.maximum(p - ratio * q, 0).sum()
+            allowed = max(own - (1 + ratio) * distance, 1 - ratio, 0.0)
+            assert np.maximum(found.p - ratio * found.q, 0).sum() == pytest.approx(allowed, abs=1e-12)
+
+
+def test_states_are_read_back_and_fields_are_checked() -> None:
+    each = CountedRound(
+        bit_epsilon=3.0,
+        length=7,
+        ones=2,
+        encoding=BitEncoding.OPTIMAL,
+        distance=1e-9,
+        population=50,
+        cohort=20,
+        honest=18,
+        sampling=Sampling.WITHOUT_REPLACEMENT,
+    )
+    assert Round.from_state(each.state()) == each
+    for wrong in (
+        {"ones": 8},
+        {"ones": 0},
+        {"bit_epsilon": 0.0},
+        {"bit_epsilon": 41.0},
+        {"encoding": "rappor"},
+        {"honest": 21},
+        {"distance": 1.5},
+        {"sampling": Sampling.POISSON},
+    ):
+        fields = {"bit_epsilon": 3.0, "length": 7, "encoding": "optimal", "population": 50, "cohort": 20}
+        with pytest.raises(ValueError, match=r"must|known size"):
+            CountedRound(**{"sampling": Sampling.WITHOUT_REPLACEMENT, **fields, **wrong})

@@ -1,0 +1,310 @@
+"""Counted unary encoding: what clients send, what is estimated, how seldom weights exceed their limit."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from scipy import stats
+
+from shuffle_plugins.accounting import BitEncoding, Sampling, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.core import Reports
+from shuffle_plugins.mechanisms import get, registry
+from shuffle_plugins.protocols import CountedUnary, HistogramSum, TargetUnreachable, UnaryL1Sum
+from shuffle_plugins.protocols.unary.sampling import _table, drawn_binomials
+from shuffle_plugins.protocols.unary.weights import exceeding_probability, least_max_weight
+from shuffle_plugins.randomness import WHOLE, SeededRandomness
+from shuffle_plugins.shuffler import InMemoryShuffler
+
+ENCODINGS = ["symmetric", "optimal"]
+
+
+def held(clients: int, length: int) -> torch.Tensor:
+    return torch.arange(clients) % length
+
+
+# ---- what it computes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("way", ["share", "reports"])
+def test_estimates_are_unbiased_and_vary_as_predicted(encoding: str, way: str) -> None:
+    protocol = CountedUnary(length=6, cohort=60, bit_epsilon=1.5, encoding=encoding, held=2)
+    x = torch.zeros(60, 6)
+    x[:40, 1] = x[:25, 4] = 1
+    truth, source = x.sum(dim=0).double(), SeededRandomness(3)
+    repeats = 400
+    drawn = []
+    for _ in range(repeats):
+        reports = None if way == "share" else protocol.randomize(x, randomness=source)
+        total = protocol.share(x, randomness=source) if reports is None else protocol.total(reports)
+        drawn.append(protocol.estimate(total, reports=60) - truth)
+    errors = torch.stack(drawn)
+    spread = errors.std(dim=0) / math.sqrt(repeats)
+    assert float((errors.mean(dim=0).abs() / spread).max()) < 5.5
+    predicted = torch.tensor([protocol.variance(float(many)) for many in truth], dtype=torch.float64)
+    assert torch.allclose(errors.var(dim=0), predicted, rtol=0.4)  # over five deviations of the variance
+    assert float(predicted.sum()) <= protocol.worst_variance * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_through_the_shuffler_message_by_message(encoding: str) -> None:
+    protocol = CountedUnary(length=5, cohort=30, bit_epsilon=2.0, encoding=encoding, max_weight=4)
+    sent = protocol.randomize(held(30, 5), randomness=SeededRandomness(8))
+    batches = protocol.messages(sent)
+    assert {len(batch) for batch in batches} == {protocol.messages_per_client}
+    assert {batch.bits_per_report for batch in batches} == {protocol.bits_per_message}
+    counted = protocol.tally(Reports.from_bytes(InMemoryShuffler().shuffle(batches).to_bytes()))
+    assert torch.equal(counted.ones, protocol.total(sent))
+    assert protocol.senders(counted) == 30
+    assert torch.equal(protocol.estimate(counted), protocol.estimate(protocol.total(sent), reports=30))
+    found = protocol.histogram(counted)
+    assert found.reports == 30
+    assert float(found.distribution.sum()) == pytest.approx(1.0)
+    inside = protocol.intervals(found)
+    assert bool((inside.lower <= found.frequencies.clamp(0, 1)).all())
+    assert bool((inside.upper >= found.frequencies.clamp(0, 1)).all())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "oracle", "factor"), [("symmetric", "rappor", 2), ("optimal", "oue", 1)]
+)
+def test_a_client_flips_as_the_oracle_of_that_name(encoding: str, oracle: str, factor: int) -> None:
+    protocol = CountedUnary(length=5, cohort=30, bit_epsilon=1.25, encoding=encoding)
+    single = get(oracle, local_epsilon=factor * 1.25, dim=5)
+    assert protocol.round().local_epsilon == pytest.approx(single.local_epsilon)
+    assert (protocol._own_threshold, protocol._other_threshold) == (
+        single._own_threshold,
+        single._other_threshold,
+    )
+    assert protocol.worst_variance == pytest.approx(30 * single.worst_variance)
+    same = protocol.randomize(held(30, 5), randomness=SeededRandomness(2))
+    again = single.randomize(held(30, 5), randomness=SeededRandomness(2))
+    assert torch.equal(same.fields[0].values, again.fields[0].values)
+
+
+def test_bits_and_categories_are_the_same_data() -> None:
+    protocol = CountedUnary(length=4, cohort=20, bit_epsilon=2.0, held=2)
+    bits = torch.nn.functional.one_hot(held(20, 4), 4)
+    first = protocol.randomize(bits, randomness=SeededRandomness(1))
+    assert torch.equal(
+        first.fields[0].values,
+        protocol.randomize(held(20, 4), randomness=SeededRandomness(1)).fields[0].values,
+    )
+    loud = CountedUnary(length=4, cohort=20, bit_epsilon=40.0, held=3)
+    bits[::3, 0] = bits[::3, 3] = 1
+    assert torch.allclose(loud.randomize_sum(bits), bits.sum(dim=0).double())
+    assert torch.equal(loud.total(loud.randomize(bits.bool())), bits.sum(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (torch.full((3, 4), 0.5), "neither 0 nor 1"),
+        (torch.ones(3, 4), "more than held=2"),
+        (torch.zeros(3, 5), "vectors of 4 bits"),
+        (torch.tensor([0, 4]), "outside"),
+        (torch.zeros(3), "integers"),
+        (torch.zeros(1, 2, 3), "got shape"),
+    ],
+)
+def test_other_data_are_refused(data: torch.Tensor, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CountedUnary(length=4, cohort=3, bit_epsilon=2.0, held=2).randomize(data)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(("length", "ones"), [(1, 1), (7, 1), (12, 3), (40, 2)])
+def test_weights_beyond_a_limit_are_as_seldom_as_exact_fractions_say(
+    encoding: str, length: int, ones: int
+) -> None:
+    bit_epsilon = 1.7
+    bit = BitEncoding(encoding).response(bit_epsilon)
+    own, other = Fraction(bit.one), Fraction(bit.zero)
+    law = [Fraction(1)]
+    for p in [own] * ones + [other] * (length - ones):
+        law = [a * (1 - p) + b * p for a, b in zip([*law, 0], [0, *law], strict=True)]
+    for limit in range(length + 1):
+        exact = sum(law[limit + 1 :], Fraction(0))
+        found = exceeding_probability(
+            limit, length=length, ones=ones, bit_epsilon=bit_epsilon, encoding=BitEncoding(encoding)
+        )
+        assert exact <= found <= exact * (1 + Fraction(1, 10**8))
+        wanted = least_max_weight(
+            length=length,
+            ones=ones,
+            bit_epsilon=bit_epsilon,
+            encoding=BitEncoding(encoding),
+            false_positive_rate=max(found, 1e-300),
+        )
+        assert wanted == max(limit, 1)
+
+
+def test_a_limit_is_the_one_of_the_draft() -> None:
+    """draft-wang-ppm-differential-privacy, as its proof of concept computes it."""
+    for bit_epsilon, length, rate in ((8.0, 50, 1 / 200), (5.0, 1000, 1e-6), (3.0, 100, 1e-9)):
+        p = 1 / (math.exp(bit_epsilon) + 1)
+        found = least_max_weight(
+            length=length,
+            ones=1,
+            bit_epsilon=bit_epsilon,
+            encoding=BitEncoding.SYMMETRIC,
+            false_positive_rate=rate,
+        )
+        # The draft counts the client's own bit as always set; here it is flipped as well.
+        assert found in (
+            round(stats.binom.isf(rate, length - 1, p)) + 1,
+            round(stats.binom.isf(rate, length - 1, p)),
+        )
+
+
+def test_reports_keep_to_the_limit_and_others_are_refused() -> None:
+    protocol = CountedUnary(length=20, cohort=500, bit_epsilon=1.0, max_weight=6)
+    free = CountedUnary(length=20, cohort=500, bit_epsilon=1.0)
+    sent = protocol.randomize(held(500, 20), randomness=SeededRandomness(4))
+    weights = sent.fields[0].values.sum(dim=1, dtype=torch.int64)
+    assert int(weights.max()) == 6
+    assert int(free.randomize(held(500, 20)).fields[0].values.sum(dim=1, dtype=torch.int64).max()) > 6
+    forged = protocol.layout.reports(torch.ones(1, 20, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="more than 6 ones"):
+        protocol.total(forged)
+    # So low a limit changes what clients send, and is charged: nothing is hidden by counting.
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round())
+    assert accountant.epsilon(1e-5).upper == pytest.approx(2.0)
+
+
+def test_a_limit_that_nobody_meets_costs_next_to_nothing() -> None:
+    limited = CountedUnary.calibrated(length=50, cohort=2_000, epsilon=1.0, delta=1e-6)
+    assert limited.max_weight is not None
+    assert 0 < limited.false_positive_rate * 2_000 <= 2.0**-40
+    one_less = CountedUnary(
+        length=50, cohort=2_000, bit_epsilon=limited.bit_epsilon, max_weight=limited.max_weight - 1
+    )
+    assert one_less.false_positive_rate * 2_000 > 2.0**-40
+    free = CountedUnary(length=50, cohort=2_000, bit_epsilon=limited.bit_epsilon)
+    costs = []
+    for protocol in (limited, free):
+        accountant = ShuffleAccountant()
+        accountant.step(protocol.round())
+        costs.append(accountant.epsilon(1e-6))
+    assert costs[1].upper <= costs[0].upper <= 1.0
+    assert costs[0].upper == pytest.approx(costs[1].upper, rel=1e-4)
+    assert costs[0].lower >= 0.98 * costs[0].upper
+
+
+# ---- targets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_calibration_spends_its_target(encoding: str) -> None:
+    protocol = CountedUnary.calibrated(
+        length=30, cohort=1_000, epsilon=1.0, delta=1e-6, encoding=encoding, num_steps=3, population=5_000
+    )
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round(population=5_000), num_steps=3)
+    assert 0.99 <= accountant.epsilon(1e-6).upper <= 1.0
+
+
+def test_the_noise_is_near_that_of_coins_and_the_optimal_encoding_has_less_for_rare_bits() -> None:
+    target = {"cohort": 20_000, "epsilon": 1.0, "delta": 1e-6}
+    coins = HistogramSum.calibrated(categories=20, **target).noise_variance
+    noise = {e: CountedUnary.calibrated(length=20, encoding=e, **target).variance(0.0) for e in ENCODINGS}
+    assert noise["symmetric"] < 1.45 * coins
+    assert noise["optimal"] < 0.98 * coins
+
+
+def test_dishonest_clients_hide_nobody() -> None:
+    protocol = CountedUnary.calibrated(length=9, cohort=400, epsilon=1.0, delta=1e-5, honest_fraction=0.5)
+    assert protocol.round().honest == 200
+    all_honest = CountedUnary.calibrated(length=9, cohort=200, epsilon=1.0, delta=1e-5)
+    assert protocol.bit_epsilon == pytest.approx(all_honest.bit_epsilon, rel=1e-3)
+
+
+def test_a_target_out_of_reach_is_named() -> None:
+    with pytest.raises(TargetUnreachable, match="more clients"):
+        CountedUnary.calibrated(length=9, cohort=2, epsilon=1e-6, delta=1e-12)
+
+
+# ---- vectors of an l1 ball ---------------------------------------------------------------------------------
+
+
+def test_an_l1_sum_is_unbiased_and_within_its_variance() -> None:
+    protocol = UnaryL1Sum(dim=4, cohort=50, bit_epsilon=2.5, radius=2.0)
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    inside = x * (2.0 / x.abs().sum(dim=1, keepdim=True).clamp(min=2.0))
+    source = SeededRandomness(5)
+    errors = torch.stack(
+        [protocol.randomize_sum(x, randomness=source) - inside.sum(dim=0) for _ in range(300)]
+    )
+    spread = errors.std(dim=0) / math.sqrt(300)
+    assert float((errors.mean(dim=0).abs() / spread).max()) < 5.5
+    each = errors.square().sum(dim=1)
+    assert float(each.mean()) < protocol.worst_variance + 6 * float(each.std()) / math.sqrt(300)
+    assert float(each.mean()) > 0.5 * protocol.worst_variance
+
+
+def test_an_l1_sum_with_noise_is_worth_the_gaussian_of_that_multiplier() -> None:
+    protocol = UnaryL1Sum.with_noise(dim=3, cohort=4_000, noise_multiplier=20.0, radius=0.5)
+    # Two counts of variance σ²/2 make one coordinate: those of both signs.
+    assert 2 * protocol.variance(0.0) * 0.25 == pytest.approx((20.0 * 0.5) ** 2, rel=1e-6)
+
+
+# ---- numbers of events -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("power", "probability"), [(0, 0.3), (5, 0.5), (9, 1e-3), (16, 0.02), (24, 1e-5)])
+def test_tables_are_those_of_the_binomial(power: int, probability: float) -> None:
+    threshold = int(probability * WHOLE)
+    first, high, low = _table(power, threshold)
+    reached = [Fraction(int(a) * WHOLE + b, WHOLE * WHOLE) for a, b in zip(high, low, strict=True)]
+    law = stats.binom(1 << power, threshold / WHOLE)
+    for place, bound in list(enumerate(reached))[:: max(1, len(reached) // 40)]:
+        k = first + place
+        assert float(bound) == pytest.approx(float(law.cdf(k)), rel=1e-7, abs=1e-30)
+        assert float(1 - bound) == pytest.approx(float(law.sf(k)), rel=1e-7, abs=1e-30)
+
+
+def test_numbers_of_events_follow_their_law() -> None:
+    events = torch.tensor([0, 1, 5, 1_000, 33_000_000]).repeat(2_000, 1)
+    drawn = drawn_binomials(events, threshold=WHOLE // 50, randomness=SeededRandomness(1)).double()
+    assert int(drawn[:, 0].max()) == 0
+    for column, many in ((1, 1), (2, 5), (3, 1_000), (4, 33_000_000)):
+        law = stats.binom(many, 0.02)
+        assert float(drawn[:, column].mean()) == pytest.approx(law.mean(), abs=5 * law.std() / 2_000**0.5)
+        assert float(drawn[:, column].var()) == pytest.approx(law.var(), rel=0.4)
+
+
+# ---- beside the draft and whole reports --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bit_epsilon", "deviation", "least", "most"),
+    [(5.0, 26.1337, 5.28, 6.39), (6.5, 12.2800, 8.81, 10.17), (7.0, 9.5580, 10.11, 11.36)],
+)
+def test_the_draft_s_deviation_and_what_whole_reports_cost(
+    bit_epsilon: float, deviation: float, least: float, most: float
+) -> None:
+    """See the draft's table in test_counted_rounds.py; here the same reports are shuffled whole as well."""
+    protocol = CountedUnary(length=1_000, cohort=100_000, bit_epsilon=bit_epsilon)
+    assert protocol.variance(0.0) ** 0.5 == pytest.approx(deviation, abs=1e-4)
+    whole, counted = ShuffleAccountant(), ShuffleAccountant()
+    whole.step(
+        ShuffleRound(
+            local_epsilon=2 * bit_epsilon,
+            population=100_000,
+            cohort=100_000,
+            sampling=Sampling.FULL,
+            mechanism="rappor",
+            blanket=registry.blanket("rappor", local_epsilon=2 * bit_epsilon, dim=1_000),
+        )
+    )
+    found = whole.epsilon(1e-9)
+    assert least < found.lower < found.upper < most
+    counted.step(protocol.round())
+    assert found.lower > 10 * counted.epsilon(1e-9).upper
