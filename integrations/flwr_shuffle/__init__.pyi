@@ -13,6 +13,7 @@ from .server.sampling import Poisson as Poisson
 from .server.sampling import SelfSampling as SelfSampling
 from .server.settings import MechanismSpec as MechanismSpec
 from .server.strategy import ShuffleStrategy as ShuffleStrategy
+from .stages.aggregator_node import register_aggregator as register_aggregator
 from .stages.base import Anonymous as Anonymous
 from .stages.base import Replies as Replies
 from .stages.base import ShuffleStage as ShuffleStage
@@ -22,3 +23,4 @@ from .stages.in_memory import InMemoryStage as InMemoryStage
 from .stages.in_memory import SummingStage as SummingStage
 from .stages.mix_node import register_mix_node as register_mix_node
 from .stages.mix_stage import MixNodeStage as MixNodeStage
+from .stages.shared_stage import SharedSumStage as SharedSumStage

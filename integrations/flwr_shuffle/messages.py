@@ -15,6 +15,7 @@ from flwr.common.constant import ErrorCode
 
 from flwr_shuffle.clipping import PLAIN, UpdateTerms
 from flwr_shuffle.evaluation import Metric, from_json, to_json
+from flwr_shuffle.shared_terms import SharedTerms
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Spec, spec_from_json
 from shuffle_plugins.shuffler import KEY_BYTES, TOKEN_BYTES, RoundContext
@@ -36,7 +37,7 @@ _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
 _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
 _MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
-_MINIMUM, _METRICS, _UPDATE = "minimum", "metrics", "update"
+_MINIMUM, _METRICS, _UPDATE, _SHARED = "minimum", "metrics", "update", "shared"
 _MIXERS = "mixers"
 _TYPES: dict[str, type] = {
     _VERSION: int,
@@ -48,7 +49,13 @@ _TYPES: dict[str, type] = {
     _MINIMUM: int,
 }
 # Left out where they are empty: Flower cannot count the bytes of an empty value.
-_OPTIONAL: dict[str, type] = {_ANALYZER: bytes, _METRICS: str, _UPDATE: str, _MIXERS: int}
+_OPTIONAL: dict[str, type] = {
+    _ANALYZER: bytes,
+    _METRICS: str,
+    _UPDATE: str,
+    _MIXERS: int,
+    _SHARED: bytes,
+}
 
 
 class ClientRefusal(StrEnum):
@@ -68,6 +75,16 @@ class ClientRefusal(StrEnum):
         "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
         "single share is not private; the server must use SummingStage"
     )
+    UNSHARED = (
+        "shuffle: this client has pinned aggregators and sends nothing but shares of its counts to them and "
+        "the server"
+    )
+    NO_AGGREGATORS = (
+        "shuffle: counts are shared with aggregators that the client has pinned; set "
+        "shuffle-aggregator-public-keys and shuffle-signing-key-file in its node_config"
+    )
+    OTHER_AGGREGATORS = "shuffle: the server's aggregators are not those that this client has pinned"
+    NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
     BAD_SETTINGS = "shuffle: the client's node_config is not valid"
     NO_EVALUATE = (
         "shuffle: this client does not send evaluation results without protection; to allow it, set "
@@ -145,6 +162,7 @@ class Instruction:
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
         update: how the update is weighed and clipped before it is randomised.
         mixers: how many mixers there are in a row, of a sealed round.
+        shared: how counts are shared between the server and aggregators; None if they are not.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -160,6 +178,7 @@ class Instruction:
     metrics: tuple[Metric, ...] = ()
     update: UpdateTerms = PLAIN
     mixers: int = 1
+    shared: SharedTerms | None = None
 
     def __post_init__(self) -> None:
         if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
@@ -179,6 +198,8 @@ class Instruction:
             raise ValueError("mixers in a row take sealed reports: there is an analyzer's key")
         if self.metrics and self.mechanism.must_be_summed:
             raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
+        if self.shared and (self.sealed or self.metrics):
+            raise ValueError("counts are shared in training, and not sealed to an analyzer")
 
     @property
     def sealed(self) -> bool:
@@ -211,6 +232,8 @@ class Instruction:
             record[_UPDATE] = terms
         if self.mixers > 1:
             record[_MIXERS] = self.mixers
+        if self.shared:
+            record[_SHARED] = self.shared.to_bytes()
         return record
 
     @classmethod
@@ -243,6 +266,7 @@ class Instruction:
             metrics=from_json(values.get(_METRICS, "")),
             update=UpdateTerms.from_json(values.get(_UPDATE, "")),
             mixers=values.get(_MIXERS, 1),
+            shared=SharedTerms.from_bytes(values[_SHARED]) if values.get(_SHARED) else None,
         )
 
     def report_dim(self, model_dim: int) -> int:
@@ -268,9 +292,10 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     """What envelopes of this round are bound to: an envelope opens only under an equal context.
 
     The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
-    dimension, the number of the round, the key that reports are sealed to, the participation, and the
-    metrics. The fewest reports to be let through are beside it, as a number that the mixer reads. If a server
-    told one client to take part more often than the others, that client's envelope would be refused.
+    dimension, the number of the round, the key that reports are sealed to, the participation, the metrics,
+    and how counts are shared. The fewest reports to be let through are beside it, as a number that the mixer
+    reads. If a server told one client to take part more often than the others, that client's envelope would
+    be refused.
 
     Args:
         instruction: as sent, or as received.
@@ -282,6 +307,8 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     terms = struct.pack("<BQd", INSTRUCTION_VERSION, instruction.server_round, instruction.participation)
     fingerprint = instruction.mechanism.fingerprint(dim=dim)
     asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
+    if instruction.shared:
+        asked += b"\0shared" + instruction.shared.to_bytes()  # no text before it has a zero byte
     digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
     return RoundContext(
         run=instruction.run, token=instruction.token, fingerprint=digest, minimum=instruction.minimum

@@ -1,7 +1,7 @@
 """What server and service nodes send each other: who a node is, and that it refuses.
 
-A *service node* is a SuperNode of another organisation that does one step of a round and is no client: the
-mix node. A server finds it by a challenge, since anybody can state a public key.
+A *service node* is a SuperNode of another organisation that does one step of a round and is no client: a
+mix node or an aggregator. A server finds it by a challenge, since anybody can state a public key.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Role(StrEnum):
     """What a service node does; the value of :data:`ROLE` in its ``node_config``."""
 
     MIXER = "mixer"
+    AGGREGATOR = "aggregator"
 
     @property
     def action(self) -> str:
@@ -65,8 +66,8 @@ class Role(StrEnum):
         return "an" if self.node[0] in "aeiou" else "a"
 
 
-_ACTIONS = {Role.MIXER: "role"}
-_NODES = {Role.MIXER: "mix node"}
+_ACTIONS = {Role.MIXER: "role", Role.AGGREGATOR: "aggregator_role"}
+_NODES = {Role.MIXER: "mix node", Role.AGGREGATOR: "aggregator"}
 
 
 class WrongVersionError(ValueError):

@@ -37,6 +37,20 @@ def _mixer(file: _NewFile, state: _StateOption = None) -> None:
     Without the second, old rounds could be replayed: if it is lost, make new ones and give the new public key
     to the clients.
     """
+    _new_service(file, state)
+
+
+@keys_command.command("aggregator")
+def _aggregator(file: _NewFile, state: _StateOption = None) -> None:
+    """Write an aggregator's keys to a new FILE, make its file of spent rounds; print its public key.
+
+    Clients and the server pin the public key. The two files have the form of a mixer's, and belong together
+    as those do; give no node the keys of another.
+    """
+    _new_service(file, state)
+
+
+def _new_service(file: Path, state: Path | None) -> None:
     key = shuffler.keys.generate_mixer_key()
     rounds = state or shuffler.state_beside(file)
     if file.absolute() == rounds.absolute():

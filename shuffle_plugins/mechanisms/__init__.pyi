@@ -22,6 +22,7 @@ from .noise.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from .noise.gaussian import Gaussian as Gaussian
 from .noise.gaussian_law import noise_ratio as noise_ratio
 from .noise.laplace import Laplace as Laplace
+from .private_sum import CountRange as CountRange
 from .private_sum import Norm as Norm
 from .private_sum import PrivacyParameter as PrivacyParameter
 from .private_sum import PrivateSum as PrivateSum

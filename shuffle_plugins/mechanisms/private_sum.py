@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,6 +24,21 @@ class Norm(StrEnum):
     L1 = "l1"
     L2 = "l2"
     LINF = "linf"
+
+
+@dataclass(frozen=True, slots=True)
+class CountRange:
+    """The whole numbers that one client adds to a total, for whoever adds them up unseen.
+
+    Attributes:
+        size: how many there are, the length of a total.
+        lowest: the least that a client may add to an entry.
+        highest: the most.
+    """
+
+    size: int
+    lowest: int
+    highest: int
 
 
 class Reporter(ABC):
@@ -113,6 +129,15 @@ class Summation(Reporter):
         @property
         def cohort(self) -> int | None:
             """How many clients' shares of noise make up the sum's; None if each report carries its own."""
+
+    @property
+    def counts(self) -> CountRange | None:
+        """The range of ``total`` of one report, if that is whole numbers with known bounds; else None.
+
+        Where it is known, parties can add up clients' totals mod a power of two, so that nobody sees a single
+        one (:mod:`shuffle_plugins.secure_aggregation`).
+        """
+        return None
 
     @property
     @abstractmethod

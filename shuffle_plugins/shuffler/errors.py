@@ -55,7 +55,9 @@ _MEANING = {
     ),
     Refusal.UNKNOWN_SIGNER: "not signed by an enrolled client; see the shuffler's enrolment file",
     Refusal.WRONG_SIZE: "batches or envelopes are not all of one size; clients must run one version",
-    Refusal.NOT_A_MIXER: "no mix node, or not set up as one; set shuffle-role in its node_config",
+    Refusal.NOT_A_MIXER: (
+        "no mix node or aggregator, or not set up as one; set shuffle-role in its node_config"
+    ),
     Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",
     Refusal.NO_ANSWER: "the shuffler's answer was lost, or did not come in time",
     Refusal.NOT_PROVEN: "an answer to this round that the pinned mixer did not sign; check who runs the node",

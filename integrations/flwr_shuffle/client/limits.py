@@ -41,6 +41,7 @@ class NodeKey(StrEnum):
     LEDGER_FILE = "shuffle-ledger-file"
     REPLY_SECONDS = "shuffle-reply-seconds"
     MIXER_PUBLIC_KEY = "shuffle-mixer-public-key"
+    AGGREGATOR_PUBLIC_KEYS = "shuffle-aggregator-public-keys"
     SIGNING_KEY_FILE = "shuffle-signing-key-file"
     ALLOW_EVALUATE = "shuffle-allow-evaluate"
     ALLOW_QUERY = "shuffle-allow-query"
@@ -85,7 +86,10 @@ class ClientSettings:
         ledger_file: where the client records what it spends; None records in Flower's context.
         mixer_keys: public keys of the mixers to seal to, 32 bytes each, in the order in which they work;
             empty sends unsealed reports.
-        signing_key_file: file of the client's private signing key; given if and only if ``mixer_keys`` are.
+        aggregator_keys: public keys of the aggregators to seal to, 32 bytes each, in the server's order;
+            empty if counts are not shared.
+        signing_key_file: file of the client's private signing key; given if and only if mixers' or
+            aggregators' keys are.
         reply_seconds: seconds from a request to its reply; None replies as soon as the reply is ready.
     """
 
@@ -93,6 +97,7 @@ class ClientSettings:
     max_local_delta: float = 0.0
     ledger_file: Path | None = None
     mixer_keys: tuple[bytes, ...] = ()
+    aggregator_keys: tuple[bytes, ...] = ()
     signing_key_file: Path | None = None
     reply_seconds: float | None = None
 
@@ -114,7 +119,7 @@ class ClientSettings:
         Raises:
             ClientRefused: BAD_SETTINGS if a ``shuffle-`` key is unknown (so that a mistyped limit is noticed)
                 or a value has the wrong type or is out of range; NO_LIMITS if nobody limits ε0; NO_TOTAL
-                if nobody limits all rounds together (``max_epsilon`` does, where a mixer's key is pinned);
+                if nobody limits all rounds together (``max_epsilon`` does, where a key is pinned);
                 NO_LEDGER if the node sets limits and no file to record in.
         """
         own = _own(node_config)
@@ -125,13 +130,19 @@ class ClientSettings:
             if delta is not None:
                 checks.number(NodeKey.MAX_LOCAL_DELTA, delta, at_least=0, below=1)
             mixer_key, signing_key = own.get(NodeKey.MIXER_PUBLIC_KEY), _path(own, NodeKey.SIGNING_KEY_FILE)
-            if (mixer_key is None) != (signing_key is None):
-                raise ValueError(f"{NodeKey.MIXER_PUBLIC_KEY} and {NodeKey.SIGNING_KEY_FILE} go together")
+            aggregator_keys = _aggregators(own)
+            pins = mixer_key is not None or bool(aggregator_keys)
+            if pins != (signing_key is not None):
+                raise ValueError(
+                    f"{NodeKey.SIGNING_KEY_FILE} goes together with {NodeKey.MIXER_PUBLIC_KEY} or "
+                    f"{NodeKey.AGGREGATOR_PUBLIC_KEYS}"
+                )
             settings = cls(
                 limits=both,
                 max_local_delta=_least(max_local_delta, delta) or 0.0,
                 ledger_file=_path(own, NodeKey.LEDGER_FILE),
                 mixer_keys=() if mixer_key is None else keys.parse_mixer_sealing_row(mixer_key),
+                aggregator_keys=aggregator_keys,
                 signing_key_file=signing_key,
                 reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),
             )
@@ -139,7 +150,7 @@ class ClientSettings:
             raise ClientRefused(ClientRefusal.BAD_SETTINGS) from error
         if both.max_local_epsilon is None:
             raise ClientRefused(ClientRefusal.NO_LIMITS)
-        if not (both.limits_all_rounds or (both.max_epsilon is not None and mixer_key is not None)):
+        if not (both.limits_all_rounds or (both.max_epsilon is not None and pins)):
             raise ClientRefused(ClientRefusal.NO_TOTAL)
         if own.keys() & _COUNTED and settings.ledger_file is None:
             raise ClientRefused(ClientRefusal.NO_LEDGER)
@@ -229,6 +240,16 @@ def _seconds(own: Mapping[str, UserConfigValue], key: str) -> float | None:
 
 def _whole_number(own: Mapping[str, UserConfigValue], key: str) -> int | None:
     return None if key not in own else checks.whole(key, own[key], at_least=0)
+
+
+def _aggregators(own: Mapping[str, UserConfigValue]) -> tuple[bytes, ...]:
+    value = own.get(NodeKey.AGGREGATOR_PUBLIC_KEYS, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{NodeKey.AGGREGATOR_PUBLIC_KEYS} are keys separated by commas, got {value!r}")
+    found = tuple(keys.parse_mixer_sealing_key(text.strip()) for text in value.split(",") if text.strip())
+    if len(set(found)) < len(found) or (not found and NodeKey.AGGREGATOR_PUBLIC_KEYS in own):
+        raise ValueError(f"{NodeKey.AGGREGATOR_PUBLIC_KEYS} are one or more keys, none twice")
+    return found
 
 
 def _path(own: Mapping[str, UserConfigValue], key: str) -> Path | None:

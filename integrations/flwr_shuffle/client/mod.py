@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Thread
 from typing import Literal
 
@@ -16,18 +16,18 @@ from flwr.app import Array, Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
+from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
 from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
 from flwr_shuffle.client.limits import UNPROTECTED, ClientRefused, ClientSettings, open_types
+from flwr_shuffle.client.packing import Packing, packing
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
     RECORD_KEY,
     ClientRefusal,
     Instruction,
-    context_of,
     instruction_of,
-    plain_payload,
     refusal,
     reply,
 )
@@ -39,14 +39,11 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
-from shuffle_plugins.shuffler import Refusal, ShuffleError, keys, seal
+from shuffle_plugins.shuffler import Refusal, ShuffleError
 
 OnFailure = Literal["zero", "error"]
-Packing = Callable[[bytes | None], bytes]
-"""Makes a payload of a report, or of None for a dummy; both payloads have the same length."""
-
 _LARGEST_PROMISE = 10**8  # reports; see _promised
-_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, BATCH_QUERY])
+_SERVICE_QUERIES = frozenset([*(role.query for role in Role), MIX_QUERY, BATCH_QUERY, AGGREGATE_QUERY])
 _log = logging.getLogger("flwr")
 
 
@@ -96,6 +93,9 @@ class ShuffleMod:
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
       own key. With them unsealed rounds are refused. Mixers in a row are named in their order, separated by
       commas; rounds with another number of mixers are refused.
+    - ``shuffle-aggregator-public-keys`` and ``shuffle-signing-key-file``: the aggregators that counts are
+      shared with, separated by commas, and the client's own key. With them rounds are refused in which
+      counts are not shared.
 
     If both set a limit, the stricter one holds. Every round that is answered is charged, also if a dummy was
     sent: to refuse only when a report was due would tell the server who had reported before.
@@ -207,7 +207,7 @@ class ShuffleMod:
             raise ClientRefused(ClientRefusal.BAD_MECHANISM) from error
         if mechanism.local_delta > settings.max_local_delta:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
-        pack = _packing(settings, instruction, dim=dim, size=size)
+        pack = packing(settings, instruction, mechanism, dim=dim, size=size)
         try:
             pack(None)  # refuse a key that cannot be sealed to before the round is charged
         except ShuffleError as error:
@@ -305,7 +305,7 @@ class _Task:
         takes_part = _coin(self.participation)
         if self.mechanism.must_be_summed:
             vector = vector * takes_part  # the same work either way
-        report = self.mechanism.randomize(vector.unsqueeze(0), clip=True).to_bytes()
+        report = self.mechanism.randomize(vector.unsqueeze(0), clip=True)
         return self.pack(report if takes_part or self.mechanism.must_be_summed else None)
 
 
@@ -412,26 +412,3 @@ def _returned(answer: Message, key: str) -> Mapping[str, Array]:
     if len(records) != 1:
         raise ValueError(f"training returned {len(records)} ArrayRecords and none under {key!r}")
     return next(iter(records.values()))
-
-
-def _packing(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
-    if not settings.mixer_keys or settings.signing_key_file is None:
-        if instruction.sealed:
-            raise ClientRefused(ClientRefusal.NO_MIXER_KEY)
-        return partial(plain_payload, size=size)
-    if not instruction.sealed:
-        raise ClientRefused(ClientRefusal.UNSEALED)
-    if instruction.mixers != len(settings.mixer_keys):
-        raise ClientRefused(ClientRefusal.OTHER_MIXERS)
-    try:
-        signing_key = keys.read_signing_key(settings.signing_key_file)
-    except ShuffleError as error:
-        raise ClientRefused(ClientRefusal.BAD_SIGNING_KEY) from error
-    return partial(
-        seal,
-        size=size,
-        context=context_of(instruction, dim=dim),
-        analyzer_key=instruction.analyzer_key,
-        mixer_key=settings.mixer_keys,
-        signing_key=signing_key,
-    )

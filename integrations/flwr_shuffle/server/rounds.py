@@ -187,6 +187,7 @@ class Rounds:
         minimum = settings.fewest_reports
         worst = settings.sampling.worst(invitation, minimum=minimum)
         checked = settings.sampling.planned(invitation, minimum=minimum)
+        shared = settings.stage.shared(mechanism, clients=invited)
         self._record.check_budget(checked)
         if evaluation is None:
             self._log_outlook(mechanism, invited)
@@ -202,6 +203,7 @@ class Rounds:
             metrics=metrics,
             update=terms,
             mixers=settings.stage.mixers,
+            shared=shared,
         )
         record = instruction.to_record()
         for message in messages:

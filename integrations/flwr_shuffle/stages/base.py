@@ -11,7 +11,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from flwr_shuffle.messages import Instruction
+from flwr_shuffle.shared_terms import SharedTerms
 from shuffle_plugins.core import ReportLayout, Reports
+from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.shuffler import Refusal
 
 
@@ -109,6 +111,7 @@ class Replies:
         answered: int,
         unreadable: int,
         refusal: Refusal | None = None,
+        total: Total | None = None,
     ) -> Anonymous:
         """What a stage gives back of these replies; the arguments are the fields of :class:`Anonymous`."""
         return Anonymous(
@@ -119,6 +122,7 @@ class Replies:
             ),
             unreadable=unreadable,
             refusal=refusal,
+            total=total,
         )
 
 
@@ -155,6 +159,19 @@ class ShuffleStage(ABC):
     def adds_up(self) -> bool:
         """Whether only the sum of the reports comes out, as reports that must be summed need it."""
         return False
+
+    def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms | None:
+        """What the clients of a new round are told of how they share their counts; None if they do not.
+
+        Args:
+            mechanism: makes the round's reports.
+            clients: how many are invited.
+
+        Raises:
+            ValueError: if the stage cannot add up reports of this mechanism, or of so many clients.
+        """
+        del mechanism, clients
+        return None
 
     @property
     def hides_shares(self) -> bool:

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.protocols.base import SummingProtocol, check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
 from shuffle_plugins.protocols.coins.sampling import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads
@@ -187,6 +188,11 @@ class CoinSum(SummingProtocol):
         size = self.lattice.size
         counts = FieldLayout(self.messages_per_coordinate.bit_length(), size)
         return ReportLayout(self.name, size, (counts,))
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's ones in each coordinate: from none to all of its messages."""
+        return CountRange(self.lattice.size, 0, self.messages_per_coordinate)
 
     # -- what is done -----------------------------------------------------------------------------------
 

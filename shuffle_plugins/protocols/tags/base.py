@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
@@ -229,6 +230,11 @@ class TaggedSum(SummingProtocol):
     def layout(self) -> ReportLayout:
         """The form of a client's whole report: a place and a bit for each tag, in the tags' order."""
         return ReportLayout(self.name, self.dim, self.planes.layout)
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's sign, or nothing, in each coefficient of each plane: blocks of a plane are disjoint."""
+        return CountRange(self.levels * self.size, -1, 1)
 
     # -- what is done -----------------------------------------------------------------------------------
 

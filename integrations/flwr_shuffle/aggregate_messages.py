@@ -1,0 +1,243 @@
+"""What server and aggregators send each other in a round: sealed seeds, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from flwr.app import RecordDict
+
+from flwr_shuffle.service_messages import (
+    SERVICE_KEY,
+    SERVICE_VERSION,
+    all_bytes,
+    check_signed,
+    positions_text,
+    read_positions,
+    refusal_in,
+    service_content,
+    service_values,
+)
+from shuffle_plugins.core import checks
+from shuffle_plugins.secure_aggregation import (
+    Aggregator,
+    Expanded,
+    ResidueLayout,
+    Residues,
+    Sealed,
+    SumTerms,
+    statements,
+)
+from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext
+
+AGGREGATE_QUERY = "query.aggregate"
+"""Type of the message that sends an aggregator a round's sealed seeds."""
+
+_REFUSAL, _TOTAL = "refusal", "total"
+_REQUEST: dict[str, type] = {
+    "version": int,
+    "step": str,
+    "run": str,
+    "token": bytes,
+    "fingerprint": bytes,
+    "promised": int,
+    "minimum": int,
+    "size": int,
+    "bits": int,
+    "aggregators": list,
+    "commitments": list,
+    "envelopes": list,
+}
+_ANSWER: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
+
+
+class Step(StrEnum):
+    """What an aggregator is asked to do with a round's envelopes.
+
+    ``CHECK``: say which are not good. ``ADD``: add up the seeds of the good ones. ``ADD_ALL``: the same, if
+    all are good.
+    """
+
+    CHECK = "check"
+    ADD = "add"
+    ADD_ALL = "add-all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateRequest:
+    """A round's sealed seeds, on their way to one aggregator.
+
+    Attributes:
+        step: what is asked for.
+        terms: the round.
+        minimum: fewest clients of which the server wants a sum, at least 2.
+        commitments: digests of the clients' shares, 32 bytes each.
+        envelopes: the clients' seeds, sealed to this aggregator, in the same order.
+    """
+
+    step: Step
+    terms: SumTerms
+    minimum: int
+    commitments: list[bytes]
+    envelopes: list[bytes]
+
+    @property
+    def sealed(self) -> Iterator[Sealed]:
+        """What an aggregator takes of each client."""
+        return map(Sealed, self.commitments, self.envelopes)
+
+    def digest(self) -> bytes:
+        """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
+        return statements.request_digest(
+            step=self.step,
+            terms=self.terms,
+            minimum=self.minimum,
+            commitments=self.commitments,
+            envelopes=self.envelopes,
+        )
+
+    def to_content(self) -> RecordDict:
+        """The content of a ``query.aggregate`` message."""
+        context, layout = self.terms.context, self.terms.layout
+        return service_content(
+            {
+                "version": SERVICE_VERSION,
+                "step": str(self.step),
+                "run": context.run,
+                "token": context.token,
+                "fingerprint": context.fingerprint,
+                "promised": context.minimum,
+                "minimum": self.minimum,
+                "size": layout.size,
+                "bits": layout.bits,
+                "aggregators": list(self.terms.aggregators),
+                "commitments": self.commitments,
+                "envelopes": self.envelopes,
+            }
+        )
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read what :meth:`to_content` wrote.
+
+        Raises:
+            ValueError: if it is anything else.
+        """
+        values = service_values(content, _REQUEST)
+        commitments, envelopes = all_bytes(values["commitments"]), all_bytes(values["envelopes"])
+        if len(commitments) != len(envelopes):
+            raise ValueError("each envelope comes with the digest of a share")
+        return cls(
+            step=Step(values["step"]),
+            terms=SumTerms(
+                context=RoundContext(
+                    run=values["run"],
+                    token=values["token"],
+                    fingerprint=values["fingerprint"],
+                    minimum=values["promised"],
+                ),
+                layout=ResidueLayout(values["size"], values["bits"]),
+                aggregators=tuple(all_bytes(values["aggregators"])),
+            ),
+            minimum=checks.whole("minimum", values["minimum"], at_least=2),
+            commitments=commitments,
+            envelopes=envelopes,
+        )
+
+
+def answered_content(
+    answer: Expanded | Mapping[int, Refusal], *, request: AggregateRequest, aggregator: Aggregator
+) -> RecordDict:
+    """The content of an aggregator's reply: a sum, or which envelopes are not good; signed."""
+    if isinstance(answer, Expanded):
+        total = answer.total.to_bytes()
+        said = statements.sum_statement(request=request.digest(), rejected=answer.rejected, total=total)
+        entries = _answer(request, rejected=answer.rejected, signature=aggregator.sign(said))
+        return service_content(entries | {_TOTAL: total})
+    said = statements.checked_statement(request=request.digest(), rejected=answer)
+    return service_content(_answer(request, rejected=answer, signature=aggregator.sign(said)))
+
+
+def declined_content(
+    refused: BatchRefused, *, request: AggregateRequest, aggregator: Aggregator
+) -> RecordDict:
+    """The content of an aggregator's reply that it gives nothing for a request; signed."""
+    said = statements.refusal_statement(
+        request=request.digest(), code=refused.code, rejected=refused.rejected
+    )
+    entries = _answer(request, rejected=refused.rejected, signature=aggregator.sign(said))
+    return service_content(entries | {_REFUSAL: str(refused.code)})
+
+
+def read_checked(
+    content: RecordDict, *, request: AggregateRequest, verifying_key: bytes
+) -> dict[int, Refusal]:
+    """Which envelopes of a request to check are not good, by their positions.
+
+    Raises:
+        BatchRefused: as :func:`read_sum`.
+        ValueError: if it is anything else.
+    """
+    values = _signed_values(content, _ANSWER, request=request, verifying_key=verifying_key)
+    rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
+    said = statements.checked_statement(request=request.digest(), rejected=rejected)
+    check_signed(said, values["signature"], verifying_key=verifying_key)
+    return rejected
+
+
+def read_sum(content: RecordDict, *, request: AggregateRequest, verifying_key: bytes) -> Expanded:
+    """The sum in an aggregator's answer to a request.
+
+    Args:
+        content: content of the aggregator's reply.
+        request: the request that was sent to it.
+        verifying_key: its verifying key, as pinned by the server.
+
+    Raises:
+        BatchRefused: with the aggregator's own code and the envelopes it dropped; WRONG_ROUND for an answer
+            to another round; NOT_PROVEN if the aggregator did not sign it, for this very request.
+        ValueError: if it is anything else.
+    """
+    values = _signed_values(content, _ANSWER | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
+    rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
+    said = statements.sum_statement(request=request.digest(), rejected=rejected, total=values[_TOTAL])
+    check_signed(said, values["signature"], verifying_key=verifying_key)
+    total = Residues.from_bytes(values[_TOTAL], layout=request.terms.layout)
+    return Expanded(total, len(request.envelopes) - len(rejected), rejected)
+
+
+def _signed_values(
+    content: RecordDict, types: dict[str, type], *, request: AggregateRequest, verifying_key: bytes
+) -> dict[str, Any]:
+    """The entries of an answer that is no refusal.
+
+    Raises:
+        BatchRefused: if it is one, or an answer to another round.
+        ValueError: if it is anything else.
+    """
+    if refusal_in(content) is not None:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
+    values = service_values(content, _ANSWER | {_REFUSAL: str} if refuses else types)
+    if values["token"] != request.terms.context.token:
+        raise BatchRefused(Refusal.WRONG_ROUND)
+    if refuses:
+        code = Refusal(values[_REFUSAL])
+        rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
+        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
+        check_signed(said, values["signature"], verifying_key=verifying_key)
+        raise BatchRefused(code, rejected)
+    return values
+
+
+def _answer(
+    request: AggregateRequest, *, rejected: Mapping[int, Refusal], signature: bytes
+) -> dict[str, Any]:
+    return {
+        "version": SERVICE_VERSION,
+        "token": request.terms.context.token,
+        "rejected": positions_text(rejected),
+        "signature": signature,
+    }

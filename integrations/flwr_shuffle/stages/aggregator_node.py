@@ -1,0 +1,85 @@
+"""The aggregator: a SuperNode of another organisation, which adds up seeds and sees nobody's counts.
+
+A node is an aggregator by ``shuffle-role="aggregator"`` in its ``node_config``;
+:mod:`flwr_shuffle.stages.serving` lists what else stands there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from flwr_shuffle.aggregate_messages import AggregateRequest, Step, answered_content, declined_content
+from flwr_shuffle.service_messages import Role, refusal_content
+from flwr_shuffle.stages.serving import (
+    answer_role,
+    log_rejected,
+    log_unable,
+    refused_if_unreadable,
+    service_of,
+)
+from shuffle_plugins.secure_aggregation import Aggregator, Expanded
+from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
+
+_log = logging.getLogger("flwr")
+
+
+def register_aggregator(app: ClientApp) -> None:
+    """Let a node that runs this app be an aggregator, if its ``node_config`` says so.
+
+    Adds handlers of ``query.aggregator_role`` and ``query.aggregate``. Nodes that are no aggregator say so,
+    and no more. An aggregator signs its replies. A reply holds one sum of expanded seeds or a constant code,
+    and which envelopes were refused; details of an error are in the node's own log alone.
+
+    Args:
+        app: the app of all nodes, made without ``client_fn``.
+
+    Raises:
+        ValueError: if the app has such handlers already, or was made with ``client_fn``.
+    """
+
+    @app.query(Role.AGGREGATOR.action)
+    def role(message: Message, context: Context) -> Message:
+        return answer_role(message, context, Aggregator)
+
+    @app.query("aggregate")
+    def aggregate(message: Message, context: Context) -> Message:
+        try:
+            content = _aggregated(service_of(context, Aggregator), message)
+        except BatchRefused as refused:
+            content = refusal_content(refused.code)
+        return Message(content, reply_to=message)
+
+
+def _aggregated(aggregator: Aggregator, message: Message) -> RecordDict:
+    """The signed answer to a request.
+
+    Raises:
+        BatchRefused: if the message is no request, so that there is nothing to sign an answer to.
+    """
+    with refused_if_unreadable():
+        request = AggregateRequest.from_content(message.content)
+    try:
+        answer = (
+            aggregator.check(request.sealed, terms=request.terms)
+            if request.step is Step.CHECK
+            else aggregator.add_up(
+                request.sealed,
+                terms=request.terms,
+                minimum=request.minimum,
+                exact=request.step is Step.ADD_ALL,
+            )
+        )
+    except BatchRefused as refused:
+        log_rejected(refused.rejected)
+        _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
+        return declined_content(refused, request=request, aggregator=aggregator)
+    except ShuffleError as error:
+        log_unable(Role.AGGREGATOR, error)
+        return declined_content(BatchRefused(Refusal.MISCONFIGURED), request=request, aggregator=aggregator)
+    if isinstance(answer, Expanded):
+        log_rejected(answer.rejected)
+        _log.info("shuffle: the seeds of %d clients are added up", answer.added)
+    return answered_content(answer, request=request, aggregator=aggregator)

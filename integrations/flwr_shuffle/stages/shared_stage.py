@@ -1,0 +1,318 @@
+"""The server's side of a shared sum: it relays sealed seeds to aggregators, and puts the total together."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_shuffle.aggregate_messages import (
+    AGGREGATE_QUERY,
+    AggregateRequest,
+    Step,
+    read_checked,
+    read_sum,
+)
+from flwr_shuffle.messages import context_of
+from flwr_shuffle.service_messages import Role
+from flwr_shuffle.shared_terms import SharedTerms, digest_of
+from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
+from flwr_shuffle.stages.service_nodes import Offenders, ServiceNodes, Waiting, payload_or_nothing
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import CountRange, PrivateSum
+from shuffle_plugins.secure_aggregation import (
+    CheckFailed,
+    Residues,
+    SumTerms,
+    commitment,
+    reconstruct,
+    sealed_seed_size,
+)
+from shuffle_plugins.shuffler import BatchRefused, Refusal, keys
+
+_Answer = TypeVar("_Answer")
+_log = logging.getLogger("flwr")
+
+
+class SharedSumStage(ShuffleStage):
+    """Adds up counts that neither the server nor any aggregator sees.
+
+    A client subtracts from its counts the expansions of random seeds, mod 2^w, and sends the server the rest;
+    it seals one seed to each aggregator, whose keys are pinned in its own ``node_config``. The server relays
+    the seeds; each aggregator expands them and gives back one sum; all together are the total. The server
+    learns the total and nothing else, an aggregator nothing, unless the server and all aggregators work
+    together. It is for sums of whole numbers, such as ``VectorSum`` and ``BallSum``. See
+    docs/guides/shuffling.md for what each party learns.
+
+    Where there are several aggregators, each is first asked which envelopes are good, and then for the sum of
+    those that are good for all.
+
+    Args:
+        aggregator_public_keys: 128 hexadecimal digits each, as ``shuffle-plugins keys aggregator`` prints
+            them: the keys that clients pin, in the same order. They come from the aggregators' operators.
+        minimum: fewest clients whose counts are added up, at least 2; an aggregator's own minimum counts if
+            it is larger.
+        discovery_timeout: seconds to look for the aggregators.
+        answer_timeout: seconds to wait for nodes to say whether they are an aggregator.
+        sum_timeout: seconds to wait for sums, where the round's own timeout is not shorter.
+        poll_interval: seconds between two looks for new nodes.
+        exclude_after: a node that answered this many rounds in a row, and never with good envelopes, is not
+            invited any more; None invites it for ever. It is noticed only where others' were good.
+
+    Raises:
+        ValueError: if an argument is out of range, or a key is there twice.
+    """
+
+    def __init__(
+        self,
+        *,
+        aggregator_public_keys: Sequence[str],
+        minimum: int = 2,
+        discovery_timeout: float = 300.0,
+        answer_timeout: float = 60.0,
+        sum_timeout: float = 600.0,
+        poll_interval: float = 1.0,
+        exclude_after: int | None = 3,
+    ) -> None:
+        if isinstance(aggregator_public_keys, str) or not aggregator_public_keys:
+            raise ValueError("aggregator_public_keys is a list of at least one key")
+        waiting = Waiting(
+            discovery_timeout=discovery_timeout,
+            answer_timeout=answer_timeout,
+            work_timeout=sum_timeout,
+            poll_interval=poll_interval,
+        )
+        pinned = [keys.parse_mixer_public_key(text) for text in aggregator_public_keys]
+        self._keys = tuple(key.sealing for key in pinned)
+        if len(set(self._keys)) < len(self._keys):
+            raise ValueError("an aggregator's key is there twice: each must be another organisation's")
+        self._minimum = checks.whole("minimum", minimum, at_least=2)
+        self._offenders = Offenders(exclude_after=exclude_after)
+        self._nodes = ServiceNodes(Role.AGGREGATOR, pinned=pinned, waiting=waiting)
+
+    @property
+    def trust(self) -> str:
+        """One sentence: who must not work together, and what a liar can do."""
+        several = len(self._keys) > 1
+        return (
+            "The server sees the total alone and "
+            + ("the aggregators see" if several else "the aggregator sees")
+            + " no counts: all of them together could see each client's, so at least one of server and "
+            + ("aggregators" if several else "aggregator")
+            + " must not work with the others; a client that lies about its counts can move the sum as far "
+            "as it likes, or make a round be refused, and nobody can tell which client it was."
+        )
+
+    @property
+    def minimum(self) -> int:
+        """Fewest clients whose counts are added up: the largest of the server's and aggregators' minima."""
+        return max([self._minimum, *(found.role.minimum for found in self._nodes.found)])
+
+    @property
+    def adds_up(self) -> bool:
+        """True: only the sum of the reports comes out."""
+        return True
+
+    @property
+    def excluded_nodes(self) -> frozenset[int]:
+        """Ids of nodes that claimed to be an aggregator, and of nodes that never sent good envelopes."""
+        return self._nodes.claimed | self._offenders.nodes
+
+    def open(self, grid: Grid) -> None:
+        """Find the aggregators; see :meth:`ServiceNodes.open`.
+
+        Raises:
+            RuntimeError: if one is not found in time, or two nodes prove that they are the same one.
+        """
+        self._nodes.open(grid)
+
+    def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms:
+        """What the clients of a new round are told; see :meth:`ShuffleStage.shared`."""
+        terms = SharedTerms(
+            check_seed=secrets.token_bytes(32), aggregators=digest_of(self._keys), clients=clients
+        )
+        if mechanism.counts is None:
+            raise ValueError(
+                f"reports of {mechanism.name!r} are no whole numbers that a SharedSumStage could add up; it "
+                "takes sums such as VectorSum and BallSum"
+            )
+        return terms
+
+    def collect(self, replies: Replies) -> Anonymous:
+        """Have one round's seeds added up, and put the total together; see :meth:`ShuffleStage.collect`.
+
+        A reply that cannot be a share is dropped here. Aggregators drop envelopes that are not good, and say
+        at which positions they were, so that the log can name the nodes.
+        """
+        instruction = replies.instruction
+        mechanism = instruction.mechanism.build(dim=replies.dim)
+        counts, shared = mechanism.counts, instruction.shared
+        if shared is None or counts is None:
+            raise ValueError("the clients of this round were not told to share their counts")
+        terms = shared.of_round(
+            context_of(instruction, dim=replies.dim), counts=counts, aggregators=self._keys
+        )
+        size = terms.layout.num_bytes + len(self._keys) * sealed_seed_size()
+        payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
+        sent = {node: payload for node, payload in payloads.items() if len(payload) == size}
+        bad = dict.fromkeys(payloads.keys() - sent.keys(), Refusal.WRONG_SIZE)
+        batch = _Batch(terms=terms, nodes=tuple(sent), payloads=tuple(sent.values()))
+        try:
+            kept, expansions = self._added_up(batch, replies, bad=bad)
+            total = self._total(batch, kept, expansions, counts=counts, check_seed=shared.check_seed)
+        except BatchRefused as refused:
+            good = len(payloads) - len(bad)
+            return replies.anonymous(None, answered=good, unreadable=len(bad), refusal=refused.code)
+        finally:
+            self._offenders.note(bad, {}, nodes=list(payloads))
+        return replies.anonymous(
+            None,
+            answered=len(kept),
+            unreadable=len(bad),
+            total=Total(sum=mechanism.estimate(total, reports=len(kept)), reports=len(kept)),
+        )
+
+    def _added_up(
+        self, batch: _Batch, replies: Replies, *, bad: dict[int, Refusal]
+    ) -> tuple[list[int], list[Residues]]:
+        """The positions that all aggregators have added up, and the aggregators' sums.
+
+        Why a client is left out goes into ``bad``, by node.
+
+        Raises:
+            BatchRefused: if there is no sum of one set of clients.
+        """
+        promised = batch.terms.context.minimum
+        needed = max(self.minimum, self.needed.reports, self.needed.answered, promised)
+        asked = max(self._minimum, self.needed.reports)
+        kept, step = list(range(len(batch.nodes))), Step.ADD
+        if len(kept) < needed:
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        if len(self._keys) > 1:
+            requests = batch.requests(Step.CHECK, kept, minimum=asked)
+            found, refusals = self._asked(replies, requests, read_checked)
+            if refusals:  # nobody was asked for a sum
+                raise BatchRefused(Refusal.NOT_AGREED)
+            rejected = {position: code for each in found for position, code in each.items()}
+            bad |= batch.by_node(rejected)
+            kept, step = [position for position in kept if position not in rejected], Step.ADD_ALL
+            if len(kept) < needed:
+                raise BatchRefused(Refusal.UNDER_MINIMUM)
+        sums, refusals = self._asked(replies, batch.requests(step, kept, minimum=asked), read_sum)
+        for dropped in [*(each.rejected for each in sums), *(each.rejected for each in refusals)]:
+            bad |= batch.by_node({kept[position]: code for position, code in dropped.items()})
+        if refusals:
+            # One aggregator's signed word that it gave nothing out is enough: no total can be put together.
+            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        kept = [position for position in kept if batch.nodes[position] not in bad]
+        return kept, [each.total for each in sums]
+
+    def _asked(
+        self,
+        replies: Replies,
+        requests: Sequence[AggregateRequest],
+        read: Callable[..., _Answer],
+    ) -> tuple[list[_Answer], list[BatchRefused]]:
+        """What each aggregator answers to its request; and why some do not."""
+        try:
+            nodes = self._nodes.open(replies.grid)
+        except RuntimeError as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.NOT_A_MIXER) from None
+        messages = [
+            Message(request.to_content(), found.node, AGGREGATE_QUERY)
+            for request, found in zip(requests, nodes, strict=True)
+        ]
+        received = {
+            reply.metadata.src_node_id: reply
+            for reply in self._nodes.ask(replies.grid, messages, timeout=replies.timeout)
+        }
+        answers, refusals = [], []
+        for request, found, key in zip(requests, nodes, self._nodes.pinned, strict=True):
+            try:
+                reply = received.get(found.node)
+                if reply is None or reply.has_error():
+                    raise BatchRefused(Refusal.NO_ANSWER)
+                answers.append(_read(read, reply.content, request, verifying_key=key.verifying))
+            except BatchRefused as refused:
+                if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
+                    self._nodes.forget()
+                _log.error("shuffle: aggregator %d: %s", found.node, refused)
+                refusals.append(refused)
+        return answers, refusals
+
+    def _total(
+        self,
+        batch: _Batch,
+        kept: Sequence[int],
+        expansions: Sequence[Residues],
+        *,
+        counts: CountRange,
+        check_seed: bytes,
+    ) -> torch.Tensor:
+        """The total of the clients' counts, int64 (counts.size,).
+
+        Raises:
+            BatchRefused: INCONSISTENT, if it does not fit its check, or so many clients cannot have it.
+        """
+        layout = batch.terms.layout
+        try:
+            shares = (Residues.from_bytes(batch.share(position), layout=layout) for position in kept)
+            found = reconstruct(shares, expansions, layout=layout, check_seed=check_seed)
+        except CheckFailed as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.INCONSISTENT) from None
+        if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
+            _log.error("shuffle: the total is more than its clients' counts can be")
+            raise BatchRefused(Refusal.INCONSISTENT)
+        return torch.from_numpy(found) + len(kept) * counts.lowest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """The replies of a round that have the right length: a share each, and a seed for each aggregator."""
+
+    terms: SumTerms
+    nodes: tuple[int, ...]
+    payloads: tuple[bytes, ...]
+
+    def share(self, position: int) -> bytes:
+        """The server's part of a reply."""
+        return self.payloads[position][: self.terms.layout.num_bytes]
+
+    def requests(self, step: Step, kept: Sequence[int], *, minimum: int) -> list[AggregateRequest]:
+        """What each aggregator is asked about the replies at some positions."""
+        first, size = self.terms.layout.num_bytes, sealed_seed_size()
+        commitments = [commitment(self.share(position)) for position in kept]
+        return [
+            AggregateRequest(
+                step=step,
+                terms=self.terms,
+                minimum=minimum,
+                commitments=commitments,
+                envelopes=[self.payloads[position][start : start + size] for position in kept],
+            )
+            for start in range(first, first + size * len(self.terms.aggregators), size)
+        ]
+
+    def by_node(self, rejected: Mapping[int, Refusal]) -> dict[int, Refusal]:
+        """Why replies were dropped, by node rather than by position."""
+        return {self.nodes[position]: code for position, code in rejected.items()}
+
+
+def _read(
+    read: Callable[..., _Answer], content: RecordDict, request: AggregateRequest, *, verifying_key: bytes
+) -> _Answer:
+    """What an aggregator answered. An answer that cannot be read counts as lost: it may have held a sum."""
+    try:
+        return read(content, request=request, verifying_key=verifying_key)
+    except BatchRefused:
+        raise
+    except ValueError:
+        raise BatchRefused(Refusal.NO_ANSWER) from None

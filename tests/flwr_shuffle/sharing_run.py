@@ -1,0 +1,149 @@
+"""A run with aggregators in one process: real clients with key files, and a spied grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    FixedSize,
+    SharedSumStage,
+    ShuffleMod,
+    ShuffleStrategy,
+    register_aggregator,
+    register_mix_node,
+)
+from flwr_shuffle.messages import RECORD_KEY, Instruction
+from flwr_shuffle.stages.base import Anonymous, Replies
+from mixing import SpiedGrid
+
+from shuffle_plugins.mechanisms import PrivateSum, SumSpec
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler.keys import (
+    enrol_client,
+    generate_mixer_key,
+    generate_signing_key,
+    public_key_bytes,
+    write_private_key,
+)
+
+DIM = 24
+COHORT = 4
+SUM = VectorSum.with_noise(dim=DIM, cohort=COHORT, noise_multiplier=2.0, overhead=0.3)
+MODEL = np.linspace(-1.0, 1.0, DIM)
+
+
+def update_of(client: int) -> np.ndarray:
+    """What a client's training adds to the model; its norm is below 1."""
+    return np.full(DIM, 0.02 * (client + 1)) * (-1) ** np.arange(DIM)
+
+
+@dataclass(kw_only=True)
+class SharedRun:
+    """Six clients behind two aggregators, which are the first nodes."""
+
+    folder: Path
+    clients: int = 6
+    aggregators: int = 2
+    minimum: int = 3
+    mechanism: PrivateSum = SUM
+    train: Callable[[Message, Context], Message] | None = None
+
+    def __post_init__(self) -> None:
+        self.keys = [generate_mixer_key() for _ in range(self.aggregators)]
+        self.enrolled = self.folder / "enrolled"
+        for i, key in enumerate(self.keys):
+            write_private_key(self.folder / f"aggregator{i}", key)
+            SpentTokens.create(self.folder / f"aggregator{i}.rounds", public_key=key.public.sealing)
+        self.signing_keys = [generate_signing_key() for _ in range(self.clients)]
+        for i, signing_key in enumerate(self.signing_keys):
+            write_private_key(self.folder / f"client{i}", signing_key)
+            enrol_client(self.enrolled, public_key_bytes(signing_key))
+        self.app = ClientApp(mods=[ShuffleMod()])
+        self.app.train()(self.train or self._train)
+        register_aggregator(self.app)
+        register_mix_node(self.app)
+        self.grid = SpiedGrid(self.app, num_nodes=self.aggregators + self.clients, node_config=self.config)
+        self.nodes = self.grid.get_node_ids()
+        self.stage = self.new_stage()
+
+    @property
+    def pinned(self) -> list[str]:
+        """The aggregators' public keys."""
+        return [key.public.hex() for key in self.keys]
+
+    def new_stage(self, **options: Any) -> SharedSumStage:
+        """The stage of a server that has pinned this run's aggregators."""
+        chosen = {"discovery_timeout": 0.2, "poll_interval": 0.05, **options}
+        return SharedSumStage(**{"aggregator_public_keys": self.pinned, **chosen})
+
+    def config(self, position: int) -> dict[str, Any]:
+        """What a node's operator wrote."""
+        if position < self.aggregators:
+            return {
+                "shuffle-role": "aggregator",
+                "shuffle-aggregator-key-file": str(self.folder / f"aggregator{position}"),
+                "shuffle-enrolled-file": str(self.enrolled),
+                "shuffle-min-batch": self.minimum,
+            }
+        client = position - self.aggregators
+        return {
+            "partition-id": client,
+            "shuffle-aggregator-public-keys": ", ".join(self.pinned),
+            "shuffle-signing-key-file": str(self.folder / f"client{client}"),
+            "shuffle-max-local-epsilon": float("inf"),
+            "shuffle-max-rounds": 100,
+            "shuffle-ledger-file": str(self.folder / f"ledger{client}"),
+        }
+
+    def strategy(self, **options: Any) -> ShuffleStrategy:
+        """A strategy that trains with this run's sum and stage."""
+        chosen: dict[str, Any] = {
+            "randomizer": self.mechanism,
+            "sampling": FixedSize(self.clients),
+            "population": self.clients,
+            "delta": 1e-3,
+            "poll_interval": 0.01,
+            "shuffler": self.stage,
+        }
+        return ShuffleStrategy(FedAvg(fraction_evaluate=0.0), **(chosen | options))
+
+    def instruction(self, **changes: Any) -> Instruction:
+        """A new round."""
+        values: dict[str, Any] = {
+            "token": torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes(),
+            "run": "test",
+            "server_round": 1,
+            "mechanism": SumSpec(protocol=self.mechanism),
+            "shared": self.stage.shared(self.mechanism, clients=self.clients),
+        }
+        return Instruction(**{**values, **changes})
+
+    def answers(self, instruction: Instruction) -> list[Message]:
+        """What the clients answer to an instruction."""
+        arrays = ArrayRecord({"w": Array(MODEL)})
+        content = RecordDict({"arrays": arrays, RECORD_KEY: instruction.to_record()})
+        messages = [Message(content, node, "train") for node in self.nodes[self.aggregators :]]
+        return self.grid.send_and_receive(messages)
+
+    def collect(self, replies: list[Message], instruction: Instruction) -> Anonymous:
+        """Have replies added up."""
+        self.stage.open(self.grid)
+        return self.stage.collect(Replies(messages=replies, instruction=instruction, dim=DIM, grid=self.grid))
+
+    def round(self) -> Anonymous:
+        """An honest round from beginning to end."""
+        instruction = self.instruction()
+        return self.collect(self.answers(instruction), instruction)
+
+    def _train(self, message: Message, context: Context) -> Message:
+        moved = message.content["arrays"]["w"].numpy() + update_of(int(context.node_config["partition-id"]))
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)

@@ -1,0 +1,706 @@
+"""The stage that shares counts between a server and aggregators: sums, drop-outs, and hostile parties."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_shuffle import (
+    ClientRefusal,
+    InProcessGrid,
+    MechanismSpec,
+    SharedSumStage,
+    ShuffleMod,
+    register_aggregator,
+)
+from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step
+from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
+from flwr_shuffle.service_messages import SERVICE_KEY, Role, refusal_in
+from flwr_shuffle.shared_terms import SharedTerms
+from flwr_shuffle.stages.base import Needed
+from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
+
+from shuffle_plugins.protocols import BallSum
+from shuffle_plugins.secure_aggregation import (
+    Expansion,
+    ResidueLayout,
+    Residues,
+    sealed_seed_size,
+    sharing,
+)
+from shuffle_plugins.shuffler import Refusal
+from shuffle_plugins.shuffler.keys import generate_mixer_key, generate_signing_key, write_private_key
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> SharedRun:
+    return SharedRun(folder=tmp_path)
+
+
+def altered(reply: Message, change: Callable[[bytes], bytes]) -> Message:
+    """A reply whose payload is another."""
+    record = ConfigRecord({PAYLOAD_KEY: change(payload_of(reply))})
+    reply.content = RecordDict({RECORD_KEY: record})
+    return reply
+
+
+def layout_of(run: SharedRun) -> ResidueLayout:
+    counts = run.mechanism.counts
+    assert counts is not None
+    return ResidueLayout.of_sum(size=counts.size, largest=counts.highest - counts.lowest, clients=run.clients)
+
+
+# -- the sum --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregators", [1, 2, 3])
+def test_the_total_is_that_of_the_clients_reports(
+    tmp_path: Path, aggregators: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly: the coins that the clients tossed are all in it, and nothing else."""
+    tossed: list[torch.Tensor] = []
+    honest = type(SUM).randomize
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reports = honest(self, *args, **kwargs)
+        tossed.append(SUM.total(reports))
+        return reports
+
+    monkeypatch.setattr(type(SUM), "randomize", recorded)
+    found = SharedRun(folder=tmp_path, aggregators=aggregators).round()
+    assert (found.refusal, found.unreadable, found.answered) == (None, 0, 6)
+    assert found.total is not None
+    assert (found.count, found.reports, len(found.participants)) == (6, None, 6)
+    expected = SUM.estimate(torch.stack(tossed).sum(dim=0), reports=6)
+    assert len(tossed) == 6
+    assert torch.equal(found.total.sum, expected)
+
+
+def test_a_ball_sum_is_shared_too(tmp_path: Path) -> None:
+    ball = BallSum(dim=DIM, cohort=COHORT, budget=6.0, samples=8, levels=2)
+    run = SharedRun(folder=tmp_path, mechanism=ball, aggregators=1)
+    found = run.round()
+    assert found.total is not None
+    assert found.total.sum.shape == (DIM,)
+    truth = torch.from_numpy(sum(update_of(i) for i in range(6)))
+    assert float((found.total.sum - truth).norm()) < 6 * math.sqrt(ball.worst_variance * 6 / COHORT)
+
+
+def test_training_is_accounted_for_and_reaches_the_model(run: SharedRun, tmp_path: Path) -> None:
+    strategy = run.strategy(ledger=tmp_path / "budget.db", max_epsilon=50.0)
+    arrays = ArrayRecord({"w": Array(MODEL)})
+    result = strategy.start(run.grid, arrays, num_rounds=2)
+    last = result.train_metrics_clientapp[2]
+    assert 0 < float(last["epsilon-observer"]) <= float(last["epsilon-server"]) < 50
+    moved = result.arrays["w"].numpy() - MODEL
+    expected = 2 * np.mean([update_of(i) for i in range(6)], axis=0)
+    noise = math.sqrt(2 * 6 / COHORT * SUM.worst_variance / DIM) / 6
+    assert np.abs(moved - expected).max() < 6 * noise
+
+
+def test_a_reply_has_the_length_of_its_share_and_seeds(run: SharedRun) -> None:
+    payloads = {len(payload_of(reply)) for reply in run.answers(run.instruction())}
+    assert payloads == {layout_of(run).num_bytes + 2 * sealed_seed_size()}
+
+
+# -- what parties see ------------------------------------------------------------------------------------
+
+
+def test_no_partys_view_has_anothers_counts_or_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that the server relays and the logs say, searched for counts, reports, seeds and keys."""
+    drawn: list[tuple[np.ndarray, tuple[bytes, ...]]] = []
+    honest = sharing.split
+
+    def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
+        drawn.append((counts.copy(), tuple(kwargs["seeds"])))
+        return honest(counts, **kwargs)
+
+    monkeypatch.setattr(sharing, "split", recorded)
+    run = SharedRun(folder=tmp_path)
+    with caplog.at_level(logging.DEBUG):
+        run.strategy(ledger=tmp_path / "budget.db").start(
+            run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2
+        )
+    real = [(counts, seeds) for counts, seeds in drawn if counts.any()]
+    assert len(real) == 2 * run.clients
+    everything = b"".join(bytes(str(message.content).encode()) for message in run.grid.seen)
+    seen = [everything, caplog.text.encode(), (tmp_path / "budget.db").read_bytes()]
+    for message in run.grid.seen:
+        for record in message.content.values():
+            if isinstance(record, ConfigRecord):
+                for value in record.values():
+                    seen += [value] if isinstance(value, bytes) else value if isinstance(value, list) else []
+    blob = b"|".join(part if isinstance(part, bytes) else str(part).encode() for part in seen)
+    layout = layout_of(run)
+    for counts, seeds in real:
+        unmasked = Residues(layout, counts.astype(layout.dtype), np.zeros(2, np.uint64)).to_bytes()
+        report = SUM.layout.reports(torch.from_numpy(counts).unsqueeze(0)).to_bytes()
+        for secret in (
+            unmasked[16:],
+            report,
+            report[40:-4],
+            *seeds,
+            *(seed.hex().encode() for seed in seeds),
+        ):
+            assert secret not in blob
+            assert repr(secret)[2:-1].encode() not in blob
+    for key in run.signing_keys:
+        assert key.public_key().public_bytes_raw() not in blob
+    sent = [m for m in run.grid.seen if m.metadata.message_type == AGGREGATE_QUERY and m.has_content()]
+    requests = [m for m in sent if m.metadata.dst_node_id in run.nodes[:2]]
+    assert {Step(str(m.content[SERVICE_KEY]["step"])) for m in requests} == {Step.CHECK, Step.ADD_ALL}
+    check_seeds = [
+        Instruction.from_record(m.content[RECORD_KEY]).shared.check_seed
+        for m in run.grid.seen
+        if m.has_content() and m.metadata.message_type == "train" and "arrays" in m.content
+    ]
+    told = b"".join(
+        value if isinstance(value, bytes) else b"".join(value)
+        for m in requests
+        for value in m.content[SERVICE_KEY].values()
+        if isinstance(value, bytes | list)
+    )
+    assert check_seeds
+    assert not any(seed in told for seed in check_seeds)  # an aggregator that knew it could pass a false sum
+
+
+def test_shares_look_random_whatever_the_counts(run: SharedRun) -> None:
+    """Byte counts of the masked part of many shares against uniform: χ² with 255 degrees of freedom."""
+    counts = np.zeros(20_000, np.int64)
+    layout = ResidueLayout(20_000, 16)
+    shared = sharing.share(counts, layout=layout, aggregators=1, check_seed=bytes(32))
+    found = np.bincount(np.frombuffer(shared.share.to_bytes(), np.uint8), minlength=256)
+    expected = found.sum() / 256
+    assert ((found - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
+
+
+# -- drop-outs and hostile clients -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregators", [1, 2])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda payload: payload[:-1], Refusal.WRONG_SIZE),
+        (lambda payload: b"x", Refusal.WRONG_SIZE),
+        (lambda payload: bytes(len(payload)), Refusal.UNREADABLE),
+        (lambda payload: payload[:-1] + bytes([payload[-1] ^ 1]), Refusal.UNREADABLE),
+        (lambda payload: bytes([payload[0] ^ 1]) + payload[1:], Refusal.UNREADABLE),  # the share alone
+    ],
+)
+def test_a_bad_reply_is_left_out_and_its_node_is_named(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[bytes], bytes],
+    code: Refusal,
+    aggregators: int,
+) -> None:
+    run = SharedRun(folder=tmp_path, aggregators=aggregators)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    altered(replies[2], change)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = run.collect(replies, instruction)
+    assert found.total is not None
+    assert (found.answered, found.unreadable, found.total.reports) == (5, 1, 5)
+    assert f"1 envelopes dropped ({code}), of nodes {replies[2].metadata.src_node_id}" in caplog.text
+
+
+def test_replays_strangers_other_rounds_and_other_specs_are_left_out(tmp_path: Path) -> None:
+    run = SharedRun(folder=tmp_path, clients=8)
+    old = run.answers(run.instruction())
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    altered(replies[0], lambda _: payload_of(old[0]))  # of another round
+    altered(replies[1], lambda _: payload_of(replies[2]))  # another client's, a second time
+    stranger = generate_signing_key()
+    (tmp_path / "client3").unlink()
+    write_private_key(tmp_path / "client3", stranger)
+    (tmp_path / "ledger3").unlink()
+    replies[3] = run.answers(run.instruction(token=instruction.token, shared=instruction.shared))[3]
+    changed = replace(instruction, minimum=5)  # told another promise than the others
+    (tmp_path / "ledger4").unlink()
+    replies[4] = run.answers(changed)[4]
+    assert not any(reply.has_error() for reply in replies)
+    found = run.collect(replies, instruction)
+    assert found.total is not None
+    assert (found.answered, found.unreadable, found.total.reports) == (4, 4, 4)
+
+
+def test_who_sends_garbage_three_times_is_not_invited(run: SharedRun) -> None:
+    for _ in range(3):
+        instruction = run.instruction()
+        replies = run.answers(instruction)
+        altered(replies[5], lambda payload: bytes(len(payload)))
+        run.collect(replies, instruction)
+    assert run.nodes[-1] in run.stage.excluded_nodes
+
+
+def test_an_envelope_that_one_aggregator_cannot_open_leaves_the_client_out_everywhere(
+    run: SharedRun,
+) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    size = sealed_seed_size()
+    altered(replies[0], lambda payload: payload[: -2 * size] + bytes(size) + payload[-size:])  # the first's
+    altered(replies[1], lambda payload: payload[:-size] + bytes(size))  # the second's
+    found = run.collect(replies, instruction)
+    assert found.total is not None
+    assert (found.answered, found.unreadable, found.total.reports) == (4, 2, 4)
+
+
+def test_a_client_that_lies_about_its_share_spoils_the_round_and_nothing_is_released(run: SharedRun) -> None:
+    """Its envelopes are bound to the false share, and its seeds are real: only the check can tell."""
+    honest = sharing.split
+    lied = []
+
+    def lying(counts: np.ndarray, **kwargs: Any) -> Any:
+        found = honest(counts, **kwargs)
+        if counts.any() and not lied:
+            lied.append(True)
+            found.share.counts[0] += 1
+        return found
+
+    sharing.split = lying
+    try:
+        found = run.round()
+    finally:
+        sharing.split = honest
+    assert lied
+    assert (found.refusal, found.total) == (Refusal.INCONSISTENT, None)
+    assert not found.refusal.conclusive
+
+
+def test_a_total_beyond_what_clients_can_have_is_refused(
+    run: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that lies and checks its lie well can shift the sum; not beyond what all together could be."""
+    instruction = run.instruction(shared=run.stage.shared(SUM, clients=100))
+    honest = sharing.split
+
+    def lying(counts: np.ndarray, **kwargs: Any) -> Any:
+        lie = np.full_like(counts, 50 * SUM.messages_per_coordinate) if counts.any() else counts
+        return honest(lie, **kwargs)
+
+    replies = run.answers(instruction)[:5]
+    monkeypatch.setattr(sharing, "split", lying)
+    (run.folder / "ledger0").unlink()
+    replies[0] = run.answers(instruction)[0]
+    assert run.collect(replies, instruction).refusal is Refusal.INCONSISTENT
+
+
+def test_errors_and_silence_are_drop_outs(run: SharedRun) -> None:
+    instruction = run.instruction()
+    found = run.collect(run.answers(instruction)[:4], instruction)
+    assert found.total is not None
+    assert (found.total.reports, len(found.participants)) == (4, 4)
+
+
+def test_too_few_shares_are_refused_before_anybody_is_asked(run: SharedRun) -> None:
+    instruction = run.instruction()
+    found = run.collect(run.answers(instruction)[:2], instruction)
+    assert found.refusal is Refusal.UNDER_MINIMUM
+    assert found.refusal.conclusive
+    assert not any(m.metadata.message_type == AGGREGATE_QUERY for m in run.grid.seen)
+
+
+@pytest.mark.parametrize("aggregators", [1, 2])
+def test_too_few_good_shares_are_refused(tmp_path: Path, aggregators: int) -> None:
+    run = SharedRun(folder=tmp_path, aggregators=aggregators)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    for reply in replies[:4]:
+        altered(reply, lambda payload: bytes(len(payload)))
+    found = run.collect(replies, instruction)
+    assert found.refusal is Refusal.UNDER_MINIMUM
+    assert (found.answered, found.unreadable) == (2, 4)
+
+
+def test_the_promise_to_clients_holds_at_the_aggregators(run: SharedRun) -> None:
+    instruction = run.instruction(minimum=6)
+    replies = run.answers(instruction)
+    altered(replies[0], lambda payload: bytes(len(payload)))
+    assert run.collect(replies, instruction).refusal is Refusal.UNDER_MINIMUM
+
+
+# -- aggregators that fail or lie ---------------------------------------------------------------------------
+
+
+def tampered(run: SharedRun, change: Callable[[dict[str, Any]], None], *, step: Step, of: int = 0) -> None:
+    """Let one aggregator's answers to a step arrive changed."""
+    asked: list[str] = []
+
+    def relay(messages: list[Message]) -> list[Message]:
+        asked[:] = [str(m.content[SERVICE_KEY]["step"]) for m in messages if _asks(m)]
+        return messages
+
+    def receive(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            if asked == [str(step)] * run.aggregators and reply.metadata.src_node_id == run.nodes[of]:
+                values = dict(reply.content[SERVICE_KEY].items())
+                change(values)
+                reply.content = RecordDict({SERVICE_KEY: ConfigRecord(values)})
+        return replies
+
+    run.grid.relay, run.grid.receive = relay, receive
+
+
+def _asks(message: Message) -> bool:
+    return message.has_content() and message.metadata.message_type == AGGREGATE_QUERY
+
+
+def forged(values: dict[str, Any]) -> None:
+    values["total"] = bytes(len(values["total"]))
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_sum_that_the_aggregator_did_not_sign_is_refused(run: SharedRun, of: int) -> None:
+    tampered(run, forged, step=Step.ADD_ALL, of=of)
+    found = run.round()
+    assert found.refusal is Refusal.NOT_PROVEN
+    assert not found.refusal.conclusive
+    run.grid.receive = list
+    assert run.round().total is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.pop("total"),
+        lambda values: values.update(total=values["total"][:-1]),
+        lambda values: values.update(rejected="nonsense"),
+        lambda values: values.update(extra=1),
+    ],
+)
+def test_an_answer_that_cannot_be_read_counts_as_lost(
+    run: SharedRun, change: Callable[[dict[str, Any]], None]
+) -> None:
+    tampered(run, change, step=Step.ADD_ALL)
+    refusal = run.round().refusal
+    assert refusal in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN)
+    assert not refusal.conclusive
+
+
+@pytest.mark.parametrize("lie", ["a count", "a client left out", "a client twice"])
+def test_an_aggregator_that_lies_and_signs_is_found_by_the_check(
+    run: SharedRun, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[bytes] = []
+    honest = Expansion.add
+
+    def lying(self: Expansion, seed: bytes) -> None:
+        if not self._sum.counts.any():
+            seeds.clear()
+        seeds.append(seed)
+        if lie != "a client left out" or len(seeds) != 3:
+            honest(self, seed)
+        if lie == "a client twice" and len(seeds) == 3:
+            honest(self, seed)
+        if lie == "a count" and len(seeds) == 3:
+            self._sum.counts[0] += 1
+
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    monkeypatch.setattr(Expansion, "add", lying)
+    found = run.collect(replies, instruction)
+    assert found.refusal is Refusal.INCONSISTENT
+    assert found.total is None
+
+
+@pytest.mark.parametrize("aggregators", [1, 2])
+def test_an_aggregator_that_does_not_answer(tmp_path: Path, aggregators: int) -> None:
+    """Before sums are asked for, nothing is lost; afterwards the round is charged; then the run goes on."""
+    run = SharedRun(folder=tmp_path, aggregators=aggregators)
+    run.stage.open(run.grid)
+    steps = [Step.ADD] if aggregators == 1 else [Step.CHECK, Step.ADD_ALL]
+    for step in steps:
+        instruction = run.instruction()
+        replies = run.answers(instruction)
+        run.grid.relay = lambda messages, step=step: [
+            m
+            for m in messages
+            if not (
+                _asks(m)
+                and m.content[SERVICE_KEY]["step"] == str(step)
+                and m.metadata.dst_node_id == run.nodes[0]
+            )
+        ]
+        found = run.collect(replies, instruction)
+        assert found.refusal is (Refusal.NOT_AGREED if step is Step.CHECK else Refusal.NO_ANSWER)
+        assert found.refusal.conclusive == (step is Step.CHECK)
+    run.grid.relay = list
+    assert run.round().total is not None
+
+
+def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    run.grid.connected = lambda: [0, *range(2, 8)]
+    with pytest.raises(RuntimeError, match=run.keys[1].public.hex()):
+        run.stage.open(run.grid)
+    found = run.stage.collect(_replies(run, replies, instruction))
+    assert found.refusal is Refusal.NOT_A_MIXER
+    assert found.refusal.conclusive
+
+
+def _replies(run: SharedRun, replies: list[Message], instruction: Instruction) -> Any:
+    from flwr_shuffle.stages.base import Replies
+
+    return Replies(messages=replies, instruction=instruction, dim=DIM, grid=run.grid)
+
+
+def test_a_round_is_added_up_once(run: SharedRun) -> None:
+    """Not even with a client less: the difference would be that client's expansion."""
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    assert run.collect(replies, instruction).total is not None
+    for again in (replies, replies[1:]):
+        found = run.collect(again, instruction)
+        assert found.refusal is Refusal.REPLAYED
+        assert not found.refusal.conclusive
+
+
+def test_a_broken_state_file_stops_the_aggregator_and_says_so(
+    run: SharedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    run.stage.open(run.grid)
+    (run.folder / "aggregator0.rounds").unlink()
+    found = run.stage.collect(_replies(run, replies, instruction))
+    assert found.refusal is Refusal.NOT_AGREED
+    assert "this aggregator cannot work: there is no state file" in caplog.text
+
+
+def test_an_answer_is_bound_to_its_request(run: SharedRun) -> None:
+    """The second aggregator's answer, or one to a check, does not pass for the first's sum."""
+    kept: list[RecordDict] = []
+
+    def receive(replies: list[Message]) -> list[Message]:
+        first = [r for r in replies if r.metadata.src_node_id == run.nodes[0] and SERVICE_KEY in r.content]
+        second = [r for r in replies if r.metadata.src_node_id == run.nodes[1] and SERVICE_KEY in r.content]
+        if first and second and "total" in first[0].content[SERVICE_KEY]:
+            kept.append(first[0].content)
+            first[0].content = second[0].content
+        return replies
+
+    run.grid.receive = receive
+    assert run.round().refusal is Refusal.NOT_PROVEN
+    assert kept
+
+
+# -- who agrees to what -------------------------------------------------------------------------------------
+
+
+def refusals(run: SharedRun, instruction: Instruction) -> set[str]:
+    return {reply.error.reason if reply.has_error() else "answered" for reply in run.answers(instruction)}
+
+
+def test_clients_share_with_the_aggregators_that_they_pinned_alone(tmp_path: Path) -> None:
+    run = SharedRun(folder=tmp_path)
+    others = run.new_stage(aggregator_public_keys=[generate_mixer_key().public.hex(), run.pinned[1]])
+    swapped = run.new_stage(aggregator_public_keys=run.pinned[::-1])
+    for stage in (others, swapped):
+        told = run.instruction(shared=stage.shared(SUM, clients=6))
+        assert refusals(run, told) == {str(ClientRefusal.OTHER_AGGREGATORS)}
+    assert refusals(run, run.instruction(shared=None)) == {str(ClientRefusal.UNSHARED)}
+    assert not any((tmp_path / f"ledger{i}").exists() for i in range(6))  # nothing was charged
+
+
+def test_a_client_that_pinned_none_does_not_share(run: SharedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {
+        position: {
+            key: value
+            for key, value in run.config(position).items()
+            if "aggregator" not in key and "signing" not in key
+        }
+        for position in range(8)
+    }
+    app = ClientApp(mods=[ShuffleMod()])
+    app.train()(run._train)
+    run.grid = type(run.grid)(app, num_nodes=8, node_config=without.__getitem__)
+    assert refusals(run, run.instruction()) == {str(ClientRefusal.NO_AGGREGATORS)}
+
+
+def test_one_message_mechanisms_are_not_shared(run: SharedRun) -> None:
+    spec = MechanismSpec(name="linf-block", local_epsilon=1.0)
+    assert refusals(run, run.instruction(mechanism=spec)) == {str(ClientRefusal.NO_COUNTS)}
+    with pytest.raises(ValueError, match="no whole numbers"):
+        run.stage.shared(spec.build(dim=DIM), clients=6)
+    with pytest.raises(ValueError, match="this stage adds up multi-message sums"):
+        run.strategy(randomizer=spec)
+
+
+def test_a_server_that_tells_one_client_another_check_does_not_get_its_counts(run: SharedRun) -> None:
+    """Or it could read the one client's counts out of the check words, which are linear in them."""
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    (run.folder / "ledger0").unlink()
+    other = replace(instruction.shared, check_seed=bytes(32))
+    replies[0] = run.answers(replace(instruction, shared=other))[0]
+    found = run.collect(replies, instruction)
+    assert (found.answered, found.unreadable) == (5, 1)
+
+
+@pytest.mark.parametrize("field", ["size", "bits", "promised", "fingerprint", "aggregators", "token", "run"])
+def test_an_aggregator_that_is_told_another_round_opens_nothing(run: SharedRun, field: str) -> None:
+    """Were it to expand fewer bits of each number, or more clients' rounds at once, it would tell more."""
+
+    def relay(messages: list[Message]) -> list[Message]:
+        for message in messages:
+            if _asks(message):
+                values = dict(message.content[SERVICE_KEY].items())
+                match values[field]:
+                    case int(value):
+                        values[field] = value - 1 if field == "bits" else value + 1
+                    case bytes(value):
+                        values[field] = bytes([value[0] ^ 1]) + value[1:]
+                    case str(value):
+                        values[field] = value + "x"
+                    case [first, second]:
+                        values[field] = [second, first]
+                message.content = RecordDict({SERVICE_KEY: ConfigRecord(values)})
+        return messages
+
+    run.grid.relay = relay
+    found = run.round()
+    assert found.total is None
+    checked = [
+        m.content[SERVICE_KEY]["rejected"]
+        for m in run.grid.seen
+        if m.has_content() and SERVICE_KEY in m.content and "rejected" in m.content[SERVICE_KEY]
+    ]
+    assert checked
+    assert all(str(text).count("unreadable") == 6 for text in checked)
+
+
+def test_terms_are_bound_to_the_round(run: SharedRun) -> None:
+    plain = run.instruction(shared=None)
+    shared = replace(plain, shared=run.stage.shared(SUM, clients=6))
+    again = replace(plain, shared=run.stage.shared(SUM, clients=6))
+    digests = {context_of(each, dim=DIM).digest() for each in (plain, shared, again)}
+    assert len(digests) == 3
+    assert Instruction.from_record(shared.to_record()) == shared
+    with pytest.raises(ValueError, match="72 bytes"):
+        SharedTerms.from_bytes(bytes(71))
+    with pytest.raises(ValueError, match="32 bytes"):
+        SharedTerms(check_seed=b"", aggregators=bytes(32), clients=2)
+    for change in ({"participation": 0.5}, {"analyzer_key": bytes(32)}):
+        with pytest.raises(ValueError, match="counts are shared by everybody"):
+            replace(shared, **change)
+
+
+def test_a_round_of_more_clients_than_a_share_holds_is_refused(run: SharedRun) -> None:
+    terms = run.stage.shared(SUM, clients=1 << 40)
+    assert refusals(run, run.instruction(shared=terms)) == {str(ClientRefusal.BAD_INSTRUCTION)}
+
+
+# -- configuration ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"aggregator_public_keys": []},
+        {"aggregator_public_keys": "ab" * 64},
+        {"aggregator_public_keys": ["ab" * 32]},
+        {"aggregator_public_keys": ["ab" * 64, "ab" * 64]},
+        {"minimum": 1},
+        {"sum_timeout": 0},
+        {"exclude_after": 0},
+    ],
+)
+def test_arguments_out_of_range_are_refused(argument: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"key|must be|minimum|positive"):
+        SharedSumStage(**{"aggregator_public_keys": ["ab" * 64], **argument})
+
+
+@pytest.mark.parametrize("value", ["", "ab", 5, "both"])
+def test_pinned_keys_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
+    run = SharedRun(folder=tmp_path)
+    text = f"{run.pinned[0]},{run.pinned[0]}" if value == "both" else value
+    configs = {
+        i: run.config(i) | ({"shuffle-aggregator-public-keys": text} if i > 1 else {}) for i in range(8)
+    }
+    run.grid = type(run.grid)(run.app, num_nodes=8, node_config=configs.__getitem__)
+    assert refusals(run, run.instruction()) == {str(ClientRefusal.BAD_SETTINGS)}
+
+
+def test_a_client_is_no_aggregator_and_a_mixer_neither(run: SharedRun) -> None:
+    [reply] = run.grid.send_and_receive(
+        [Message(RecordDict({SERVICE_KEY: ConfigRecord({"x": 1})}), run.nodes[3], AGGREGATE_QUERY)]
+    )
+    assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
+    [reply] = run.grid.send_and_receive(
+        [Message(RecordDict({SERVICE_KEY: ConfigRecord({"x": 1})}), run.nodes[0], Role.MIXER.query)]
+    )
+    assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
+
+
+def test_an_app_takes_the_handlers_once() -> None:
+    app = ClientApp()
+    register_aggregator(app)
+    with pytest.raises(ValueError, match="registered"):
+        register_aggregator(app)
+
+
+def test_stage_says_whom_to_trust_and_keeps_the_largest_minimum(tmp_path: Path) -> None:
+    run = SharedRun(folder=tmp_path, minimum=4)
+    assert run.stage.minimum == 2
+    run.stage.open(run.grid)
+    assert run.stage.minimum == 4
+    assert run.stage.adds_up
+    assert run.stage.analyzer_key == b""
+    assert "must not work with the others" in run.stage.trust
+    assert "lies" in run.stage.trust
+    assert run.stage.excluded_nodes == set(run.nodes[:2])
+    run.stage.require(Needed(reports=7, answered=7))
+    assert run.round().refusal is Refusal.UNDER_MINIMUM
+
+
+def test_requests_come_back_and_nothing_else_is_read(run: SharedRun) -> None:
+    seen: list[RecordDict] = []
+
+    def relay(messages: list[Message]) -> list[Message]:
+        seen.extend(message.content for message in messages)
+        return messages
+
+    run.grid.relay = relay
+    run.round()
+    [content, *_] = [c for c in seen if SERVICE_KEY in c and "step" in c[SERVICE_KEY]]
+    request = AggregateRequest.from_content(content)
+    assert AggregateRequest.from_content(request.to_content()) == request
+    values = dict(content[SERVICE_KEY].items())
+    for change in (
+        {"step": "mix"},
+        {"bits": 0},
+        {"size": 0},
+        {"minimum": 1},
+        {"version": 7},
+        {"commitments": values["commitments"][1:]},
+        {"aggregators": []},
+        {"extra": 1},
+        {"envelopes": ["text"] * 6},
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            AggregateRequest.from_content(RecordDict({SERVICE_KEY: ConfigRecord(values | change)}))
+
+
+def test_a_server_without_aggregators_is_told_what_to_start() -> None:
+    grid = InProcessGrid(ClientApp(), num_nodes=3)
+    stage = SharedSumStage(
+        aggregator_public_keys=[generate_mixer_key().public.hex()], discovery_timeout=0.1, poll_interval=0.01
+    )
+    with pytest.raises(RuntimeError, match=r'no aggregator with the pinned keys.*shuffle-role="aggregator"'):
+        stage.open(grid)
