@@ -215,7 +215,8 @@ def spent_in(path: Path) -> tuple[list, np.ndarray]:
 
 
 def states(path: Path) -> list[tuple[int, str]]:
-    return [(one.server_round, str(one.state)) for one in spent_in(path)[0]]
+    with BudgetLedger(path, model="model") as ledger:
+        return [(one.server_round, str(one.state)) for one in ledger.rounds()]
 
 
 def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:

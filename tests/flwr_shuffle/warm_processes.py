@@ -32,7 +32,7 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_POLL = 0.2
+_POLL = 0.5  # every request costs its server some 10 ms of processor time
 
 PROGRAMS = (
     "flower-superexec",
@@ -70,7 +70,7 @@ def imported_programs() -> dict[str, Callable[[], object]]:
 
 
 def shorten_waits() -> None:
-    """Poll five times a second and miss a silent process after ten seconds; Flower has no settings for it.
+    """Poll twice a second and miss a silent process after ten seconds; Flower has no settings for it.
 
     To be called before Flower's other modules are imported: they take these constants as defaults.
     """

@@ -85,14 +85,14 @@ def main(grid: Grid, context: Context) -> None:
         shuffler=PausingStage(
             mixer_public_key=str(config["mixer-public-key"]),
             analyzer_private_key=analyzer_key,
-            poll_interval=0.1,
+            poll_interval=0.3,
             answer_timeout=20,
             exclude_after=2,
         ),
         minimum_reports=int(config["minimum-reports"]),
         ledger=str(config["ledger-file"]) or None,
         delta=DELTA,
-        poll_interval=0.1,
+        poll_interval=0.3,
     )
 
     def released(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
