@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
-from flwr_shuffle.stages import mix_node
+from flwr_shuffle.stages import serving
 from processes import Deployment, Program
 from typer.testing import CliRunner
 
@@ -67,9 +67,9 @@ class Parties:
         """Start, or start anew, the mix node."""
         config = {
             ROLE: Role.MIXER,
-            mix_node.KEY_FILE: str(self.secrets / "mixer.key"),
-            mix_node.ENROLLED_FILE: str(self.secrets / "enrolled"),
-            mix_node.MIN_BATCH: 2,
+            "shuffle-mixer-key-file": str(self.secrets / "mixer.key"),
+            serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
+            serving.MIN_BATCH: 2,
         }
         return self.deployment.start_supernode("mixer", node_config=config)
 

@@ -37,7 +37,7 @@ from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, Role
-from flwr_shuffle.stages import mix_node
+from flwr_shuffle.stages import serving
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
@@ -171,9 +171,9 @@ def train(folder: Path) -> None:
         if position == CLIENTS:
             return {
                 ROLE: Role.MIXER,
-                mix_node.KEY_FILE: str(folder / "mixer.key"),
-                mix_node.ENROLLED_FILE: str(folder / "enrolled"),
-                mix_node.MIN_BATCH: 2,
+                "shuffle-mixer-key-file": str(folder / "mixer.key"),
+                serving.ENROLLED_FILE: str(folder / "enrolled"),
+                serving.MIN_BATCH: 2,
             }
         return {
             NodeKey.MAX_LOCAL_EPSILON: 1.0,
