@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from functools import partial
+from typing import Any
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -22,7 +23,7 @@ from shuffle_plugins.accounting.losses.distribution import (
 )
 from shuffle_plugins.accounting.replacement import ROUNDOFF, Replacement
 from shuffle_plugins.accounting.rounds.base import Round, check_recordable, resolves_alone, upper_losses
-from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method
+from shuffle_plugins.accounting.terms import NEIGHBOURING_RELATION, Method, check_method
 from shuffle_plugins.core import checks
 
 _STATE_VERSION = 2
@@ -54,9 +55,7 @@ class ShuffleAccountant:
     """
 
     def __init__(self, *, method: Method = "pld") -> None:
-        if method not in get_args(Method):
-            raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
-        self._method: Method = method
+        self._method = check_method(method)
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
@@ -263,30 +262,19 @@ class ShuffleAccountant:
         if not self._rounds:
             return ()
         source = "; ".join(sorted({each.SOURCE for each in self._rounds}))
+        upper = partial(NamedBound, kind="upper", source=source)
         found = []
         with suppress(ArithmeticError):  # losses beyond what floats can hold
-            laws, steps = self._upper_laws()
+            orders = self._replacement.epsilon(RenyiComposition(*self._upper_laws()), delta)
             found = [
-                NamedBound(name=name, kind="upper", epsilon=epsilon, source=source)
-                for name, epsilon in (
-                    (self._upper_name("pld"), self._by_losses(delta)),
-                    (
-                        self._upper_name("rdp"),
-                        self._replacement.epsilon(RenyiComposition(laws, steps), delta),
-                    ),
-                )
+                upper(name=self._upper_name("pld"), epsilon=self._by_losses(delta)),
+                upper(name=self._upper_name("rdp"), epsilon=orders),
             ]
         cap = self._cap(delta)
         if cap < math.inf:
             found = [replace(b, epsilon=min(b.epsilon, cap)) for b in found if b.epsilon < math.inf]
-            found.append(
-                NamedBound(
-                    name=_NO_AMPLIFICATION,
-                    kind="upper",
-                    epsilon=cap,
-                    source="basic composition of local guarantees",
-                )
-            )
+            basic = "basic composition of local guarantees"
+            found.append(upper(name=_NO_AMPLIFICATION, epsilon=cap, source=basic))
         found = [bound for bound in found if bound.epsilon < math.inf]
         tightest = min((bound.epsilon for bound in found), default=math.inf)
         best: dict[str, float] = {}

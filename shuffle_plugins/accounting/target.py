@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.rounds.base import Round
-from shuffle_plugins.accounting.terms import Method
+from shuffle_plugins.accounting.terms import Method, check_method
 from shuffle_plugins.core import checks
 
 
@@ -39,8 +38,7 @@ class PrivacyTarget:
         object.__setattr__(self, "epsilon", checks.target_epsilon(self.epsilon, name="epsilon"))
         object.__setattr__(self, "delta", checks.delta(self.delta))
         checks.num_steps(self.num_steps)
-        if self.method not in get_args(Method):
-            raise ValueError(f"method must be one of {get_args(Method)}, got {self.method!r}")
+        check_method(self.method)
 
     def cost(self, each: Round) -> float:
         """The certified ε at ``delta`` of ``num_steps`` such rounds; infinite if none can be certified."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, get_args
 
 from shuffle_plugins.core import checks
 
@@ -57,6 +57,13 @@ class Adversary(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Adversary | None:
         return cls.MODEL_OBSERVER if value == "observer" else None
+
+
+def check_method(method: Method) -> Method:
+    """Return the method; ValueError if there is no such."""
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
+    return method
 
 
 def round_adversary(adversary: Adversary | str) -> Adversary:

@@ -82,27 +82,19 @@ def _choices(plan: planning.Plan, *, wide: bool) -> Table:
     table.add_column("")
     for heading in ("k", "T", "ε0", "error", "× best"):
         table.add_column(heading, justify="right", no_wrap=True)
-    chosen = [("best", best)]
+    shown: dict[str, planning.PlanRow | planning.Baseline] = {"best": best}
     if plan.thrifty != best:
-        chosen.append(("thrifty", plan.thrifty))
-    for name, row in chosen:
+        shown["thrifty"] = plan.thrifty
+    shown |= {escape(other.name): other for other in plan.baselines}
+    for name, row in shown.items():
         table.add_row(
             name,
-            f"{row.cohort:,}",
-            f"{row.num_steps:,}",
-            rounded(row.local_epsilon, up=False),
+            NOTHING if row.cohort is None else f"{row.cohort:,}",
+            NOTHING if row.num_steps is None else f"{row.num_steps:,}",
+            NOTHING if row.local_epsilon is None else rounded(row.local_epsilon, up=False),
             rounded(row.average_mse, up=True, digits=3),
             rounded(row.average_mse / best.average_mse, up=True, digits=3),
             style="bold" if row is best else None,
-        )
-    for other in plan.baselines:
-        table.add_row(
-            escape(other.name),
-            NOTHING if other.cohort is None else f"{other.cohort:,}",
-            NOTHING if other.num_steps is None else f"{other.num_steps:,}",
-            NOTHING if other.local_epsilon is None else rounded(other.local_epsilon, up=False),
-            rounded(other.average_mse, up=True, digits=3),
-            rounded(other.average_mse / best.average_mse, up=True, digits=3),
         )
     return table
 

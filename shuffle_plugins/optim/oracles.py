@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import Round, Sampling, ShuffleAccountant, ShuffleRound, largest_within
+from shuffle_plugins.accounting import PrivacyTarget, Round, Sampling, ShuffleRound, largest_within
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
@@ -306,11 +306,11 @@ class OneMessage(GradientModel):
             room = target.delta / ((1 + math.exp(target.epsilon)) * charged * participation.releases)
             options["local_delta"] = _SHARE_OF_DELTA * room
 
+        budget = PrivacyTarget(epsilon=target.epsilon, delta=target.delta, num_steps=participation.releases)
+
         def spent(local_epsilon: float) -> float:
-            accountant = ShuffleAccountant()
             mechanism = _within_reach(self.mechanism, local_epsilon, target, options)
-            accountant.step(_charged(mechanism, participation), num_steps=participation.releases)
-            return accountant.epsilon(target.delta, lower=False).upper
+            return budget.cost(_charged(mechanism, participation))
 
         found = largest_within(
             spent, target=target.epsilon, start=1.0, lowest=_LOWEST, highest=_HIGHEST, precision=_PRECISION

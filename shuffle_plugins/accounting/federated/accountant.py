@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant, check_saved
 from shuffle_plugins.accounting.federated.cohorts import (
@@ -31,6 +31,7 @@ from shuffle_plugins.accounting.terms import (
     Adversary,
     Method,
     Sampling,
+    check_method,
     round_adversary,
 )
 from shuffle_plugins.core import checks, rounded
@@ -153,9 +154,7 @@ class FederatedAccountant:
     """
 
     def __init__(self, *, method: Method = "pld") -> None:
-        if method not in get_args(Method):
-            raise ValueError(f"method must be one of {get_args(Method)}, got {method!r}")
-        self._method: Method = method
+        self._method = check_method(method)
         self._records: list[RecordedRound] = []
         self._participation = ParticipationCounts()
         self._cohorts: dict[Adversary, Counter[Cohort]] = {adversary: Counter() for adversary in _AMPLIFIED}

@@ -381,12 +381,6 @@ def _check_upper(found: PrivacyLossDistribution, *, name: str) -> None:
 
 
 @lru_cache(maxsize=_CACHED)
-def upper_losses_from_below(each: Round, resolution: Resolution) -> PrivacyLossDistribution | None:
-    """:meth:`Round.upper_losses_from_below`, computed once for equal rounds."""
-    return each.upper_losses_from_below(resolution)
-
-
-@lru_cache(maxsize=_CACHED)
 def resolves_alone(each: Round) -> bool:
     """:attr:`Round.resolves_alone`, computed once for equal rounds."""
     return each.resolves_alone
