@@ -51,9 +51,7 @@ SamplingName = Literal["without-replacement", "poisson", "epoch"]
 PrivateObjects = tuple[Any, ShuffleDPOptimizer | DistributedShuffleDPOptimizer, DataLoader[Any]]
 
 _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
-    Sampling.WITHOUT_REPLACEMENT: FixedSizeSampler,
-    Sampling.POISSON: PoissonSampler,
-    Sampling.EPOCH: EpochSampler,
+    sampler.sampling: sampler for sampler in (FixedSizeSampler, PoissonSampler, EpochSampler)
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
 

@@ -10,6 +10,8 @@ from shuffle_plugins.core import rounded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
+    """What intervals of ε and of δ share; :class:`EpsilonInterval` says what the fields are."""
+
     lower: float
     upper: float
     neighbouring_relation: str

@@ -8,7 +8,14 @@ import math
 import pytest
 import torch
 
-from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedRound, ShuffleAccountant
+from shuffle_plugins.accounting import (
+    Adversary,
+    FederatedAccountant,
+    FederatedRound,
+    ShuffleAccountant,
+    Tag,
+    TaggedRound,
+)
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import VectorSum
 
@@ -101,3 +108,17 @@ def test_reports_of_counts_are_checked() -> None:
         mechanism.randomize(torch.zeros(1, 20), clip=False)
     with pytest.raises(ValueError, match="NaN"):
         mechanism.randomize(torch.full((1, 20), math.nan))
+
+
+def test_rounds_of_one_kind_are_charged_their_largest_delta() -> None:
+    tagged = TaggedRound(population=200, cohort=200, tags=(Tag(local_epsilon=1.0, count=2, places=True),))
+    faint, loud = (
+        FederatedRound(observer=tagged, server=tagged, local_epsilon=2.0, local_delta=delta)
+        for delta in (1e-9, 6e-9)
+    )
+    for order in ((faint, loud), (loud, faint)):
+        accountant = FederatedAccountant()
+        for each in order:
+            accountant.step(each, participants=None)
+        assert accountant.epsilon(2e-8, adversary=Adversary.LOCAL, lower=False).upper == 4.0
+        assert accountant.epsilon(1e-8, adversary=Adversary.LOCAL, lower=False).upper == math.inf
