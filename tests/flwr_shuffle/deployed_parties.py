@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
-from flwr_shuffle.stages import serving
+from flwr_shuffle.stages import mix_node, serving
 from processes import Deployment, Program
 from typer.testing import CliRunner
 
@@ -33,6 +33,7 @@ class Parties:
         notes: where the tested app's processes leave files.
         mixer_key_file: the mixer's private key.
         client_keys: the clients' public signing keys, hexadecimal.
+        mixer_public_key: of the mixer; of several in a row, all in order.
     """
 
     deployment: Deployment
@@ -43,13 +44,15 @@ class Parties:
     superlink: Program
     clients: list[Program] = field(default_factory=list)
     mixer: Program | None = None
+    later_mixers: list[Program] = field(default_factory=list)
 
     @classmethod
-    def start(cls, deployment: Deployment, *, notes: Path, clients: int = 4) -> Parties:
-        """Make keys, start a SuperLink, a mix node and clients."""
+    def start(cls, deployment: Deployment, *, notes: Path, clients: int = 4, mixers: int = 1) -> Parties:
+        """Make keys, start a SuperLink, mix nodes and clients."""
         secrets = deployment.folder / "secrets"
         secrets.mkdir()
-        mixer_public_key = _printed("mixer", str(secrets / "mixer.key"))
+        names = [cls.mixer_name(place) for place in range(mixers)]
+        mixer_public_key = ",".join(_printed("mixer", str(secrets / f"{name}.key")) for name in names)
         client_keys = []
         for i in range(clients):
             client_keys.append(_printed("client", str(secrets / f"client-{i}.key")))
@@ -59,19 +62,27 @@ class Parties:
             _printed("enrol", str(secrets / "enrolled"), accomplice)
         superlink = deployment.start_superlink()
         parties = cls(deployment, notes, secrets, client_keys, mixer_public_key, superlink)
-        parties.mixer = parties.start_mixer()
+        parties.mixer, *parties.later_mixers = [parties.start_mixer(place) for place in range(mixers)]
         parties.clients = [parties.start_client(i) for i in range(clients)]
         return parties
 
-    def start_mixer(self) -> Program:
-        """Start, or start anew, the mix node."""
+    @staticmethod
+    def mixer_name(place: int) -> str:
+        """What the mix node at a place in the row is called, and its files."""
+        return "mixer" if place == 0 else f"mixer-{place}"
+
+    def start_mixer(self, place: int = 0) -> Program:
+        """Start, or start anew, the mix node, or the one at a place in the row."""
+        name = self.mixer_name(place)
         config = {
             ROLE: Role.MIXER,
-            "shuffle-mixer-key-file": str(self.secrets / "mixer.key"),
+            "shuffle-mixer-key-file": str(self.secrets / f"{name}.key"),
             serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
             serving.MIN_BATCH: 2,
         }
-        return self.deployment.start_supernode("mixer", node_config=config)
+        if "," in self.mixer_public_key:
+            config[mix_node.ROW] = self.mixer_public_key
+        return self.deployment.start_supernode(name, node_config=config)
 
     def start_client(self, partition: int) -> Program:
         """Start, or start anew, a client."""
