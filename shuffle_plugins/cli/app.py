@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from shuffle_plugins import __version__
 from shuffle_plugins.cli.plotting import PlottingUnavailable
 
-_COMMANDS = ("epsilon", "compare", "calibrate", "plan", "audit", "mechanisms", "budget", "keys")
+_COMMANDS = ("epsilon", "compare", "calibrate", "plan", "audit", "mechanisms", "budget", "keys", "dap-task")
 
 _ancestry = typer.BadParameter.__mro__
 # Base of all complaints about a command line: its name and package depend on the version of typer.
@@ -68,7 +68,8 @@ def _application(arguments: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for name in [name for name in _COMMANDS if name in arguments[:1]] or _COMMANDS:
-        command = getattr(import_module(f"shuffle_plugins.cli.{name}"), f"{name}_command")
+        module = name.replace("-", "_")
+        command = getattr(import_module(f"shuffle_plugins.cli.{module}"), f"{module}_command")
         if isinstance(command, typer.Typer):
             application.add_typer(command, name=name, cls=_Group)
         else:
