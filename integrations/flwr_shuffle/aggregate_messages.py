@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
@@ -23,11 +23,13 @@ from flwr_shuffle.service_messages import (
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import (
     Aggregator,
+    Answers,
     Expanded,
     ResidueLayout,
     Residues,
     Sealed,
     SumTerms,
+    VerifiedTerms,
     statements,
 )
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext
@@ -35,7 +37,8 @@ from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext
 AGGREGATE_QUERY = "query.aggregate"
 """Type of the message that sends an aggregator a round's sealed seeds."""
 
-_REFUSAL, _TOTAL = "refusal", "total"
+_REFUSAL, _TOTAL, _SHARES = "refusal", "total", "verifier-shares"
+_LARGEST, _KEY, _MESSAGES = "largest", "verify-key", "messages"
 _REQUEST: dict[str, type] = {
     "version": int,
     "step": str,
@@ -50,6 +53,10 @@ _REQUEST: dict[str, type] = {
     "commitments": list,
     "envelopes": list,
 }
+_FURTHER: dict[str, dict[str, type]] = {
+    "verify": {_LARGEST: int, _KEY: bytes},
+    "add-verified": {_LARGEST: int, _MESSAGES: list},
+}
 _ANSWER: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
 
 
@@ -57,12 +64,15 @@ class Step(StrEnum):
     """What an aggregator is asked to do with a round's envelopes.
 
     ``CHECK``: say which are not good. ``ADD``: add up the seeds of the good ones. ``ADD_ALL``: the same, if
-    all are good.
+    all are good. ``VERIFY``: answer about the clients' range proofs. ``ADD_VERIFIED``: add up the shares of
+    clients whose proofs hold.
     """
 
     CHECK = "check"
     ADD = "add"
     ADD_ALL = "add-all"
+    VERIFY = "verify"
+    ADD_VERIFIED = "add-verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,8 @@ class AggregateRequest:
         minimum: fewest clients of which the server wants a sum, at least 2.
         commitments: digests of the clients' shares, 32 bytes each.
         envelopes: the clients' seeds, sealed to this aggregator, in the same order.
+        verify_key: for proofs to be verified; empty otherwise.
+        messages: of clients whose proofs hold, their verifier messages, in the same order.
     """
 
     step: Step
@@ -82,6 +94,8 @@ class AggregateRequest:
     minimum: int
     commitments: list[bytes]
     envelopes: list[bytes]
+    verify_key: bytes = b""
+    messages: list[bytes] = field(default_factory=list)
 
     @property
     def sealed(self) -> Iterator[Sealed]:
@@ -96,11 +110,15 @@ class AggregateRequest:
             minimum=self.minimum,
             commitments=self.commitments,
             envelopes=self.envelopes,
+            further=[self.verify_key, *self.messages] if isinstance(self.terms, VerifiedTerms) else (),
         )
 
     def to_content(self) -> RecordDict:
         """The content of a ``query.aggregate`` message."""
-        context, layout = self.terms.context, self.terms.layout
+        context, layout, further = self.terms.context, self.terms.layout, dict[str, Any]()
+        if isinstance(self.terms, VerifiedTerms):
+            known = {_LARGEST: self.terms.largest, _KEY: self.verify_key, _MESSAGES: self.messages}
+            further = {name: known[name] for name in _FURTHER[self.step]}
         return service_content(
             {
                 "version": SERVICE_VERSION,
@@ -115,6 +133,7 @@ class AggregateRequest:
                 "aggregators": list(self.terms.aggregators),
                 "commitments": self.commitments,
                 "envelopes": self.envelopes,
+                **further,
             }
         )
 
@@ -125,37 +144,64 @@ class AggregateRequest:
         Raises:
             ValueError: if it is anything else.
         """
-        values = service_values(content, _REQUEST)
+        record = content.get(SERVICE_KEY)
+        step = str(record.get("step")) if isinstance(record, ConfigRecord) else ""
+        values = service_values(content, _REQUEST | _FURTHER.get(step, {}))
         commitments, envelopes = all_bytes(values["commitments"]), all_bytes(values["envelopes"])
         if len(commitments) != len(envelopes):
             raise ValueError("each envelope comes with the digest of a share")
+        messages = all_bytes(values.get(_MESSAGES, []))
+        if _MESSAGES in values and len(messages) != len(envelopes):
+            raise ValueError("each envelope comes with a verifier message")
+        terms = SumTerms(
+            context=RoundContext(
+                run=values["run"],
+                token=values["token"],
+                fingerprint=values["fingerprint"],
+                minimum=values["promised"],
+            ),
+            layout=ResidueLayout(values["size"], values["bits"]),
+            aggregators=tuple(all_bytes(values["aggregators"])),
+        )
+        if _LARGEST in values:
+            terms = VerifiedTerms(
+                context=terms.context,
+                layout=terms.layout,
+                aggregators=terms.aggregators,
+                largest=values[_LARGEST],
+            )
         return cls(
             step=Step(values["step"]),
-            terms=SumTerms(
-                context=RoundContext(
-                    run=values["run"],
-                    token=values["token"],
-                    fingerprint=values["fingerprint"],
-                    minimum=values["promised"],
-                ),
-                layout=ResidueLayout(values["size"], values["bits"]),
-                aggregators=tuple(all_bytes(values["aggregators"])),
-            ),
+            terms=terms,
             minimum=checks.whole("minimum", values["minimum"], at_least=2),
             commitments=commitments,
             envelopes=envelopes,
+            verify_key=values.get(_KEY, b""),
+            messages=messages,
         )
 
 
 def answered_content(
-    answer: Expanded | Mapping[int, Refusal], *, request: AggregateRequest, aggregator: Aggregator
+    answer: Expanded | Answers | bytes | Mapping[int, Refusal],
+    *,
+    request: AggregateRequest,
+    aggregator: Aggregator,
 ) -> RecordDict:
-    """The content of an aggregator's reply: a sum, or which envelopes are not good; signed."""
-    if isinstance(answer, Expanded):
-        total = answer.total.to_bytes()
-        said = statements.sum_statement(request=request.digest(), rejected=answer.rejected, total=total)
-        entries = _answer(request, rejected=answer.rejected, signature=aggregator.sign(said))
+    """The content of an aggregator's reply: a sum, verifier shares, or which envelopes are bad; signed."""
+    if isinstance(answer, Expanded | bytes):
+        total, rejected = (
+            (answer, {}) if isinstance(answer, bytes) else (answer.total.to_bytes(), answer.rejected)
+        )
+        said = statements.sum_statement(request=request.digest(), rejected=rejected, total=total)
+        entries = _answer(request, rejected=rejected, signature=aggregator.sign(said))
         return service_content(entries | {_TOTAL: total})
+    if isinstance(answer, Answers):
+        shares = [share for _, share in sorted(answer.verifier_shares.items())]
+        said = statements.verified_statement(
+            request=request.digest(), rejected=answer.rejected, verifier_shares=shares
+        )
+        entries = _answer(request, rejected=answer.rejected, signature=aggregator.sign(said))
+        return service_content(entries | {_SHARES: shares})
     said = statements.checked_statement(request=request.digest(), rejected=answer)
     return service_content(_answer(request, rejected=answer, signature=aggregator.sign(said)))
 
@@ -185,6 +231,38 @@ def read_checked(
     said = statements.checked_statement(request=request.digest(), rejected=rejected)
     check_signed(said, values["signature"], verifying_key=verifying_key)
     return rejected
+
+
+def read_verified(content: RecordDict, *, request: AggregateRequest, verifying_key: bytes) -> Answers:
+    """An aggregator's answers about the proofs of a request.
+
+    Raises:
+        BatchRefused: as :func:`read_sum`.
+        ValueError: if it is anything else.
+    """
+    values = _signed_values(content, _ANSWER | {_SHARES: list}, request=request, verifying_key=verifying_key)
+    rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
+    shares = all_bytes(values[_SHARES])
+    said = statements.verified_statement(request=request.digest(), rejected=rejected, verifier_shares=shares)
+    check_signed(said, values["signature"], verifying_key=verifying_key)
+    good = [position for position in range(len(request.envelopes)) if position not in rejected]
+    return Answers(dict(zip(good, shares, strict=True)), rejected)
+
+
+def read_verified_sum(content: RecordDict, *, request: AggregateRequest, verifying_key: bytes) -> bytes:
+    """An aggregator's sum of its shares of a request's clients, whose proofs hold.
+
+    Raises:
+        BatchRefused: as :func:`read_sum`.
+        ValueError: if it is anything else.
+    """
+    values = _signed_values(content, _ANSWER | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
+    total: bytes = values[_TOTAL]
+    if read_positions(values["rejected"], envelopes=len(request.envelopes)):
+        raise ValueError("all clients of a verified sum are added up, or none")
+    said = statements.sum_statement(request=request.digest(), rejected={}, total=total)
+    check_signed(said, values["signature"], verifying_key=verifying_key)
+    return total
 
 
 def read_sum(content: RecordDict, *, request: AggregateRequest, verifying_key: bytes) -> Expanded:

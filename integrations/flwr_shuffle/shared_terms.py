@@ -10,10 +10,10 @@ from typing import Self
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import CountRange
-from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms
+from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms
 from shuffle_plugins.shuffler import RoundContext
 
-_FORM = struct.Struct("<32s32sQ")
+_FORM = struct.Struct("<32s32sQ?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,7 @@ class SharedTerms:
         aggregators: :func:`digest_of` the aggregators' keys. The keys themselves are never sent: a client
             seals to those that its operator has pinned.
         clients: the most clients whose counts may be in the sum; it sets how many bits a share has.
+        verified: whether clients prove that their counts are within bounds.
 
     Raises:
         ValueError: if a field is out of range.
@@ -34,6 +35,7 @@ class SharedTerms:
     check_seed: bytes
     aggregators: bytes
     clients: int
+    verified: bool = False
 
     def __post_init__(self) -> None:
         if len(self.check_seed) != 32 or len(self.aggregators) != 32:
@@ -41,8 +43,8 @@ class SharedTerms:
         checks.whole("clients", self.clients, at_least=2, at_most=(1 << 63) - 1)
 
     def to_bytes(self) -> bytes:
-        """72 bytes."""
-        return _FORM.pack(self.check_seed, self.aggregators, self.clients)
+        """73 bytes."""
+        return _FORM.pack(self.check_seed, self.aggregators, self.clients, self.verified)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -53,8 +55,8 @@ class SharedTerms:
         """
         if len(data) != _FORM.size:
             raise ValueError(f"the terms of a shared sum have {_FORM.size} bytes")
-        check_seed, aggregators, clients = _FORM.unpack(data)
-        return cls(check_seed=check_seed, aggregators=aggregators, clients=clients)
+        check_seed, aggregators, clients, verified = _FORM.unpack(data)
+        return cls(check_seed=check_seed, aggregators=aggregators, clients=clients, verified=verified)
 
     def of_round(
         self, context: RoundContext, *, counts: CountRange, aggregators: Sequence[bytes]
@@ -69,10 +71,11 @@ class SharedTerms:
         Raises:
             ValueError: if so many clients' counts do not fit in a share.
         """
-        layout = ResidueLayout.of_sum(
-            size=counts.size, largest=counts.highest - counts.lowest, clients=self.clients
-        )
-        return SumTerms(context=context, layout=layout, aggregators=tuple(aggregators))
+        largest, keys = counts.highest - counts.lowest, tuple(aggregators)
+        layout = ResidueLayout.of_sum(size=counts.size, largest=largest, clients=self.clients)
+        if self.verified:
+            return VerifiedTerms(context=context, layout=layout, aggregators=keys, largest=largest)
+        return SumTerms(context=context, layout=layout, aggregators=keys)
 
 
 def digest_of(aggregators: Sequence[bytes]) -> bytes:

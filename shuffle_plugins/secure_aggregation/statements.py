@@ -10,6 +10,7 @@ from shuffle_plugins.shuffler.statements import number, positions, statement
 
 _REQUEST = b"shuffle-plugins/1 aggregator request"
 _CHECKED = b"shuffle-plugins/1 aggregator checked"
+_VERIFIED = b"shuffle-plugins/1 aggregator verified"
 _SUM = b"shuffle-plugins/1 aggregator sum"
 _REFUSED = b"shuffle-plugins/1 aggregator refused"
 
@@ -21,18 +22,26 @@ def request_digest(
     minimum: int,
     commitments: Sequence[bytes],
     envelopes: Sequence[bytes],
+    further: Sequence[bytes] = (),
 ) -> bytes:
     """Digest of a request, 32 bytes.
 
     It covers whether envelopes are to be checked or their seeds added up, and the order of the envelopes.
     """
     inputs = [statement(_REQUEST, *parts).digest for parts in (commitments, envelopes)]
-    return statement(_REQUEST, step.encode(), terms.digest(), number(minimum), *inputs).digest
+    return statement(_REQUEST, step.encode(), terms.digest(), number(minimum), *inputs, *further).digest
 
 
 def checked_statement(*, request: bytes, rejected: Mapping[int, Refusal]) -> Statement:
     """An aggregator's statement that all envelopes of a request are good, but for some."""
     return statement(_CHECKED, request, *positions(rejected))
+
+
+def verified_statement(
+    *, request: bytes, rejected: Mapping[int, Refusal], verifier_shares: Sequence[bytes]
+) -> Statement:
+    """An aggregator's statement of its verifier shares of a request's good envelopes, in their order."""
+    return statement(_VERIFIED, request, *positions(rejected), *verifier_shares)
 
 
 def sum_statement(*, request: bytes, rejected: Mapping[int, Refusal], total: bytes) -> Statement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from shuffle_plugins.secure_aggregation.expansion import SEED_BYTES
 from shuffle_plugins.secure_aggregation.residues import ResidueLayout
 from shuffle_plugins.shuffler import KEY_BYTES, RoundContext, ShuffleError
 
@@ -41,6 +42,16 @@ class SumTerms:
             )
         if len(set(self.aggregators)) < len(self.aggregators):
             raise ShuffleError("an aggregator is named twice: each must be another organisation's")
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of what the server gets of a client."""
+        return self.layout.num_bytes
+
+    @property
+    def secret_bytes(self) -> int:
+        """Bytes of what is sealed to an aggregator of a client."""
+        return SEED_BYTES
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two terms differ."""

@@ -12,7 +12,7 @@ from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, plain_
 from flwr_shuffle.shared_terms import digest_of
 from shuffle_plugins.core import Reports
 from shuffle_plugins.mechanisms import PrivateSum
-from shuffle_plugins.secure_aggregation import seal_seed, share
+from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, share_with_proof
 from shuffle_plugins.shuffler import ShuffleError, SigningKey, keys, seal
 
 Packing = Callable[[Reports | None], bytes]
@@ -68,7 +68,7 @@ def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, siz
 def _shared(
     settings: ClientSettings, instruction: Instruction, mechanism: PrivateSum, *, dim: int
 ) -> Packing:
-    """The client's share, then a seed sealed to each aggregator. There are no dummies: None is all zeros."""
+    """The client's share, then what is sealed to each aggregator. There are no dummies: None is all zeros."""
     shared, pinned, counts = instruction.shared, settings.aggregator_keys, mechanism.counts
     assert shared is not None
     if not pinned:
@@ -89,11 +89,14 @@ def _shared(
             if report is None
             else mechanism.total(report).cpu().numpy() - counts.lowest
         )
-        split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
-        data = split.share.to_bytes()
+        if isinstance(terms, VerifiedTerms):
+            data, secrets = share_with_proof(mine, terms=terms)
+        else:
+            split = share(mine, layout=terms.layout, aggregators=len(pinned), check_seed=shared.check_seed)
+            data, secrets = split.share.to_bytes(), split.seeds
         envelopes = (
-            seal_seed(seed, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
-            for seed, key in zip(split.seeds, pinned, strict=True)
+            seal_seed(secret, terms=terms, share=data, aggregator_key=key, signing_key=signing_key)
+            for secret, key in zip(secrets, pinned, strict=True)
         )
         return b"".join([data, *envelopes])
 

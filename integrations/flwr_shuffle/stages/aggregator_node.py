@@ -7,6 +7,7 @@ A node is an aggregator by ``shuffle-role="aggregator"`` in its ``node_config``;
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,7 +21,13 @@ from flwr_shuffle.stages.serving import (
     refused_if_unreadable,
     service_of,
 )
-from shuffle_plugins.secure_aggregation import Aggregator, Expanded
+from shuffle_plugins.secure_aggregation import (
+    Aggregator,
+    Answers,
+    Expanded,
+    VerifiedTerms,
+    VerifyingAggregator,
+)
 from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
 
 _log = logging.getLogger("flwr")
@@ -47,13 +54,31 @@ def register_aggregator(app: ClientApp) -> None:
     @app.query("aggregate")
     def aggregate(message: Message, context: Context) -> Message:
         try:
-            content = _aggregated(service_of(context, Aggregator), message)
+            content = _aggregated(service_of(context, VerifyingAggregator), message)
         except BatchRefused as refused:
             content = refusal_content(refused.code)
         return Message(content, reply_to=message)
 
 
-def _aggregated(aggregator: Aggregator, message: Message) -> RecordDict:
+def _answer(
+    aggregator: VerifyingAggregator, request: AggregateRequest
+) -> Expanded | Answers | bytes | Mapping[int, Refusal]:
+    """What is asked for; raises as the methods of the aggregator."""
+    terms, minimum = request.terms, request.minimum
+    if isinstance(terms, VerifiedTerms):
+        if request.step is Step.VERIFY:
+            return aggregator.verify(
+                request.sealed, terms=terms, verify_key=request.verify_key, minimum=minimum
+            )
+        decided = zip(request.sealed, request.messages, strict=True)
+        return aggregator.add_verified(decided, terms=terms, minimum=minimum)
+    if request.step is Step.CHECK:
+        return aggregator.check(request.sealed, terms=terms)
+    exact = request.step is Step.ADD_ALL
+    return aggregator.add_up(request.sealed, terms=terms, minimum=minimum, exact=exact)
+
+
+def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict:
     """The signed answer to a request.
 
     Raises:
@@ -62,16 +87,7 @@ def _aggregated(aggregator: Aggregator, message: Message) -> RecordDict:
     with refused_if_unreadable():
         request = AggregateRequest.from_content(message.content)
     try:
-        answer = (
-            aggregator.check(request.sealed, terms=request.terms)
-            if request.step is Step.CHECK
-            else aggregator.add_up(
-                request.sealed,
-                terms=request.terms,
-                minimum=request.minimum,
-                exact=request.step is Step.ADD_ALL,
-            )
-        )
+        answer = _answer(aggregator, request)
     except BatchRefused as refused:
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
@@ -79,7 +95,10 @@ def _aggregated(aggregator: Aggregator, message: Message) -> RecordDict:
     except ShuffleError as error:
         log_unable(Role.AGGREGATOR, error)
         return declined_content(BatchRefused(Refusal.MISCONFIGURED), request=request, aggregator=aggregator)
-    if isinstance(answer, Expanded):
+    if isinstance(answer, Expanded | Answers):
         log_rejected(answer.rejected)
+    if isinstance(answer, Expanded):
         _log.info("shuffle: the seeds of %d clients are added up", answer.added)
+    if isinstance(answer, bytes):
+        _log.info("shuffle: %d clients whose proofs hold are added up", len(request.envelopes))
     return answered_content(answer, request=request, aggregator=aggregator)

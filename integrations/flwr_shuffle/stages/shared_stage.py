@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from flwr_shuffle.aggregate_messages import (
     AGGREGATE_QUERY,
@@ -18,6 +20,8 @@ from flwr_shuffle.aggregate_messages import (
     Step,
     read_checked,
     read_sum,
+    read_verified,
+    read_verified_sum,
 )
 from flwr_shuffle.messages import context_of
 from flwr_shuffle.service_messages import Role
@@ -29,14 +33,25 @@ from shuffle_plugins.mechanisms import CountRange, PrivateSum
 from shuffle_plugins.secure_aggregation import (
     CheckFailed,
     Residues,
+    RoundVerifier,
     SumTerms,
+    VerifiedTerms,
     commitment,
     reconstruct,
     sealed_seed_size,
 )
+from shuffle_plugins.secure_aggregation.prio3 import VerificationError
 from shuffle_plugins.shuffler import BatchRefused, Refusal, keys
 
 _Answer = TypeVar("_Answer")
+_LIARS = (
+    "a client that lies about its counts can move the sum as far as it likes, or make a round be refused, "
+    "and nobody can tell which client it was."
+)
+_VERIFIED_LIARS = (
+    "a client that lies can move the sum by no more than the bounds of its counts, or else is left out; an "
+    "aggregator that lies can move the sum by as much as all clients together."
+)
 _log = logging.getLogger("flwr")
 
 
@@ -53,11 +68,17 @@ class SharedSumStage(ShuffleStage):
     Where there are several aggregators, each is first asked which envelopes are good, and then for the sum of
     those that are good for all.
 
+    With ``verified`` each client also proves that its counts are within the bounds of the mechanism
+    (``mechanism.counts``), by Prio3 of draft-irtf-cfrg-vdaf. The server and the aggregators check the proof
+    together; clients whose proofs do not hold are left out and counted as unreadable. Replies are longer:
+    docs/guides/range-proofs.md says by how much, and what a proof does not show.
+
     Args:
         aggregator_public_keys: 128 hexadecimal digits each, as ``shuffle-plugins keys aggregator`` prints
             them: the keys that clients pin, in the same order. They come from the aggregators' operators.
         minimum: fewest clients whose counts are added up, at least 2; an aggregator's own minimum counts if
             it is larger.
+        verified: whether clients prove that their counts are within bounds.
         discovery_timeout: seconds to look for the aggregators.
         answer_timeout: seconds to wait for nodes to say whether they are an aggregator.
         sum_timeout: seconds to wait for sums, where the round's own timeout is not shorter.
@@ -74,6 +95,7 @@ class SharedSumStage(ShuffleStage):
         *,
         aggregator_public_keys: Sequence[str],
         minimum: int = 2,
+        verified: bool = False,
         discovery_timeout: float = 300.0,
         answer_timeout: float = 60.0,
         sum_timeout: float = 600.0,
@@ -93,6 +115,7 @@ class SharedSumStage(ShuffleStage):
         if len(set(self._keys)) < len(self._keys):
             raise ValueError("an aggregator's key is there twice: each must be another organisation's")
         self._minimum = checks.whole("minimum", minimum, at_least=2)
+        self._verified = verified
         self._offenders = Offenders(exclude_after=exclude_after)
         self._nodes = ServiceNodes(Role.AGGREGATOR, pinned=pinned, waiting=waiting)
 
@@ -105,8 +128,8 @@ class SharedSumStage(ShuffleStage):
             + ("the aggregators see" if several else "the aggregator sees")
             + " no counts: all of them together could see each client's, so at least one of server and "
             + ("aggregators" if several else "aggregator")
-            + " must not work with the others; a client that lies about its counts can move the sum as far "
-            "as it likes, or make a round be refused, and nobody can tell which client it was."
+            + " must not work with the others; "
+            + (_VERIFIED_LIARS if self._verified else _LIARS)
         )
 
     @property
@@ -135,7 +158,10 @@ class SharedSumStage(ShuffleStage):
     def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms:
         """What the clients of a new round are told; see :meth:`ShuffleStage.shared`."""
         terms = SharedTerms(
-            check_seed=secrets.token_bytes(32), aggregators=digest_of(self._keys), clients=clients
+            check_seed=secrets.token_bytes(32),
+            aggregators=digest_of(self._keys),
+            clients=clients,
+            verified=self._verified,
         )
         if mechanism.counts is None:
             raise ValueError(
@@ -158,14 +184,17 @@ class SharedSumStage(ShuffleStage):
         terms = shared.of_round(
             context_of(instruction, dim=replies.dim), counts=counts, aggregators=self._keys
         )
-        size = terms.layout.num_bytes + len(self._keys) * sealed_seed_size()
+        size = terms.share_bytes + len(self._keys) * sealed_seed_size(terms.secret_bytes)
         payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
         sent = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - sent.keys(), Refusal.WRONG_SIZE)
         batch = _Batch(terms=terms, nodes=tuple(sent), payloads=tuple(sent.values()))
         try:
-            kept, expansions = self._added_up(batch, replies, bad=bad)
-            total = self._total(batch, kept, expansions, counts=counts, check_seed=shared.check_seed)
+            if isinstance(terms, VerifiedTerms):
+                kept, found = self._verified_sum(terms, batch, replies, bad=bad)
+            else:
+                kept, expansions = self._added_up(batch, replies, bad=bad)
+                found = self._total(batch, kept, expansions, counts=counts, check_seed=shared.check_seed)
         except BatchRefused as refused:
             good = len(payloads) - len(bad)
             return replies.anonymous(None, answered=good, unreadable=len(bad), refusal=refused.code)
@@ -175,7 +204,12 @@ class SharedSumStage(ShuffleStage):
             None,
             answered=len(kept),
             unreadable=len(bad),
-            total=Total(sum=mechanism.estimate(total, reports=len(kept)), reports=len(kept)),
+            total=Total(
+                sum=mechanism.estimate(
+                    torch.from_numpy(found) + len(kept) * counts.lowest, reports=len(kept)
+                ),
+                reports=len(kept),
+            ),
         )
 
     def _added_up(
@@ -188,12 +222,9 @@ class SharedSumStage(ShuffleStage):
         Raises:
             BatchRefused: if there is no sum of one set of clients.
         """
-        promised = batch.terms.context.minimum
-        needed = max(self.minimum, self.needed.reports, self.needed.answered, promised)
         asked = max(self._minimum, self.needed.reports)
         kept, step = list(range(len(batch.nodes))), Step.ADD
-        if len(kept) < needed:
-            raise BatchRefused(Refusal.UNDER_MINIMUM)
+        self._check_enough(kept, batch.terms)
         if len(self._keys) > 1:
             requests = batch.requests(Step.CHECK, kept, minimum=asked)
             found, refusals = self._asked(replies, requests, read_checked)
@@ -202,8 +233,7 @@ class SharedSumStage(ShuffleStage):
             rejected = {position: code for each in found for position, code in each.items()}
             bad |= batch.by_node(rejected)
             kept, step = [position for position in kept if position not in rejected], Step.ADD_ALL
-            if len(kept) < needed:
-                raise BatchRefused(Refusal.UNDER_MINIMUM)
+            self._check_enough(kept, batch.terms)
         sums, refusals = self._asked(replies, batch.requests(step, kept, minimum=asked), read_sum)
         for dropped in [*(each.rejected for each in sums), *(each.rejected for each in refusals)]:
             bad |= batch.by_node({kept[position]: code for position, code in dropped.items()})
@@ -212,6 +242,66 @@ class SharedSumStage(ShuffleStage):
             raise min(refusals, key=lambda refused: not refused.code.conclusive)
         kept = [position for position in kept if batch.nodes[position] not in bad]
         return kept, [each.total for each in sums]
+
+    def _verified_sum(
+        self, terms: VerifiedTerms, batch: _Batch, replies: Replies, *, bad: dict[int, Refusal]
+    ) -> tuple[list[int], NDArray[np.int64]]:
+        """The positions of the clients whose proofs hold, and the sum of their counts, less the lowest.
+
+        Why a client is left out goes into ``bad``, by node.
+
+        Raises:
+            BatchRefused: if there is no sum.
+        """
+        server, asked = RoundVerifier[int](terms), max(self._minimum, self.needed.reports)
+        started = list[int]()
+        for position, node in enumerate(batch.nodes):
+            try:
+                server.start(position, batch.share(position))
+                started.append(position)
+            except VerificationError:
+                bad[node] = Refusal.PROOF_REFUSED
+        self._check_enough(started, terms)
+        requests = batch.requests(Step.VERIFY, started, minimum=asked, verify_key=server.verify_key)
+        answers, refusals = self._asked(replies, requests, read_verified)
+        for dropped in [*(each.rejected for each in answers), *(each.rejected for each in refusals)]:
+            bad |= batch.by_node({started[place]: code for place, code in dropped.items()})
+        if refusals:  # nobody was asked for a sum; but a round that was begun before may have given one
+            codes = {refused.code for refused in refusals}
+            known = [code for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM) if code in codes]
+            raise BatchRefused(known[0] if known else Refusal.NOT_AGREED)
+        messages = dict[int, bytes]()
+        for place, position in enumerate(started):
+            if batch.nodes[position] in bad:
+                continue
+            try:
+                shares = [answer.verifier_shares[place] for answer in answers]
+                messages[position] = server.decide(position, shares)
+            except VerificationError:
+                bad[batch.nodes[position]] = Refusal.PROOF_REFUSED
+        kept = list(messages)
+        self._check_enough(kept, terms)
+        requests = batch.requests(
+            Step.ADD_VERIFIED, kept, minimum=asked, messages=[messages[position] for position in kept]
+        )
+        sums, refusals = self._asked(replies, requests, read_verified_sum)
+        if refusals:
+            raise min(refusals, key=lambda refused: not refused.code.conclusive)
+        try:
+            return kept, server.total(sums)
+        except CheckFailed as error:
+            _log.error("shuffle: %s", error)
+            raise BatchRefused(Refusal.INCONSISTENT) from None
+
+    def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
+        """Check that there are as many clients as all parties were promised.
+
+        Raises:
+            BatchRefused: UNDER_MINIMUM, if there are not.
+        """
+        needed = max(self.minimum, self.needed.reports, self.needed.answered, terms.context.minimum)
+        if len(kept) < needed:
+            raise BatchRefused(Refusal.UNDER_MINIMUM)
 
     def _asked(
         self,
@@ -255,8 +345,8 @@ class SharedSumStage(ShuffleStage):
         *,
         counts: CountRange,
         check_seed: bytes,
-    ) -> torch.Tensor:
-        """The total of the clients' counts, int64 (counts.size,).
+    ) -> NDArray[np.int64]:
+        """The total of the clients' counts, less the lowest, (counts.size,).
 
         Raises:
             BatchRefused: INCONSISTENT, if it does not fit its check, or so many clients cannot have it.
@@ -271,7 +361,7 @@ class SharedSumStage(ShuffleStage):
         if int(found.max()) > len(kept) * (counts.highest - counts.lowest):
             _log.error("shuffle: the total is more than its clients' counts can be")
             raise BatchRefused(Refusal.INCONSISTENT)
-        return torch.from_numpy(found) + len(kept) * counts.lowest
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +374,19 @@ class _Batch:
 
     def share(self, position: int) -> bytes:
         """The server's part of a reply."""
-        return self.payloads[position][: self.terms.layout.num_bytes]
+        return self.payloads[position][: self.terms.share_bytes]
 
-    def requests(self, step: Step, kept: Sequence[int], *, minimum: int) -> list[AggregateRequest]:
+    def requests(
+        self,
+        step: Step,
+        kept: Sequence[int],
+        *,
+        minimum: int,
+        verify_key: bytes = b"",
+        messages: Sequence[bytes] = (),
+    ) -> list[AggregateRequest]:
         """What each aggregator is asked about the replies at some positions."""
-        first, size = self.terms.layout.num_bytes, sealed_seed_size()
+        first, size = self.terms.share_bytes, sealed_seed_size(self.terms.secret_bytes)
         commitments = [commitment(self.share(position)) for position in kept]
         return [
             AggregateRequest(
@@ -297,6 +395,8 @@ class _Batch:
                 minimum=minimum,
                 commitments=commitments,
                 envelopes=[self.payloads[position][start : start + size] for position in kept],
+                verify_key=verify_key,
+                messages=list(messages),
             )
             for start in range(first, first + size * len(self.terms.aggregators), size)
         ]

@@ -15,7 +15,14 @@ from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, check
 from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.protocols.base import SummingProtocol, check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
-from shuffle_plugins.protocols.coins.sampling import DISTANCE, MOST_COINS, MOST_LISTED, RATIO, heads
+from shuffle_plugins.protocols.coins.sampling import (
+    DISTANCE,
+    MOST_COINS,
+    MOST_LISTED,
+    RATIO,
+    drawn_range,
+    heads,
+)
 from shuffle_plugins.protocols.lattices import Lattice
 from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
 from shuffle_plugins.randomness import Randomness, secure
@@ -191,8 +198,9 @@ class CoinSum(SummingProtocol):
 
     @property
     def counts(self) -> CountRange:
-        """A client's ones in each coordinate: from none to all of its messages."""
-        return CountRange(self.lattice.size, 0, self.messages_per_coordinate)
+        """A client's ones in each coordinate: its datum, and as few or many coins as can be drawn."""
+        low, high = drawn_range(self.coins)
+        return CountRange(self.lattice.size, low, high + self.messages_per_coordinate - self.coins)
 
     # -- what is done -----------------------------------------------------------------------------------
 

@@ -290,7 +290,7 @@ def test_a_total_beyond_what_clients_can_have_is_refused(
     honest = sharing.split
 
     def lying(counts: np.ndarray, **kwargs: Any) -> Any:
-        lie = np.full_like(counts, 50 * SUM.messages_per_coordinate) if counts.any() else counts
+        lie = np.full_like(counts, 50 * (SUM.counts.highest - SUM.counts.lowest)) if counts.any() else counts
         return honest(lie, **kwargs)
 
     replies = run.answers(instruction)[:5]
@@ -592,7 +592,7 @@ def test_terms_are_bound_to_the_round(run: SharedRun) -> None:
     digests = {context_of(each, dim=DIM).digest() for each in (plain, shared, again)}
     assert len(digests) == 3
     assert Instruction.from_record(shared.to_record()) == shared
-    with pytest.raises(ValueError, match="72 bytes"):
+    with pytest.raises(ValueError, match="73 bytes"):
         SharedTerms.from_bytes(bytes(71))
     with pytest.raises(ValueError, match="32 bytes"):
         SharedTerms(check_seed=b"", aggregators=bytes(32), clients=2)

@@ -1,0 +1,270 @@
+"""The shared sum with range proofs: honest rounds, and clients, aggregators and servers that are not."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step
+from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
+from flwr_shuffle.service_messages import SERVICE_KEY
+from flwr_shuffle.shared_terms import SharedTerms
+from flwr_shuffle.stages.base import Anonymous
+from sharing_run import DIM, MODEL, SUM, SharedRun, update_of
+
+from shuffle_plugins.protocols import BallSum
+from shuffle_plugins.secure_aggregation import (
+    VerifiedTerms,
+    seal_seed,
+    sealed_seed_size,
+    share_with_proof,
+)
+from shuffle_plugins.secure_aggregation.prio3 import NONCE_SIZE, SEED_SIZE
+from shuffle_plugins.shuffler import Refusal
+
+
+class VerifiedRun(SharedRun):
+    """Clients that prove their counts, and a server that asks for it."""
+
+    def new_stage(self, **options: Any) -> Any:
+        return super().new_stage(**{"verified": True, **options})
+
+    def terms(self, instruction: Instruction) -> VerifiedTerms:
+        counts = self.mechanism.counts
+        assert counts is not None
+        assert instruction.shared is not None
+        pinned = [key.public.sealing for key in self.keys]
+        context = context_of(instruction, dim=DIM)
+        terms = instruction.shared.of_round(context, counts=counts, aggregators=pinned)
+        assert isinstance(terms, VerifiedTerms)
+        return terms
+
+    def payload(self, client: int, share: bytes, parts: tuple[bytes, ...], *, terms: VerifiedTerms) -> bytes:
+        """What a client with a key of its own may send, whatever its app does."""
+        envelopes = [
+            seal_seed(
+                secret,
+                terms=terms,
+                share=share,
+                aggregator_key=key.public.sealing,
+                signing_key=self.signing_keys[client],
+            )
+            for secret, key in zip(parts, self.keys, strict=True)
+        ]
+        return b"".join([share, *envelopes])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> VerifiedRun:
+    return VerifiedRun(folder=tmp_path)
+
+
+@pytest.fixture
+def tossed(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The counts that clients report, in their order."""
+    found: list[torch.Tensor] = []
+    honest = type(SUM).randomize
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reports = honest(self, *args, **kwargs)
+        found.append(self.total(reports))
+        return reports
+
+    monkeypatch.setattr(type(SUM), "randomize", recorded)
+    return found
+
+
+def exactly(found: Anonymous, tossed: list[torch.Tensor]) -> bool:
+    """Whether a total is that of these counts and of nothing else."""
+    assert found.total is not None
+    expected = SUM.estimate(torch.stack(tossed).sum(dim=0), reports=len(tossed))
+    return torch.equal(found.total.sum, expected)
+
+
+def answered(reply: Message, payload: bytes) -> Message:
+    """A reply with another payload."""
+    reply.content = RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})})
+    return reply
+
+
+@pytest.mark.parametrize("aggregators", [1, 2])
+def test_the_total_is_that_of_the_clients_reports(
+    tmp_path: Path, aggregators: int, tossed: list[torch.Tensor]
+) -> None:
+    run = VerifiedRun(folder=tmp_path, aggregators=aggregators)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    terms = run.terms(instruction)
+    length = terms.share_bytes + aggregators * sealed_seed_size(terms.secret_bytes)
+    assert {len(payload_of(reply)) for reply in replies} == {length}
+    found = run.collect(replies, instruction)
+    assert (found.refusal, found.unreadable, found.answered, found.count) == (None, 0, 6, 6)
+    assert exactly(found, tossed)
+
+
+def test_a_ball_sum_is_verified_too(tmp_path: Path) -> None:
+    ball = BallSum(dim=DIM, cohort=4, budget=6.0, samples=8, levels=2)
+    found = VerifiedRun(folder=tmp_path, mechanism=ball, aggregators=1).round()
+    assert (found.refusal, found.unreadable, found.count) == (None, 0, 6)
+
+
+def test_training_reaches_the_model(run: VerifiedRun, tmp_path: Path) -> None:
+    strategy = run.strategy(ledger=tmp_path / "budget.db", max_epsilon=50.0)
+    result = strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
+    assert 0 < float(result.train_metrics_clientapp[2]["epsilon-server"]) < 50
+    moved = result.arrays["w"].numpy() - MODEL
+    expected = 2 * np.mean([update_of(i) for i in range(6)], axis=0)
+    assert np.abs(moved - expected).max() < 6 * np.sqrt(3 * SUM.worst_variance / DIM) / 6
+    assert "left out" in run.stage.trust
+
+
+def out_of_bounds(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
+    """A count of ten million in the first entry, proven as well as one can."""
+    prio3 = terms.prio3
+    encoded = prio3.valid.encode(np.zeros(terms.layout.size, np.int64))
+    encoded[0] = 10_000_000
+    seeds = [secrets.token_bytes(SEED_SIZE) for _ in range(prio3.rand_size // SEED_SIZE)]
+    report = prio3._shard_encoded(
+        encoded, context=terms.digest(), nonce=secrets.token_bytes(NONCE_SIZE), seeds=seeds
+    )
+    public = report.nonce + report.public_share
+    leader, *helpers = report.input_shares
+    return run.payload(0, public + leader, tuple(public + each for each in helpers), terms=terms)
+
+
+def at_random(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
+    parts = tuple(secrets.token_bytes(terms.secret_bytes) for _ in run.keys)
+    return run.payload(0, secrets.token_bytes(terms.share_bytes), parts, terms=terms)
+
+
+def altered_share(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
+    """A share with one more in one count; the envelopes are bound to it."""
+    made = share_with_proof(np.zeros(terms.layout.size, np.int64), terms=terms)
+    place = NONCE_SIZE + terms.prio3.public_share_size
+    share = made.share[:place] + bytes([made.share[place] ^ 1]) + made.share[place + 1 :]
+    return run.payload(0, share, made.secrets, terms=terms)
+
+
+def of_another_round(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
+    return payload_of(run.answers(run.instruction())[0])
+
+
+def of_another_bound(run: VerifiedRun, terms: VerifiedTerms, honest: bytes) -> bytes:
+    wider = VerifiedTerms(
+        context=terms.context, layout=terms.layout, aggregators=terms.aggregators, largest=terms.largest + 1
+    )
+    made = share_with_proof(np.full(terms.layout.size, wider.largest), terms=wider)
+    return run.payload(0, made.share, made.secrets, terms=terms)
+
+
+HOSTILE: dict[str, Callable[[VerifiedRun, VerifiedTerms, bytes], bytes]] = {
+    "out of bounds": out_of_bounds,
+    "random": at_random,
+    "altered share": altered_share,
+    "altered in transit": lambda run, terms, honest: honest[:99] + bytes([honest[99] ^ 1]) + honest[100:],
+    "altered envelope": lambda run, terms, honest: honest[:-1] + bytes([honest[-1] ^ 1]),
+    "another round": of_another_round,
+    "another bound": of_another_bound,
+    "truncated": lambda run, terms, honest: honest[:-1],
+    "empty": lambda run, terms, honest: b"",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_client_is_left_out_and_counted(
+    run: VerifiedRun, hostile: Callable[..., bytes], tossed: list[torch.Tensor]
+) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    honest = list(tossed)
+    payload = hostile(run, run.terms(instruction), payload_of(replies[0]))
+    answered(replies[0], payload)
+    found = run.collect(replies, instruction)
+    assert (found.refusal, found.unreadable, found.answered, found.count) == (None, 1, 5, 5)
+    assert exactly(found, honest[1:])
+
+
+def test_a_client_whose_proofs_never_hold_is_no_longer_invited(run: VerifiedRun) -> None:
+    for _ in range(3):
+        instruction = run.instruction()
+        replies = run.answers(instruction)
+        answered(replies[0], out_of_bounds(run, run.terms(instruction), b""))
+        assert run.collect(replies, instruction).unreadable == 1
+    assert run.nodes[run.aggregators] in run.stage.excluded_nodes
+
+
+def test_too_few_valid_proofs_give_no_sum(run: VerifiedRun) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    terms = run.terms(instruction)
+    for client in range(4):
+        made = share_with_proof(np.zeros(terms.layout.size, np.int64), terms=terms)
+        wrong = made.share[:-1] + bytes([made.share[-1] ^ 1])
+        answered(replies[client], run.payload(client, wrong, made.secrets, terms=terms))
+    found = run.collect(replies, instruction)
+    assert (found.refusal, found.total, found.unreadable) == (Refusal.UNDER_MINIMUM, None, 4)
+
+
+def asked(run: VerifiedRun, step: Step) -> list[Message]:
+    """The requests of one step that the server sent."""
+    return [
+        message
+        for message in run.grid.seen
+        if message.metadata.message_type == AGGREGATE_QUERY
+        and message.has_content()
+        and message.content.get(SERVICE_KEY, {}).get("step") == step
+    ]
+
+
+def test_an_aggregator_answers_each_step_of_a_round_once(run: VerifiedRun) -> None:
+    """A server that asks again, with another key or without one client, gets nothing."""
+    run.round()
+    for step in (Step.VERIFY, Step.ADD_VERIFIED):
+        [first, _] = asked(run, step)
+        request = AggregateRequest.from_content(first.content)
+        changed = AggregateRequest(
+            step=step,
+            terms=request.terms,
+            minimum=2,
+            commitments=request.commitments[1:],
+            envelopes=request.envelopes[1:],
+            verify_key=secrets.token_bytes(32) if request.verify_key else b"",
+            messages=request.messages[1:],
+        )
+        for again in (request, changed):
+            message = Message(again.to_content(), run.nodes[0], AGGREGATE_QUERY)
+            [reply] = run.grid.send_and_receive([message])
+            assert reply.content[SERVICE_KEY]["refusal"] == Refusal.REPLAYED
+
+
+def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> None:
+    run.round()
+    [first, second] = asked(run, Step.VERIFY)
+    key = first.content[SERVICE_KEY]["verify-key"]
+    assert len(key) == 32
+    assert second.content[SERVICE_KEY]["verify-key"] == key
+    trained = [message for message in run.grid.seen if message.metadata.message_type == "train"]
+    assert trained
+    assert not any(key.hex() in repr(m.content) or repr(key)[2:-1] in repr(m.content) for m in trained)
+
+
+def test_a_lost_aggregator_ends_the_round_without_a_sum(run: VerifiedRun) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    run.stage.open(run.grid)
+    (run.folder / "aggregator1.rounds").unlink()
+    found = run.collect(replies, instruction)
+    assert found.total is None
+    assert found.refusal is Refusal.NOT_AGREED
+
+
+def test_terms_of_verified_rounds_survive_the_wire() -> None:
+    for verified in (False, True):
+        terms = SharedTerms(check_seed=bytes(32), aggregators=bytes(32), clients=9, verified=verified)
+        assert SharedTerms.from_bytes(terms.to_bytes()) == terms
