@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import flwr_shuffle.client.mod
+import flwr_shuffle.client.packing
 import flwr_shuffle.server.rounds
 import flwr_shuffle.stages.mix_node
 import flwr_shuffle.stages.mix_stage
@@ -73,7 +74,7 @@ POINTS: dict[str, tuple[Any, str, str, str]] = {
     "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
     "a client trains": (Training, "train", "open", "open"),
     "a client tosses its coin": (flwr_shuffle.client.mod, "_coin", "open", "open"),
-    "a client seals": (flwr_shuffle.client.mod, "seal", "open", "open"),
+    "a client seals": (flwr_shuffle.client.packing, "seal", "open", "open"),
     "a client answers": (flwr_shuffle.client.mod, "reply", "open", "open"),
     "the server has the envelopes": (MixNodeStage, "collect", "open", "open"),
     "the mixer spends the round": (SpentTokens, "spend", "open", "open"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import reports_answers
 import reports_topics
 import torch
+import write_reports
 from thinning import every_third_fast
 
 ANSWERS = {topic: reports_answers.read(topic) for topic in reports_topics.TOPICS}
@@ -55,9 +54,10 @@ def test_what_has_moved_is_noticed() -> None:
             reports_answers.compare(answer | changed, answer)
 
 
-@pytest.mark.slow
-def test_answers_are_not_written_over(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("write_reports.py")
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "--overwrite" in done.stderr
+def test_answers_are_not_written_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["write_reports.py"])
+    monkeypatch.setattr(reports_answers, "write", None)
+    assert write_reports.main() == 1
+    assert "--overwrite" in capsys.readouterr().err
