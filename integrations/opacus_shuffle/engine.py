@@ -274,16 +274,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 together; or ``"adaptive"``, where ``max_grad_norm`` is the first radius and moves after every
                 round (Andrew et al. 2021). An ``AdaptiveClipping`` is the same
                 with the five numbers below set.
-            target_unclipped_quantile: with ``"adaptive"``, share of gradients to leave unclipped; 0.5 by
-                default.
-            clipbound_learning_rate: with ``"adaptive"``, how fast the radius follows; 0.2 by default.
-            min_clipbound: with ``"adaptive"``, the least radius; ``max_grad_norm`` / 1000 by default.
-            max_clipbound: with ``"adaptive"``, the largest; ``max_grad_norm`` * 1000 by default.
-            unclipped_num_std: with ``"adaptive"``, deviation of the noise in a round's number of unclipped
-                gradients, which every sample reports privately; k / 10 by default, more where that would take
-                over a tenth of ``local_epsilon``. A part of ``local_epsilon``, or of the sum's noise, pays
-                for it; ε is that of ``local_epsilon`` (for every randomizer's worst case) or of
-                ``noise_multiplier``.
+            target_unclipped_quantile, clipbound_learning_rate, min_clipbound, max_clipbound,
+            unclipped_num_std:
+                with ``"adaptive"``, the fields of :class:`AdaptiveClipping`, which says what they do and what
+                None stands for. A part of ``local_epsilon``, or of the sum's noise, pays for the noisy number
+                of unclipped gradients; ε is that of ``local_epsilon`` (for every randomizer's worst case) or
+                of ``noise_multiplier``.
             criterion: not used; accepted because Opacus scripts pass it.
             batch_first: whether the batch is the first dimension of the module's input.
             loss_reduction: ``"mean"`` or ``"sum"``, as the loss reduces over the batch.
