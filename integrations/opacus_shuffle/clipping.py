@@ -90,14 +90,8 @@ class AdaptiveClipping:
             radius: the present radius.
             unclipped: estimated share of gradients within it; noise may take it out of [0, 1].
         """
-        return self.held(
-            adapted_norm(
-                radius,
-                share=unclipped,
-                quantile=float(self.target_unclipped_quantile),
-                learning_rate=float(self.clipbound_learning_rate),
-            )
-        )
+        quantile, rate = float(self.target_unclipped_quantile), float(self.clipbound_learning_rate)
+        return self.held(adapted_norm(radius, share=unclipped, quantile=quantile, learning_rate=rate))
 
     def held(self, radius: float) -> float:
         """A radius brought within the bounds."""

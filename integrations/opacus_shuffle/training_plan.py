@@ -68,10 +68,8 @@ class TrainingPlan:
         Args:
             optimizer: the optimizer, with its present settings.
             accountant: the rounds recorded so far; it is copied.
-            population: n, the size of the data set.
-            cohort: k, the (Poisson: expected) size of a batch.
+            population, cohort, target_epsilon: as of the class.
             num_steps: number of steps of the whole run, if known.
-            target_epsilon: ε of the budget, if there is one.
             target_delta: δ of ``target_epsilon``.
         """
         mechanism, next_round = optimizer.mechanism, optimizer.round

@@ -35,11 +35,8 @@ def audit_sum(
     Args:
         protocol: what to audit. It shows the noise of all clients: of a protocol with an honest fraction
             below one, more than it is certified for.
-        delta: δ in [0, 1).
-        num_trials: trials per dataset that are judged, at least 100.
-        confidence: joint confidence of the bound, in (0, 1).
+        delta, num_trials, confidence, randomness: as of :func:`~shuffle_plugins.auditing.audit_round`.
         records: the two records, each (size,); by default the ends of the interval or of a diameter.
-        randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
 
     Raises:
         ValueError: if an argument is out of range, or records are missing for data of another kind.

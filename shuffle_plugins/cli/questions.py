@@ -151,7 +151,7 @@ def only_the_cohort(answer: accounting.Comparison, *, population: int) -> str | 
 
 def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
     """The round, its certified interval and every bound, as plain values."""
-    asked, interval = answer.shuffle_round, answer.interval
+    asked = answer.shuffle_round
     return {
         "mechanism": asked.mechanism,
         "local_epsilon": asked.local_epsilon,
@@ -159,13 +159,7 @@ def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
         "population": asked.population,
         "cohort": asked.cohort,
         "sampling": str(asked.sampling),
-        "adversary": str(asked.adversary),
         "rounds": answer.num_steps,
-        "delta": interval.delta,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "upper_bound": interval.upper_bound,
-        "lower_bound": interval.lower_bound,
-        "neighbouring_relation": interval.neighbouring_relation,
+        **asdict(answer.interval),
         "bounds": [asdict(bound) for bound in answer.bounds],
     }

@@ -292,8 +292,7 @@ class BudgetLedger(BudgetFile):
             token: the bytes that name the round, as in :meth:`begin`.
             actual: the round as the server saw it, which costs the same against the server as if it had been
                 released; None if the server learnt nothing from any report.
-            participants: as for :meth:`receive`.
-            era: as for :meth:`receive`.
+            participants, era: as for :meth:`receive`.
 
         Raises:
             LedgerError: as :meth:`receive`.

@@ -41,10 +41,8 @@ def minimize(
     Args:
         problem: the loss and its domain.
         data: a tensor, or several, with a row for each client.
-        epsilon: ε that a client may spend (replace-one), against an observer of all that is released.
-        delta: δ at which that ε holds.
+        epsilon, delta, model: as of :meth:`OptimizationMethod.plan`; against an observer of all releases.
         method: by default the fully interactive one of Table 1.
-        model: how gradients leave clients, by default P_vec.
         randomness: a fresh :class:`SecureRandomness` by default.
         report: called with the plan's text before anything runs. With None nothing is printed; otherwise
             runs of more than five seconds also show a progress bar.
