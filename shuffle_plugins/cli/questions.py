@@ -151,7 +151,7 @@ def only_the_cohort(answer: accounting.Comparison, *, population: int) -> str | 
 
 def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
     """The round, its certified interval and every bound, as plain values."""
-    asked = answer.shuffle_round
+    asked, interval = answer.shuffle_round, answer.interval
     return {
         "mechanism": asked.mechanism,
         "local_epsilon": asked.local_epsilon,
@@ -159,7 +159,13 @@ def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
         "population": asked.population,
         "cohort": asked.cohort,
         "sampling": str(asked.sampling),
+        "adversary": str(asked.adversary),
         "rounds": answer.num_steps,
-        **asdict(answer.interval),
+        "delta": interval.delta,
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "upper_bound": interval.upper_bound,
+        "lower_bound": interval.lower_bound,
+        "neighbouring_relation": interval.neighbouring_relation,
         "bounds": [asdict(bound) for bound in answer.bounds],
     }
