@@ -12,3 +12,4 @@ from .public_bits import public_random_bytes as public_random_bytes
 from .public_bits import public_signs as public_signs
 from .quantization import stochastic_round as stochastic_round
 from .rotation import Rotation as Rotation
+from .rotation import TightFrame as TightFrame

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
+from shuffle_plugins.compressors.rotation import TightFrame
 from shuffle_plugins.core import Rows, checks
 
 _CHUNK = 1 << 20  # coefficients handled at a time
@@ -25,7 +26,7 @@ _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KashinFrame:
+class KashinFrame(TightFrame):
     r"""A tight frame U = P D H / √N: N columns of length d, public, with fast products.
 
     H is the N x N Hadamard matrix, N the smallest power of two that is at least 2d; D is a diagonal of random
@@ -143,6 +144,9 @@ class KashinFrame:
         spread = hadamard_transform(coefficients, normalized=True)
         device = spread.device
         return spread.index_select(-1, self.positions.to(device)) * self.signs.to(device)
+
+    def _kept_rows(self) -> Tensor:
+        return self.positions
 
     def _rows(self, x: Tensor | Rows) -> Rows:
         rows = Rows.of(x)

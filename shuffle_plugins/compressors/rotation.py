@@ -1,9 +1,11 @@
-"""A public random rotation: random signs, then the Hadamard transform."""
+"""Public tight frames, and the simplest of them: a random rotation, by signs and the Hadamard transform."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors.hadamard import (
@@ -16,8 +18,60 @@ from shuffle_plugins.compressors.public_bits import public_signs
 from shuffle_plugins.core import Rows
 
 
+class TightFrame(ABC):
+    """``size`` public vectors of equal norm, of which every vector of length ``dim`` is a combination.
+
+    They are columns of a Hadamard matrix, cut to ``dim`` of its rows. A vector's coefficients are a function
+    of the vector and a public seed.
+
+    Attributes:
+        dim: length of a vector.
+        size: number of coefficients, a power of two.
+    """
+
+    __slots__ = ()
+
+    dim: int
+    size: int
+
+    @property
+    def column_square(self) -> float:
+        """dim/size, the squared norm of what one unit coefficient is reconstructed to; the same for all."""
+        return self.dim / self.size
+
+    @property
+    def isometric(self) -> bool:
+        """Whether :meth:`reconstruct` keeps all norms."""
+        return self.dim == self.size
+
+    def overlaps(self) -> Tensor:
+        """Inner products of what two unit coefficients reconstruct to, (size,) float64, by i XOR j.
+
+        These are columns of H/√size over the kept rows p, and H_pi·H_pj = H_p(i XOR j).
+        """
+        indicator = torch.zeros(self.size, dtype=torch.float64)
+        indicator[self._kept_rows()] = 1
+        return hadamard_transform(indicator) / self.size
+
+    @abstractmethod
+    def _kept_rows(self) -> Tensor:
+        """Rows of the Hadamard matrix that stand for the entries of a vector, (dim,) int64."""
+
+    @abstractmethod
+    def represent(self, x: Tensor) -> Tensor:
+        """Coefficients (clients, size) of vectors (clients, dim)."""
+
+    @abstractmethod
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """Vectors (..., dim) of coefficients (..., size): undoes :meth:`represent`."""
+
+    @abstractmethod
+    def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
+        """Entries of ``represent(x)`` at each client's own indices, (clients, count)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
+class Rotation(TightFrame):
     r"""The isometry :math:`x \mapsto H D x / \sqrt{size}` of zero-padded rows, D a diagonal of public signs.
 
     It spreads every vector evenly: over the signs, an entry is sub-Gaussian with variance proxy ‖x‖₂²/size,
@@ -43,7 +97,7 @@ class Rotation:
         object.__setattr__(self, "size", padded_dim(self.dim))
         object.__setattr__(self, "signs", public_signs("rotation", seed=self.seed, count=self.dim))
 
-    def apply(self, x: Tensor) -> Tensor:
+    def represent(self, x: Tensor) -> Tensor:
         """Rotated vectors, (..., size), in the dtype of x (..., dim).
 
         Raises:
@@ -53,18 +107,20 @@ class Rotation:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got shape {tuple(x.shape)}")
         return padded_transform(x, signs=self.signs, normalized=True)
 
-    def inverse(self, y: Tensor) -> Tensor:
-        """The transpose of :meth:`apply`, (..., dim), for y (..., size); it undoes ``apply``.
+    def reconstruct(self, coefficients: Tensor) -> Tensor:
+        """The transpose of :meth:`represent`, (..., dim), for coefficients (..., size); it undoes it.
 
         Raises:
-            ValueError: if the last axis is not size, or y is not floating point.
+            ValueError: if the last axis is not size, or coefficients are not floating point.
         """
-        if y.dim() == 0 or y.shape[-1] != self.size:
-            raise ValueError(f"this rotation returns vectors of length {self.size}, got {tuple(y.shape)}")
-        return hadamard_transform(y, normalized=True)[..., : self.dim] * self.signs.to(y.device)
+        if coefficients.dim() == 0 or coefficients.shape[-1] != self.size:
+            got = tuple(coefficients.shape)
+            raise ValueError(f"this rotation returns vectors of length {self.size}, got {got}")
+        back = hadamard_transform(coefficients, normalized=True)[..., : self.dim]
+        return back * self.signs.to(back.device)
 
     def coefficients(self, x: Tensor | Rows, indices: Tensor) -> Tensor:
-        """Entries of ``apply(x)`` at each client's own indices, (clients, count), in one pass over the batch.
+        """Entries of ``represent(x)`` at each client's own indices, (clients, count), in one pass over them.
 
         Args:
             x: (clients, dim).
@@ -77,6 +133,9 @@ class Rotation:
         if rows.dim != self.dim:
             raise ValueError(f"this rotation takes vectors of length {self.dim}, got {rows.dim}")
         return hadamard_coefficients(rows, indices, signs=self.signs).mul_(self.size**-0.5)
+
+    def _kept_rows(self) -> Tensor:
+        return torch.arange(self.dim)
 
     def __hash__(self) -> int:
         return hash((self.dim, self.seed))

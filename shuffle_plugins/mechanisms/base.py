@@ -68,10 +68,13 @@ class Mechanism(Reporter):
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum over clients, (dim,). Sums of chunks add up; no reports sum to zero.
+        """Unbiased estimate of the sum over clients, (dim,): of vectors, or how many hold each category.
+
+        Float32 for vectors, float64 for categories. Sums of chunks add up; no reports sum to zero. Reports
+        that are not shufflable are read in order, the first as that of the client at ``position``.
 
         Raises:
-            ValueError: if the reports are not this mechanism's.
+            ValueError: if the reports are not this mechanism's, or hold values that it never sends.
         """
 
     def outcomes(self) -> Reports | None:
@@ -93,6 +96,7 @@ class Mechanism(Reporter):
 
         Raises:
             NotImplementedError: if the mechanism does not know it.
+            ValueError: if the reports are not this mechanism's, or x is no category.
         """
         raise NotImplementedError(f"{self.name} does not tell its law")
 

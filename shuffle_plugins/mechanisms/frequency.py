@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from torch import Tensor
 
 from shuffle_plugins.core import Reports, checked_categories
@@ -38,9 +39,12 @@ class FrequencyOracle(Mechanism):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(local_epsilon={self.local_epsilon!r}, dim={self.dim})"
 
-    @abstractmethod
     def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,)."""
+        """E‖R(x) - e_x‖² of each client's report, (clients,) float64, for categories x (clients,).
+
+        :attr:`worst_variance`, the same for every category, unless a mechanism says otherwise.
+        """
+        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     @abstractmethod
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:

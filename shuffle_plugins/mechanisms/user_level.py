@@ -332,17 +332,17 @@ def estimate_mean(
     mechanism = plan.mean_mechanism()
     rest = means[plan.clients - plan.mean_clients :]
     if mechanism.norm is Norm.LINF:
-        boxed = (rotation.apply(rest) - centre).clamp_(-mechanism.radius, mechanism.radius)
+        boxed = (rotation.represent(rest) - centre).clamp_(-mechanism.radius, mechanism.radius)
         second = mechanism.randomize(boxed, randomness=source, clip=True)
-        found = rotation.inverse(centre + mechanism.aggregate(second).double())
+        found = rotation.reconstruct(centre + mechanism.aggregate(second).double())
     else:
-        second = mechanism.randomize(rest - rotation.inverse(centre), randomness=source, clip=True)
-        found = rotation.inverse(centre) + mechanism.aggregate(second).double()
+        second = mechanism.randomize(rest - rotation.reconstruct(centre), randomness=source, clip=True)
+        found = rotation.reconstruct(centre) + mechanism.aggregate(second).double()
     both = plan.split is Split.BUDGET and plan.bins > 1
     length = float(torch.linalg.vector_norm(found))
     return UserLevelEstimate(
         mean=found * min(1.0, plan.radius / length) if length > 0 else found,
-        centre=rotation.inverse(centre),
+        centre=rotation.reconstruct(centre),
         local_epsilon=plan.stage_epsilon * (2 if both else 1),
         range_reports=first,
         mean_reports=second,

@@ -23,7 +23,7 @@ def test_is_the_matrix_it_says(dim):
     index = torch.arange(rotation.size)
     matrix = hadamard_signs(index[:, None], index[:dim]).double() * rotation.signs / math.sqrt(rotation.size)
     x = batch(4, dim)
-    torch.testing.assert_close(rotation.apply(x), x @ matrix.T, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rotation.represent(x), x @ matrix.T, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(matrix.T @ matrix, torch.eye(dim, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -32,13 +32,13 @@ def test_is_the_matrix_it_says(dim):
 def test_keeps_lengths_and_is_undone(dim, dtype):
     rotation = Rotation(dim=dim, seed=-5)
     x = batch(6, dim).to(dtype)
-    turned = rotation.apply(x)
+    turned = rotation.represent(x)
     assert turned.shape == (6, rotation.size)
     assert turned.dtype == dtype
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
     torch.testing.assert_close(turned.norm(dim=1), x.norm(dim=1), rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(rotation.inverse(turned), x, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(rotation.inverse(turned[2]), x[2], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(rotation.reconstruct(turned), x, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(rotation.reconstruct(turned[2]), x[2], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -46,7 +46,7 @@ def test_coefficients_are_entries_of_apply(dtype):
     rotation = Rotation(dim=100, seed=1)
     x = batch(5, 100).to(dtype)
     indices = torch.randint(rotation.size, (5, 4), generator=torch.Generator().manual_seed(1))
-    wide = rotation.apply(x.double() if dtype == torch.float64 else x.float())
+    wide = rotation.represent(x.double() if dtype == torch.float64 else x.float())
     assert torch.equal(rotation.coefficients(x, indices), wide.gather(1, indices))
     assert torch.equal(rotation.coefficients(Rows([x[:, :33], x[:, 33:]]), indices), wide.gather(1, indices))
 
@@ -58,7 +58,9 @@ def test_spreads_as_hoeffding_says():
     x[1] = dim**-0.5
     x[2] = batch(dim) ** 5
     x[2] /= x[2].norm()
-    largest = torch.stack([Rotation(dim=dim, seed=seed).apply(x).abs().amax(dim=1) for seed in range(300)])
+    largest = torch.stack(
+        [Rotation(dim=dim, seed=seed).represent(x).abs().amax(dim=1) for seed in range(300)]
+    )
     bound = 2 * size * math.exp(-(level**2) / 2)
     assert bound < 0.7
     assert float((largest > level / math.sqrt(size)).double().mean(dim=0).max()) <= bound
@@ -89,21 +91,21 @@ def test_public_bits_differ_by_purpose_and_are_fair():
 
 def test_nobody():
     rotation = Rotation(dim=5, seed=0)
-    assert rotation.apply(torch.zeros(0, 5)).shape == (0, 8)
-    assert rotation.inverse(torch.zeros(0, 8)).shape == (0, 5)
+    assert rotation.represent(torch.zeros(0, 5)).shape == (0, 8)
+    assert rotation.reconstruct(torch.zeros(0, 8)).shape == (0, 5)
 
 
 def test_bad_arguments_are_refused():
     rotation = Rotation(dim=5, seed=0)
     for wrong in (torch.zeros(2, 4), torch.tensor(1.0)):
         with pytest.raises(ValueError, match="length 5"):
-            rotation.apply(wrong)
+            rotation.represent(wrong)
         with pytest.raises(ValueError, match="length 8"):
-            rotation.inverse(wrong)
+            rotation.reconstruct(wrong)
     with pytest.raises(ValueError, match="length 5"):
         rotation.coefficients(torch.zeros(1, 8), torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="floating point"):
-        rotation.apply(torch.zeros(2, 5, dtype=torch.int64))
+        rotation.represent(torch.zeros(2, 5, dtype=torch.int64))
     with pytest.raises(ValueError, match="dim must be"):
         Rotation(dim=0, seed=0)
     with pytest.raises(ValueError, match="public seed"):

@@ -72,8 +72,8 @@ def hadamard(dtype: torch.dtype) -> dict[str, Any]:
 def rotation(dim: int) -> dict[str, Any]:
     turned = Rotation(dim=dim, seed=3)
     x = rows(9, dim, scale=1.0, dtype=torch.float64)
-    applied = turned.apply(x)
-    return {"size": turned.size, "applied": vector(applied), "inverse": vector(turned.inverse(applied))}
+    applied = turned.represent(x)
+    return {"size": turned.size, "applied": vector(applied), "inverse": vector(turned.reconstruct(applied))}
 
 
 def kashin(dim: int) -> dict[str, Any]:

@@ -88,11 +88,11 @@ def test_estimates_are_unbiased_where_nothing_fails():
 def test_the_centre_is_where_the_clients_are():
     samples, mean = held(PLAN)
     found = estimate_mean(samples, plan=PLAN, randomness=SeededRandomness(3))
-    centre = PLAN.rotation.apply(found.centre)
-    values = PLAN.rotation.apply(samples.mean(dim=1))
+    centre = PLAN.rotation.represent(found.centre)
+    values = PLAN.rotation.represent(samples.mean(dim=1))
     assert float((values - centre).abs().max()) <= 3 * PLAN.spread
     assert float((samples.mean(dim=1) - found.centre).norm(dim=1).max()) <= PLAN.residual_radius
-    assert float((PLAN.rotation.apply(mean) - centre).abs().max()) <= 2 * PLAN.spread
+    assert float((PLAN.rotation.represent(mean) - centre).abs().max()) <= 2 * PLAN.spread
 
 
 @pytest.mark.parametrize(("clients", "epsilon"), [(150, 1.0), (400, 1.0), (1500, 0.5)])

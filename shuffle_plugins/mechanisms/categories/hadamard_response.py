@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
@@ -56,12 +57,8 @@ class HadamardResponse(MixtureOracle):
         """That of Hadamard response: any two categories share half of their likely columns."""
         return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a column that does not exist.
-        """
         columns = self._columns(reports)
         ones = torch.ones(len(columns), dtype=torch.float64, device=columns.device)
         return hadamard_scatter(columns, ones, dim=self.dim + 1)[1:] / self._mixture.truth

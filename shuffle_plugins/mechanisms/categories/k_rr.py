@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
@@ -55,12 +56,8 @@ class KRandomizedResponse(MixtureOracle):
         """That of K-ary response; of two categories a counted bit."""
         return k_rr_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a category that does not exist.
-        """
         counts = torch.bincount(self._named(reports), minlength=self.dim).double()
         return (counts - len(reports) * self._mixture.noise / self.dim) / self._mixture.truth
 

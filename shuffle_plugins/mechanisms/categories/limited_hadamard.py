@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_scatter, hadamard_signs, padded_dim
@@ -117,22 +118,14 @@ class LimitedHadamard(FrequencyOracle):
         spread = sum(p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._yes, self._no))
         return self.dim * (1 + 2 * spread / self._gain**2) - 1
 
-    def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
-
     def blanket(self) -> Blanket:
         """That of Hadamard response; with limited randomness the one of its own two answers."""
         if self._limited:
             return limited_hadamard_blanket(local_epsilon=self.local_epsilon, yes=self._yes, no=self._no)
         return hadamard_blanket(local_epsilon=self.local_epsilon, categories=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a group that does not exist.
-        """
         groups, answers = self._parts(reports)
         offset = (WHOLE - self._yes - self._no) / WHOLE
         values = (2 * answers - 1).double().add_(offset).div_(self._gain)
@@ -146,11 +139,7 @@ class LimitedHadamard(FrequencyOracle):
         return self.layout.reports(every // 2, every % 2)
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held the category x, thresholds as they are rounded.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or x is no category.
-        """
+        """Log-probability of each report, had its client held category x; thresholds as they are rounded."""
         category = self.check_categories(x.reshape(1)).to(reports.fields[0].values.device)
         groups, answers = self._parts(reports)
         ones = self._one_thresholds(category + 1, groups)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
@@ -88,12 +89,8 @@ class LocalHashing(MixtureOracle):
             local_epsilon=self.local_epsilon, categories=self.dim, buckets=self._buckets
         )
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or hold a number that is not below g.
-        """
         coefficients, values = self._parts(reports)
         low = self._digits // 2
         counts = torch.zeros(1 << self._digits, dtype=torch.int64, device=values.device)

@@ -30,11 +30,6 @@ class MixtureOracle(FrequencyOracle):
     _mixture: Mixture
 
     @property
-    def truth_probability(self) -> float:
-        """γ, the probability of a report drawn from those likely for the client's category."""
-        return self._mixture.truth
-
-    @property
     @abstractmethod
     def _log_reports(self) -> float:
         """Logarithm of the number of reports there are."""
@@ -44,18 +39,10 @@ class MixtureOracle(FrequencyOracle):
         """Which reports are likely for a category, bool (reports,)."""
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held the category x, with γ as it is rounded.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or x is no category.
-        """
+        """Log-probability of each report, had its client held the category x, with γ as it is rounded."""
         likely = self._likely(reports, int(self.check_categories(x.reshape(1))[0]))
         uniform, more = math.log(self._mixture.noise), math.log1p(float(self._mixture.odds - 1))
         return likely.double().mul_(more).add_(uniform - self._log_reports)
-
-    def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
 
     def _truthful(self, x: Tensor, randomness: Randomness) -> Tensor:
         return randomness.bernoulli(torch.tensor(self._mixture.kept, device=x.device).expand(len(x)))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, checks
@@ -97,12 +98,8 @@ class SubsetSelection(MixtureOracle):
         """That of subset selection with this size."""
         return subset_blanket(local_epsilon=self.local_epsilon, categories=self.dim, size=self._size)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or one is no set of ``size`` categories.
-        """
         if self._flagged:
             counts = column_counts(self._flags(reports))
         else:

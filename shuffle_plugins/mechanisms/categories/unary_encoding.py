@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
@@ -53,16 +54,8 @@ class UnaryEncoding(FrequencyOracle):
         own, other = (p / WHOLE * ((WHOLE - p) / WHOLE) for p in (self._own_threshold, self._other_threshold))
         return (own + (self.dim - 1) * other) / self._gain**2
 
-    def variance(self, x: Tensor) -> Tensor:
-        """E‖R(x) - e_x‖² of each client's report, (clients,) float64: the same for every category."""
-        return torch.full((len(self.check_categories(x)),), self.worst_variance, dtype=torch.float64)
-
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of how many clients hold each category, (dim,) float64.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or are not bits.
-        """
         counts = column_counts(self._flags(reports))
         return (counts.double() - len(reports) * (self._other_threshold / WHOLE)) / self._gain
 
@@ -74,11 +67,7 @@ class UnaryEncoding(FrequencyOracle):
         return self.layout.reports((words >> torch.arange(self.dim) & 1).to(torch.uint8))
 
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held the category x, thresholds as they are rounded.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or x is no category.
-        """
+        """Log-probability of each report, had its client held category x; thresholds as they are rounded."""
         category = int(self.check_categories(x.reshape(1))[0])
         flags = self._flags(reports)
         ones, own = row_counts(flags).double(), flags[:, category].double()

@@ -12,6 +12,7 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
@@ -48,12 +49,8 @@ class GridNoise(LocalRandomizer):
         """A whole number of ``bits`` bits for each coordinate."""
         return ReportLayout(self.name, self.dim, (FieldLayout(self.bits, self.dim),))
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or hold a code that does not exist.
-        """
         codes = self._codes(reports)
         total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
         for start, stop in self._chunks(len(codes)):

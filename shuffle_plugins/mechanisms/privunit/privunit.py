@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
@@ -82,12 +83,8 @@ class PrivUnit(LocalRandomizer):
         """Two disjoint caps; see :func:`~.privunit_blanket`."""
         return privunit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or are not unit vectors.
-        """
         self.check_reports(reports)
         vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         norms = torch.linalg.vector_norm(vectors, dim=1)

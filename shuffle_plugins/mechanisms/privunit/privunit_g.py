@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from scipy import special
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
@@ -95,12 +96,8 @@ class PrivUnitG(LocalRandomizer):
         """Two disjoint half-spaces; see ``privunit_g_law.privunit_g_blanket``."""
         return privunit_g_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or are longer than any that it makes.
-        """
         self.check_reports(reports)
         vectors = reports.fields[0].values.reshape(len(reports), self.dim)
         lengths = torch.linalg.vector_norm(vectors, dim=1)

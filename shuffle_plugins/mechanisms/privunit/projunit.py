@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports, Rows
@@ -129,13 +130,8 @@ class ProjUnit(LocalRandomizer):
             local_epsilon=self.local_epsilon, dim=self.dim, projected_dim=self.projected_dim
         )
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Estimate of the sum of the rows, (dim,) float32, by one transform of the sums per pattern.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, name a pattern that does not exist, or are
-                not unit vectors.
-        """
         patterns, inner = self._split(reports)
         self._inner.sum(inner)  # refuses what is not a unit vector
         vectors = inner.fields[0].values

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
@@ -62,12 +63,8 @@ class BinaryRandomizedResponse(LocalRandomizer):
         """The blanket of one bit, whose law the accountant counts exactly."""
         return bit_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the values, (1,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's.
-        """
         (plus,) = self.read_reports(reports, 2)
         total = 2 * plus.sum() - len(reports)
         return (total.double() * self.report_value).to(torch.float32).reshape(1)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
@@ -19,7 +20,7 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
     sound_level,
     thesis_level,
 )
-from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
+from shuffle_plugins.mechanisms.signs.representations import Frame, representation
 
 _CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, which fit a cache
 _LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
@@ -100,7 +101,7 @@ class CoefficientRandomizer(LocalRandomizer):
         The bias is largest for a vector of one coefficient; with a sound level it takes a vector made for the
         seed.
         """
-        kashin = isinstance(self._representation, KashinRepresentation)
+        kashin = isinstance(self._representation, KashinFrame)
         bias = 0.0 if kashin else max(0.0, self.radius - self.coefficient_radius)
         return self._worst_spread_variance + bias**2
 
@@ -121,8 +122,8 @@ class CoefficientRandomizer(LocalRandomizer):
         size = self._representation.size
         if not math.isnan(self._level):
             return self._level
-        if isinstance(self._representation, KashinRepresentation):
-            return self._representation.frame.level
+        if isinstance(self._representation, KashinFrame):
+            return self._representation.level
         if oversized is Oversized.BOUND:
             return math.sqrt(size)
         if oversized is Oversized.BALANCE:
@@ -133,7 +134,7 @@ class CoefficientRandomizer(LocalRandomizer):
     def _sampled_values(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
         """Coefficients over r_inf of rows as ``clip`` leaves them, of the shape (clients, ...) of columns."""
         scale = self.clip_factors(norms.double()) / self.coefficient_radius
-        values = self._representation.entries(x, columns.flatten(1)) * scale.unsqueeze(1)
+        values = self._representation.coefficients(x, columns.flatten(1)).double() * scale.unsqueeze(1)
         return values.clamp_(-1, 1).view(columns.shape)
 
     def _coefficients_of(self, x: Tensor) -> Tensor:

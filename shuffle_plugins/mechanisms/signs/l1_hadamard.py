@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
@@ -117,14 +118,8 @@ class L1Hadamard(LocalRandomizer):
         """The generic blanket: r1 times the first unit vector and its opposite attain it."""
         return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        With ``public_seed`` report i must be that of the client at ``position + i``.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a coefficient that does not exist.
-        """
         indices, signs = self._parse(reports)
         total = hadamard_scatter(indices, signs.double(), dim=self.dim)
         return (total * self.report_value).to(torch.float32)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
@@ -120,14 +121,8 @@ class L2Block(CoefficientRandomizer):
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
         return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        With ``public_seed`` report i must be that of the client at ``position + i``.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a block that does not exist.
-        """
         total = self._representation.reconstruct(self._blocks.sum(*self._parse(reports)))
         return (total * self.coefficient_radius).to(torch.float32)
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import Reports, Rows
@@ -90,12 +91,8 @@ class LInfBitPlanes(BitPlaneRandomizer):
             local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
         )
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a place that does not exist.
-        """
         self.check_reports(reports)
         return (self._planes.sum(reports) * self.radius).to(torch.float32)
 

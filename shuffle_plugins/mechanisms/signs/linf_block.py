@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
@@ -110,12 +111,8 @@ class LInfBlock(LocalRandomizer):
             local_epsilon=self.local_epsilon, signs=self.block, exact=self.dim % self.block == 0
         )
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a block that does not exist.
-        """
         return (self._blocks.sum(*self._parse(reports)) * self.radius).to(torch.float32)
 
     def outcomes(self) -> Reports | None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
@@ -71,12 +72,8 @@ class LInfCoordinate(LocalRandomizer):
         """The generic blanket: rows of opposite sign in every coordinate attain it."""
         return randomized_response_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a coordinate that does not exist.
-        """
         indices, plus = self.read_reports(reports, self.dim, 2)
         signs = (2 * plus - 1).to(torch.float32)
         return (

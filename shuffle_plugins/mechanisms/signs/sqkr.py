@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
@@ -131,14 +132,8 @@ class SQKR(CoefficientRandomizer):
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
         return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
 
+    @override
     def sum(self, reports: Reports) -> Tensor:
-        """Unbiased estimate of the sum of the rows, (dim,) float32.
-
-        With ``public_seed`` report i must be that of the client at ``position + i``.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a place that does not exist.
-        """
         columns, patterns = self._parse(reports)
         signs = pattern_signs(patterns, signs=self.signs)
         counts = torch.zeros(self._blocks.dim, dtype=torch.int64, device=signs.device)

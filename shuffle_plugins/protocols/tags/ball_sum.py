@@ -8,15 +8,11 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from shuffle_plugins.compressors import KashinFrame, TightFrame
 from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.coefficients_law import check_expected, sound_level
-from shuffle_plugins.mechanisms.signs.representations import (
-    Frame,
-    KashinRepresentation,
-    RotationRepresentation,
-    representation,
-)
+from shuffle_plugins.mechanisms.signs.representations import Frame, representation
 from shuffle_plugins.protocols.base import check_cohort, check_overhead, honest_population
 from shuffle_plugins.protocols.tags.base import TaggedSum
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
@@ -48,7 +44,7 @@ class BallSum(TaggedSum, PrivateSum):
     frame: Frame = Frame.KASHIN
     seed: int = 0
     failure: float = 1e-6
-    spread: RotationRepresentation | KashinRepresentation = field(init=False, repr=False, compare=False)
+    spread: TightFrame = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checks.dim(self.dim)
@@ -71,8 +67,8 @@ class BallSum(TaggedSum, PrivateSum):
     @property
     def coefficient_radius(self) -> float:
         """Beyond which a coefficient is clipped, in units of the data."""
-        if isinstance(self.spread, KashinRepresentation):
-            level = self.spread.frame.level
+        if isinstance(self.spread, KashinFrame):
+            level = self.spread.level
         else:
             level = sound_level(size=self.size, clients=self.cohort, failure=self.failure)
         return level * self.radius / math.sqrt(self.size)
@@ -159,8 +155,8 @@ class BallSum(TaggedSum, PrivateSum):
         norms = rows.l2_norm().double()
         scale = self.radius / norms.clamp(min=self.radius) / self.coefficient_radius
         wanted = columns.flatten(1)
-        if isinstance(self.spread, KashinRepresentation) or wanted.shape[1] <= self.size.bit_length():
-            values = self.spread.entries(rows, wanted)
+        if isinstance(self.spread, KashinFrame) or wanted.shape[1] <= self.size.bit_length():
+            values = self.spread.coefficients(rows, wanted)
         else:
             values = self.spread.represent(rows.dense().to(rows.compute_dtype)).gather(1, wanted)
         return (values.double() * scale.unsqueeze(1)).clamp_(-1, 1).view(columns.shape)
