@@ -70,7 +70,12 @@ class ShuffleProtocol(Reporter):
 
     @abstractmethod
     def messages(self, reports: Reports) -> list[Reports]:
-        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``."""
+        """The messages that whole reports stand for, a batch for each client, for a ``Shuffler``.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, hold values that no client sends, or stand for
+                more messages than can be listed.
+        """
 
     @abstractmethod
     def round(
@@ -131,11 +136,15 @@ class SummingProtocol(ShuffleProtocol, Summation):
 
     @abstractmethod
     def estimate(self, total: Any, *, reports: int | None = None) -> Any:
-        """Unbiased estimate of the sum over those whose messages are in a total.
+        """Unbiased estimate of the sum over the clients that answered, float64.
 
         Args:
-            total: of all of them.
-            reports: how many clients they are.
+            total: what :meth:`total` returned, or a tally of shuffled messages.
+            reports: how many clients' messages are in it. A tally says so by itself, if every one of them
+                sent as many as it should.
+
+        Raises:
+            ValueError: if the total is of another width, or does not say of how many clients it is.
         """
 
 
@@ -168,6 +177,17 @@ def population_of(cohort: int, population: int | None) -> int:
             f"at most {MAX_POPULATION:,}, got {population!r}"
         )
     return population
+
+
+def counted_on(cohort: int, population: int | None, honest_fraction: float) -> tuple[int, int]:
+    """The honest clients of a cohort, and of how many people it is accounted to be drawn (:func:`hiding`).
+
+    Raises:
+        ValueError: if an argument is out of range, or nobody is counted on.
+    """
+    honest = honest_population(check_cohort(cohort), honest_fraction)
+    people = population_of(cohort, population)
+    return honest, hiding(people, cohort=cohort, honest_fraction=honest_fraction)
 
 
 def hiding(population: int, *, cohort: int, honest_fraction: float) -> int:

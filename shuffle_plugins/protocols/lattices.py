@@ -21,9 +21,15 @@ _ENTRIES_AT_ONCE = 1 << 22
 
 
 class Lattice(ABC):
-    """Unbiased rounding to whole steps, with a distance between two clients' values that is bounded."""
+    """Unbiased rounding to whole steps, with a distance between two clients' values that is bounded.
+
+    Attributes:
+        levels: g, the steps of the largest datum.
+    """
 
     __slots__ = ()
+
+    levels: int
 
     @property
     @abstractmethod
@@ -36,14 +42,14 @@ class Lattice(ABC):
         """One step in units of the data."""
 
     @property
-    @abstractmethod
     def lowest(self) -> int:
-        """Least entry of an encoded datum."""
+        """Least entry of an encoded datum: 0, unless data may be negative."""
+        return 0
 
     @property
-    @abstractmethod
     def span(self) -> int:
         """Largest entry less the least one."""
+        return self.levels - self.lowest
 
     @property
     @abstractmethod
@@ -134,13 +140,8 @@ class FixedPoint(Lattice):
 
     @property
     def lowest(self) -> int:
-        """Least entry of an encoded vector."""
+        """−levels, as coordinates may be negative."""
         return -self.levels
-
-    @property
-    def span(self) -> int:
-        """Largest entry less the least one."""
-        return 2 * self.levels
 
     @property
     def sensitivity(self) -> float:
@@ -164,11 +165,7 @@ class FixedPoint(Lattice):
         return math.sqrt(length + self.dim / 4 + math.sqrt(self.dim * _SELDOM / 2))
 
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """Round each row: int64 (clients, dim), entries in [-levels, levels], ℓ2 norm at most ``norm_bound``.
-
-        Raises:
-            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries.
-        """
+        """Round each row: int64 (clients, dim), within [-levels, levels], ℓ2 norm up to ``norm_bound``."""
         return self._rounding.rows(self._rows(x), draw=randomness.keystream())
 
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
@@ -214,16 +211,6 @@ class Interval(Lattice):
     def step(self) -> float:
         """One step in units of the data: upper / levels."""
         return self.upper / self.levels
-
-    @property
-    def lowest(self) -> int:
-        """0, for the smallest number."""
-        return 0
-
-    @property
-    def span(self) -> int:
-        """Steps from 0 to the largest number."""
-        return self.levels
 
     @property
     def sensitivity(self) -> float:

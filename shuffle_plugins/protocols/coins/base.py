@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -219,13 +218,8 @@ class CoinSum(SummingProtocol):
         coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
         return self.layout.reports(values - self.lattice.lowest + coins.to(values.device))
 
+    @override
     def messages(self, reports: Reports) -> list[Reports]:
-        """Each client's counts as the labelled bits they stand for, a batch for each client.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, a count is impossible, or everybody's messages
-                are too many to list.
-        """
         if self.cohort * self.messages_per_client > MOST_MESSAGES:
             raise ValueError(
                 f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
@@ -236,12 +230,7 @@ class CoinSum(SummingProtocol):
         return [as_messages(counts, each=each, layout=layout) for counts in self._counts(reports)]
 
     def total(self, reports: Reports) -> Tensor:
-        """Whole reports added up: ones under each label, int64 (size,). Totals of groups add up.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or a count is impossible; then a client did
-                not follow the protocol.
-        """
+        """Ones under each label in all reports, int64 (size,); see :meth:`Summation.total`."""
         return self._counts(reports).sum(dim=0)
 
     def tally(self, messages: Reports) -> Tally:
@@ -253,19 +242,6 @@ class CoinSum(SummingProtocol):
         labelled_bits(self.name, labels=self.lattice.size).check(messages)
         label, bit = (part.values for part in messages.fields)
         return Tally.of(label, bit, labels=self.lattice.size)
-
-    @abstractmethod
-    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Any:
-        """Unbiased estimate of the sum over the clients that answered, float64 (size,).
-
-        Args:
-            total: what :meth:`total` or :meth:`tally` returned.
-            reports: how many clients' messages are in it. A tally says so by itself, if every one of them
-                sent as many as it should.
-
-        Raises:
-            ValueError: if the total is of another width, or does not say of how many clients it is.
-        """
 
     def _sum(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         ones = total.ones if isinstance(total, Tally) else total
@@ -292,13 +268,7 @@ class CoinSum(SummingProtocol):
         return count
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Sum over clients of encoded data and their offset, without coins, int64 (size,) on the CPU.
-
-        Shares of groups of clients add up. Before :meth:`common_noise` is in them they are not private.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
+        """Encoded data and their offset added up, int64 (size,) on the CPU; see :meth:`Summation.share`."""
         total = self.lattice.encoded_sum(x, randomness=secure(randomness))
         return total - (len(x) if isinstance(x, Tensor) else x.num_rows) * self.lattice.lowest
 

@@ -25,13 +25,7 @@ from shuffle_plugins.accounting.pairs.gaussian_cover import (
     gaussian_cover,
 )
 from shuffle_plugins.core import checks
-from shuffle_plugins.protocols.base import (
-    check_cohort,
-    check_overhead,
-    hiding,
-    honest_population,
-    population_of,
-)
+from shuffle_plugins.protocols.base import check_overhead, counted_on
 from shuffle_plugins.protocols.coins.sampling import DISTANCE
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import MOST_LEVELS, Lattice
@@ -78,8 +72,7 @@ def calibrated_coins(
         TargetUnreachable: if no sum is within the target.
     """
     epsilon, delta, num_steps = target.epsilon, target.delta, target.num_steps
-    honest = honest_population(check_cohort(cohort), honest_fraction)
-    people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
+    honest, people = counted_on(cohort, population, honest_fraction)
     check_overhead(overhead)
     participation = checks.participation(participation)
     coarse = lattice(1)

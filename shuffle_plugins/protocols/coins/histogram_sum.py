@@ -120,14 +120,10 @@ class HistogramSum(CoinSum):
     # -- what is done -----------------------------------------------------------------------------------
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Histogram:
-        """Unbiased counts and frequencies of the clients that answered.
-
-        Args:
-            total: what :meth:`total` or :meth:`tally` returned.
-            reports: as in :meth:`CoinSum.estimate`.
+        """Unbiased counts and frequencies of the clients that answered; see :meth:`SummingProtocol.estimate`.
 
         Raises:
-            ValueError: as :meth:`CoinSum.estimate`, or if the total is nobody's.
+            ValueError: as there, or if the total is nobody's.
         """
         count = self.senders(total) if reports is None else reports
         return Histogram(

@@ -44,16 +44,6 @@ class OneHot(Lattice):
         return 1 / self.levels
 
     @property
-    def lowest(self) -> int:
-        """0: a client adds nothing under the labels of other categories."""
-        return 0
-
-    @property
-    def span(self) -> int:
-        """Steps of a client in its own category."""
-        return self.levels
-
-    @property
     def sensitivity(self) -> float:
         """√2·levels: replacing a client moves two counts by ``levels`` each. Rounded up."""
         return math.nextafter(math.sqrt(2) * self.levels, math.inf)
@@ -88,19 +78,11 @@ class OneHot(Lattice):
         return checked_categories(x, categories=self.categories)
 
     def encode(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """Each client's category, (clients,), as int64 (clients, categories); no random bits are used.
-
-        Raises:
-            TypeError, ValueError: as :meth:`checked`.
-        """
+        """Each client's category, (clients,), as int64 (clients, categories); no random bits are used."""
         held = self.checked(x)
         encoded = torch.zeros(len(held), self.categories, dtype=torch.int64, device=held.device)
         return encoded.scatter_(1, held.unsqueeze(1), self.levels)
 
     def encoded_sum(self, x: Tensor | Rows, *, randomness: Randomness) -> Tensor:
-        """The sum of :meth:`encode` over clients, int64 (categories,) on the CPU, without the vectors.
-
-        Raises:
-            TypeError, ValueError: as :meth:`checked`.
-        """
+        """The sum of :meth:`encode` over clients, int64 (categories,) on the CPU, without the vectors."""
         return torch.bincount(self.checked(x), minlength=self.categories).cpu() * self.levels

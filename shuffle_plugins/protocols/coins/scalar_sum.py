@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.protocols.coins.base import CoinSum
 from shuffle_plugins.protocols.lattices import Interval
@@ -27,6 +28,6 @@ class ScalarSum(CoinSum):
 
     upper: float = 1.0
 
+    @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
-        """Unbiased estimate of the sum of the numbers, float64 (1,). See :meth:`CoinSum.estimate`."""
         return self._sum(total, reports=reports)

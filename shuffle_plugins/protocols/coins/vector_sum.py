@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
@@ -78,6 +79,6 @@ class VectorSum(CoinSum, PrivateSum):
             honest_fraction=honest_fraction,
         )
 
+    @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
-        """Unbiased estimate of the sum of the vectors, float64 (dim,). See :meth:`CoinSum.estimate`."""
         return self._sum(total, reports=reports)

@@ -284,12 +284,8 @@ class FrequencyEstimation(ShuffleProtocol):
         """
         return self.mechanism.randomize(x, randomness=randomness)
 
+    @override
     def messages(self, reports: Reports) -> list[Reports]:
-        """Every client's report by itself, for a ``Shuffler``.
-
-        Raises:
-            ValueError: if the reports are not this protocol's.
-        """
         self.layout.check(reports)
         return reports.split()
 

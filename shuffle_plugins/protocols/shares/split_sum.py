@@ -9,17 +9,11 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, LaplaceRound, PrivacyTarget, Sampling, narrowed
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.protocols.base import (
-    SummingProtocol,
-    check_cohort,
-    check_overhead,
-    hiding,
-    honest_population,
-    population_of,
-)
+from shuffle_plugins.protocols.base import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.lattices import Interval
 from shuffle_plugins.protocols.shares.mixing import FEWEST_SHARES, mixing_distance
@@ -115,8 +109,7 @@ class SplitSum(SummingProtocol):
             ValueError: if a target is out of range or cannot be reached.
         """
         target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
-        honest_population(check_cohort(cohort), honest_fraction)
-        people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
+        _, people = counted_on(cohort, population, honest_fraction)
         check_overhead(overhead)
         # The mixing of shares may take its part of δ, whatever their number.
         distance = _DISTANCE_SHARE * delta / ((1 + math.exp(min(epsilon, 600.0))) * num_steps)
@@ -178,16 +171,8 @@ class SplitSum(SummingProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> LaplaceRound:
-        """The round for an accountant: the same whoever answers, if these are ``honest_cohort`` or more.
-
-        Args:
-            population: n of the whole training, of whom the cohort is drawn; by default the cohort alone.
-            cohort: clients whose shares really came, from ``honest_cohort`` to the field.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or fewer clients answered.
+        """The round for an accountant, as :meth:`ShuffleProtocol.round`: the same for all of the cohort that
+        answer, if they are ``honest_cohort`` clients or more; a ValueError for fewer.
         """
         checks.whole(
             "cohort",
@@ -257,12 +242,8 @@ class SplitSum(SummingProtocol):
         last = values - drawn.sum(dim=1)
         return self.layout.reports(torch.cat([drawn, last[:, None]], dim=1).bitwise_and_(self.modulus - 1))
 
+    @override
     def messages(self, reports: Reports) -> list[Reports]:
-        """Each client's shares as its messages, a batch for each client.
-
-        Raises:
-            ValueError: if the reports are not this protocol's.
-        """
         self.layout.check(reports)
         layout = ReportLayout(self.name, 1, (FieldLayout(self.bits_per_message),))
         return [layout.reports(shares) for shares in reports.fields[0].values]
@@ -309,13 +290,7 @@ class SplitSum(SummingProtocol):
         return torch.tensor([nearest * self.lattice.step], dtype=torch.float64)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """The sum of these clients' rounded numbers and noise, int64 (1,).
-
-        Shares cancel in their sum, so none are drawn; memory beyond the batch is bounded.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
+        """The sum of these clients' rounded numbers and noise, int64 (1,): shares cancel, none are drawn."""
         rows, source = Rows.of(x), secure(randomness)
         total = torch.zeros(1, dtype=torch.int64)
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):

@@ -144,11 +144,9 @@ class BallSum(TaggedSum, PrivateSum):
         )
 
     def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        rows = TaggedSum._checked(self, x)
         if not bool(rows.l2_norm().isfinite().all()):
-            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+            raise ValueError("a row is so long that its norm overflows; nothing was released")
         return rows
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:

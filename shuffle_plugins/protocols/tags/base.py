@@ -82,13 +82,18 @@ class TaggedSum(SummingProtocol):
         """Whether two data are opposite in every coordinate, which makes the cost attained."""
         return True
 
-    @abstractmethod
     def _checked(self, x: Tensor | Rows) -> Rows:
         """The data as rows, (clients, dim).
 
         Raises:
             ValueError: if they are not what the protocol takes, or have NaN or infinite entries.
         """
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        if not rows.is_finite():
+            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+        return rows
 
     @abstractmethod
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
@@ -258,11 +263,7 @@ class TaggedSum(SummingProtocol):
         return ReportLayout(self.name, self.dim, tuple(fields))
 
     def messages(self, reports: Reports) -> list[Reports]:
-        """Each client's messages as (tag, place, bit), a batch for each client, for a ``Shuffler``.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or one is none that a client can make.
-        """
+        """Each client's messages as (tag, place, bit), a batch for each client, for a ``Shuffler``."""
         columns, signs = self._parsed(reports)
         places, bits = columns - self.planes.blocks.starts().to(columns.device), signs > 0
         tag, layout = torch.arange(self.tags), self.message_layout
@@ -293,13 +294,7 @@ class TaggedSum(SummingProtocol):
         return int((self._by_tag(counted) - self.cohort).clamp(min=0).sum())
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Randomise each row and add up all signs, int64 (levels·D,) on the CPU; chunks of clients add up.
-
-        Memory beyond the batch is bounded.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
-        """
+        """Randomise each row and add up all signs, int64 (levels·D,) on the CPU, in bounded memory."""
         source = secure(randomness)
         rows = self._checked(x)
         counts = torch.zeros(self.levels * self.size, dtype=torch.int64)
@@ -311,27 +306,11 @@ class TaggedSum(SummingProtocol):
         return counts
 
     def total(self, reports: Reports) -> Tensor:
-        """Whole reports added up: signs by plane and coordinate, int64 (levels·D,) on the CPU.
-
-        Totals of groups add up.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or one is none that a client can make; then a
-                client did not follow the protocol.
-        """
+        """Signs added up by plane and coordinate, int64 (levels·D,); see :meth:`Summation.total`."""
         return self._added(*self._parsed(reports))
 
+    @override
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
-        """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
-
-        Args:
-            total: what :meth:`total` or :meth:`tally` returned.
-            reports: how many clients' messages are in it. A tally says so by itself, if every one of them
-                sent one message under each tag.
-
-        Raises:
-            ValueError: if the total is of another width, or does not say of how many clients it is.
-        """
         signs = 2 * total.ones - total.bits if isinstance(total, Tally) else total
         if signs.shape != (self.levels * self.size,):
             raise ValueError(f"a total is ({self.levels * self.size},), got {tuple(signs.shape)}")

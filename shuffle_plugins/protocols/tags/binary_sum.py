@@ -41,9 +41,7 @@ class BinarySum(TaggedSum):
         return self.cohort / 4 * (self.planes.blocks.square_lengths * (noise + 1) - self.dim)
 
     def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        rows = TaggedSum._checked(self, x)
         if not all(bool(((block == 0) | (block == 1)).all()) for block in rows.blocks):
             raise ValueError("the batch has entries that are neither 0 nor 1; nothing was released")
         return rows

@@ -8,13 +8,7 @@ from typing import Protocol, TypeVar
 
 from shuffle_plugins.accounting import PrivacyTarget, TaggedRound
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
-from shuffle_plugins.protocols.base import (
-    check_cohort,
-    check_overhead,
-    hiding,
-    honest_population,
-    population_of,
-)
+from shuffle_plugins.protocols.base import check_overhead, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
@@ -59,8 +53,7 @@ def calibrated_budget(
         ValueError: if an argument is out of range.
         TargetUnreachable: if no budget is within the target.
     """
-    honest = honest_population(check_cohort(cohort), honest_fraction)
-    people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
+    honest, people = counted_on(cohort, population, honest_fraction)
     check_overhead(overhead)
     noise = least_noise_multiplier(target, sampling_rate=cohort / people)
     plan = best_tag_plan(

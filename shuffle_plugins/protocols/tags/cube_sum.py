@@ -41,14 +41,6 @@ class CubeSum(TaggedSum):
         """Largest E‖estimate − Σ x_i‖² over the ball, attained."""
         return self.cohort * self.radius**2 * self.planes.worst_variance
 
-    def _checked(self, x: Tensor | Rows) -> Rows:
-        rows = Rows.of(x)
-        if rows.dim != self.dim:
-            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
-        if not bool(rows.linf_norm().isfinite().all()):
-            raise ValueError("the batch has NaN or infinite entries; nothing was released")
-        return rows
-
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
         return (entries(rows, columns).double() / self.radius).clamp_(-1, 1)
 
