@@ -1,4 +1,5 @@
 from . import kernels as kernels
+from .cpu_kernels import compiled as compiled
 from .cpu_kernels import in_parts as in_parts
 from .hadamard import butterflies_ as butterflies_
 from .hadamard import hadamard_coefficients as hadamard_coefficients

@@ -196,14 +196,15 @@ def _pointer_to(target: _Value) -> _Value:
 _int8_at, _int64_at = _pointer_to(types.int8), _pointer_to(types.int64)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
+    """A function of numbers, addresses and numpy arrays, compiled on first use and kept in numba's cache."""
     try:
         return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # nowhere to keep a cache
         return numba.njit(nogil=True)(function)
 
 
-@_compiled
+@compiled
 def _butterflies(given, row, block_bits, bits, blocks, lanes):
     """``bits`` levels of butterflies, the farthest first, in each of so many blocks of 2**block_bits."""
     stride = 1 << (block_bits - bits)
@@ -221,7 +222,7 @@ def _butterflies(given, row, block_bits, bits, blocks, lanes):
                 _across_1(source, target, stride)
 
 
-@_compiled
+@compiled
 def _far(given, row, size_bits, down_to, lanes):
     """Butterflies of a row until blocks of 2**down_to are left; where these are now."""
     left = size_bits
@@ -233,7 +234,7 @@ def _far(given, row, size_bits, down_to, lanes):
     return given
 
 
-@_compiled
+@compiled
 def _near(given, row, size_bits, lane_bits, scale):
     """The whole transform of a row that fits the first cache."""
     fused = lane_bits + 4
@@ -260,7 +261,7 @@ def _near(given, row, size_bits, lane_bits, scale):
             _whole_0(source, target, scale)
 
 
-@_compiled
+@compiled
 def _transform(given, row, size_bits, lane_bits, scale):
     """The transform of one row into another or itself, outer blocks first, each finished while in a cache."""
     middle = min(size_bits, _IN_L2)
@@ -273,7 +274,7 @@ def _transform(given, row, size_bits, lane_bits, scale):
             _near(_advance(near, j), _advance(block, j), inner, lane_bits, scale)
 
 
-@_compiled
+@compiled
 def _copy(given, signs, signed, row, width):
     """Copy ``width`` entries to a row, times their signs."""
     source = numba.carray(given, width)
@@ -287,14 +288,14 @@ def _copy(given, signs, signed, row, width):
             target[i] = source[i]
 
 
-@_compiled
+@compiled
 def _clear(row, start, stop):
     data = numba.carray(row, stop)
     for i in range(start, stop):
         data[i] = 0
 
 
-@_compiled
+@compiled
 def _coefficient(row, size, index):
     """One entry of the transform of a row, which it overwrites: halving the row in the transform's order."""
     data = numba.carray(row, size)
@@ -320,7 +321,7 @@ def _coefficient(row, size, index):
     return data[0]
 
 
-@_compiled
+@compiled
 def _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits, scale):
     """Transforms of rows of the type of ``scale``; ``out`` may be ``source`` where rows are not padded."""
     prepared = signs != 0 or dim != 1 << size_bits
@@ -334,13 +335,13 @@ def _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits,
         _transform(given, row, size_bits, lane_bits, scale)
 
 
-@_compiled
+@compiled
 def _transform_rows_32(source, stride, dim, signs, out, size_bits, rows, lane_bits, scale):
     """:func:`_transform_rows` of float32, which costs less to call with Python's own numbers."""
     _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits, numba.float32(scale))
 
 
-@_compiled
+@compiled
 def _coefficient_rows(
     blocks, num_blocks, signs, scratch, size_bits, first, last, lane_bits, one, indices, count, out
 ):
@@ -365,7 +366,7 @@ def _coefficient_rows(
                 found[r, i] = data[chosen[r, i]]
 
 
-@_compiled
+@compiled
 def _clipped_rest(row, rest, size, moved, share, inner, enough):
     """Add ``share`` times ``rest`` to a row where it was moved; then how far each entry is from the box."""
     data, far = numba.carray(row, size), numba.carray(rest, size)
@@ -380,7 +381,7 @@ def _clipped_rest(row, rest, size, moved, share, inner, enough):
     return outside != 0
 
 
-@_compiled
+@compiled
 def _box_rows(
     source, stride, norms, places, signs, dim, out, rest, size_bits, rows, lane_bits, numbers, steps, missed
 ):

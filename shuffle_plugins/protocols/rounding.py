@@ -161,7 +161,7 @@ def _compiled(
     assert kernels is not None
     blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
     table = np.array([[b.data_ptr(), b.stride(0), b.shape[1]] for b in blocks], dtype=np.int64)
-    item = blocks[0].element_size()
+    item, one = blocks[0].element_size(), blocks[0].new_ones(()).numpy()[()]
     group = max(_LEAST_GROUP, _GROUP_BYTES // max(1, rows.dim * item))
     is_wide = rule.levels >= _NARROW
     if not is_wide:  # a group is added up in 32 bits
@@ -176,6 +176,7 @@ def _compiled(
         into = out if apart else torch.zeros_like(out)
         if not kernels.round_rows(
             table,
+            one,
             item,
             first,
             last,
@@ -184,7 +185,7 @@ def _compiled(
             rule.radius,
             rule.factor,
             states,
-            is_wide,
+            np.zeros(_TILE, dtype=np.int64 if is_wide else np.int32),
             into.numpy(),
             apart,
             scales,

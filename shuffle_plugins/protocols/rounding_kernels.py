@@ -9,22 +9,17 @@ One file on purpose: numba's cache notices changes of the file that a function i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from shuffle_plugins.compressors import in_parts
+from shuffle_plugins.compressors import compiled, in_parts
 
 __all__ = ["in_parts", "round_rows"]
-
-if numba.config.DISABLE_JIT:
-    raise ImportError("numba's compiler is switched off")
 
 _Value = Any
 _LANES, _TILE = 16, 512
@@ -111,9 +106,14 @@ def _coins(context: Any, state: Any, block: Any, out: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-def _values(builder: Any, address: _Value, index: _Value, kind: ir.Type) -> _Value:
-    """Sixteen entries of float32 or float64 as float64."""
-    size = 4 if kind is _FLOAT else 8
+def _entry(one: Any) -> tuple[ir.Type, int]:
+    """The type of an entry and its bytes, for the type of a one of its kind."""
+    return (_FLOAT, 4) if one == types.float32 else (_DOUBLE, 8)
+
+
+def _values(builder: Any, address: _Value, index: _Value, one: Any) -> _Value:
+    """Sixteen entries of the kind of ``one`` as float64."""
+    kind, size = _entry(one)
     place = builder.mul(index, ir.Constant(_INT64, _LANES))
     read = _load(
         builder, builder.bitcast(_at(builder, address, kind, size, place), _vector(kind).as_pointer()), size
@@ -121,104 +121,94 @@ def _values(builder: Any, address: _Value, index: _Value, kind: ir.Type) -> _Val
     return builder.fpext(read, _DOUBLES) if kind is _FLOAT else read
 
 
-def _squaring(kind: ir.Type) -> _Value:
-    """Add the squares of a tile to sixteen float64 sums."""
+@intrinsic  # type: ignore[untyped-decorator]
+def _square(context: Any, x: Any, sums: Any, one: Any) -> Any:
+    """Add the squares of a tile of entries of the kind of ``one`` to sixteen float64 sums."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def snippet(context: Any, x: Any, sums: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given, sums = arguments
-            place = _at(builder, sums, _DOUBLES, 0)
-            total = cgutils.alloca_once_value(builder, _load(builder, place, 8))
-            with cgutils.for_range(builder, ir.Constant(_INT64, _TILE // _LANES)) as loop:
-                value = _values(builder, given, loop.index, kind)
-                builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
-            builder.store(builder.load(total), place).align = 8
-            return context.get_dummy_value()
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, sums, _ = arguments
+        place = _at(builder, sums, _DOUBLES, 0)
+        total = cgutils.alloca_once_value(builder, _load(builder, place, 8))
+        with cgutils.for_range(builder, ir.Constant(_INT64, _TILE // _LANES)) as loop:
+            value = _values(builder, given, loop.index, one)
+            builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
+        builder.store(builder.load(total), place).align = 8
+        return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64), generate
-
-    return snippet
+    return types.void(types.int64, types.int64, one), generate
 
 
-def _rounding(kind: ir.Type, whole: ir.IntType) -> _Value:
+@intrinsic  # type: ignore[untyped-decorator]
+def _round(context: Any, x: Any, words: Any, totals: Any, sums: Any, scale: Any, one: Any, zero: Any) -> Any:
     """Add a tile's rounded entries to its totals, and their squares to sixteen float64 sums.
+
+    Entries are of the kind of ``one``, totals of the kind of ``zero``.
 
     An entry's value in units of 2**-16 is cut to a whole number, its coin added, and the lower 16 bits cut
     off. Squares of narrow entries are added up in 32 bits: no 32 of them pass 2**31, as their roots less 1
     are those of a vector no longer than 2**15. Returns whether somewhere the lower bits were all ones, so
     that digits beyond decide on a carry.
     """
+    whole = _INT32 if zero == types.int32 else _INT64
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def snippet(context: Any, x: Any, words: Any, totals: Any, sums: Any, scale: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given, coins, totals, sums, scale = arguments
-            vector, size = _vector(whole), whole.width // 8
-            factors = _everywhere(builder, scale)
-            mask, sixteen = _all(whole, 0xFFFF), _all(whole, 16)
-            place = _at(builder, sums, _DOUBLES, 0)
-            narrow = whole is _INT32
-            squares = cgutils.alloca_once_value(
-                builder, _all(whole, 0) if narrow else _load(builder, place, 8)
-            )
-            carries = cgutils.alloca_once_value(builder, _all(whole, 0))
-            with cgutils.for_range(builder, ir.Constant(_INT64, _LANES)) as loop:
-                word = _load(builder, _at(builder, coins, _vector(_INT32), 64, loop.index), 4)
-                for half in range(2):
-                    if half:
-                        coin = builder.lshr(word, _all(_INT32, 16))
-                    else:
-                        coin = builder.and_(word, _all(_INT32, 0xFFFF))
-                    if whole is _INT64:
-                        coin = builder.zext(coin, vector)
-                    group = builder.add(
-                        builder.mul(loop.index, ir.Constant(_INT64, 2)), ir.Constant(_INT64, half)
-                    )
-                    value = builder.fmul(_values(builder, given, group, kind), factors)
-                    cut = builder.fptosi(_call(builder, "llvm.floor.v16f64", _DOUBLES, value), vector)
-                    tossed = builder.add(cut, coin)
-                    ones = builder.icmp_signed("==", builder.and_(tossed, mask), mask)
-                    builder.store(builder.or_(builder.load(carries), builder.zext(ones, vector)), carries)
-                    rounded = builder.ashr(tossed, sixteen)
-                    target = _at(builder, totals, vector, _LANES * size, group)
-                    added = builder.add(_load(builder, target, size), rounded)
-                    builder.store(added, target).align = size
-                    before = builder.load(squares)
-                    if narrow:
-                        after = builder.add(before, builder.mul(rounded, rounded))
-                    else:
-                        root = builder.sitofp(rounded, _DOUBLES)
-                        after = builder.fadd(before, builder.fmul(root, root))
-                    builder.store(after, squares)
-            sums_after = builder.load(squares)
-            if narrow:
-                sums_after = builder.fadd(_load(builder, place, 8), builder.sitofp(sums_after, _DOUBLES))
-            builder.store(sums_after, place).align = 8
-            found = _call(builder, f"llvm.vector.reduce.or.v16i{whole.width}", whole, builder.load(carries))
-            return builder.zext(found, _INT64) if whole is _INT32 else found
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, coins, totals, sums, scale, _, _ = arguments
+        vector, size = _vector(whole), whole.width // 8
+        factors = _everywhere(builder, scale)
+        mask, sixteen = _all(whole, 0xFFFF), _all(whole, 16)
+        place = _at(builder, sums, _DOUBLES, 0)
+        narrow = whole is _INT32
+        squares = cgutils.alloca_once_value(builder, _all(whole, 0) if narrow else _load(builder, place, 8))
+        carries = cgutils.alloca_once_value(builder, _all(whole, 0))
+        with cgutils.for_range(builder, ir.Constant(_INT64, _LANES)) as loop:
+            word = _load(builder, _at(builder, coins, _vector(_INT32), 64, loop.index), 4)
+            for half in range(2):
+                if half:
+                    coin = builder.lshr(word, _all(_INT32, 16))
+                else:
+                    coin = builder.and_(word, _all(_INT32, 0xFFFF))
+                if whole is _INT64:
+                    coin = builder.zext(coin, vector)
+                group = builder.add(
+                    builder.mul(loop.index, ir.Constant(_INT64, 2)), ir.Constant(_INT64, half)
+                )
+                value = builder.fmul(_values(builder, given, group, one), factors)
+                cut = builder.fptosi(_call(builder, "llvm.floor.v16f64", _DOUBLES, value), vector)
+                tossed = builder.add(cut, coin)
+                ones = builder.icmp_signed("==", builder.and_(tossed, mask), mask)
+                builder.store(builder.or_(builder.load(carries), builder.zext(ones, vector)), carries)
+                rounded = builder.ashr(tossed, sixteen)
+                target = _at(builder, totals, vector, _LANES * size, group)
+                added = builder.add(_load(builder, target, size), rounded)
+                builder.store(added, target).align = size
+                before = builder.load(squares)
+                if narrow:
+                    after = builder.add(before, builder.mul(rounded, rounded))
+                else:
+                    root = builder.sitofp(rounded, _DOUBLES)
+                    after = builder.fadd(before, builder.fmul(root, root))
+                builder.store(after, squares)
+        sums_after = builder.load(squares)
+        if narrow:
+            sums_after = builder.fadd(_load(builder, place, 8), builder.sitofp(sums_after, _DOUBLES))
+        builder.store(sums_after, place).align = 8
+        found = _call(builder, f"llvm.vector.reduce.or.v16i{whole.width}", whole, builder.load(carries))
+        return builder.zext(found, _INT64) if whole is _INT32 else found
 
-        return (
-            types.int64(types.int64, types.int64, types.int64, types.int64, types.float64),
-            generate,
-        )
-
-    return snippet
+    addresses = (types.int64,) * 4
+    return types.int64(*addresses, types.float64, one, zero), generate
 
 
-def _reading(kind: ir.Type) -> _Value:
-    """One entry as float64."""
+@intrinsic  # type: ignore[untyped-decorator]
+def _read(context: Any, x: Any, index: Any, one: Any) -> Any:
+    """One entry of the kind of ``one`` as float64."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def snippet(context: Any, x: Any, index: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            size = 4 if kind is _FLOAT else 8
-            value = _load(builder, _at(builder, arguments[0], kind, size, arguments[1]), size)
-            return builder.fpext(value, _DOUBLE) if kind is _FLOAT else value
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, size = _entry(one)
+        value = _load(builder, _at(builder, arguments[0], kind, size, arguments[1]), size)
+        return builder.fpext(value, _DOUBLE) if kind is _FLOAT else value
 
-        return types.float64(types.int64, types.int64), generate
-
-    return snippet
+    return types.float64(types.int64, types.int64, one), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -234,26 +224,13 @@ def _copy(context: Any, source: Any, target: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-_square_32, _square_64 = _squaring(_FLOAT), _squaring(_DOUBLE)
-_read_32, _read_64 = _reading(_FLOAT), _reading(_DOUBLE)
-_round_32_32, _round_64_32 = _rounding(_FLOAT, _INT32), _rounding(_DOUBLE, _INT32)
-_round_32_64, _round_64_64 = _rounding(_FLOAT, _INT64), _rounding(_DOUBLE, _INT64)
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # nowhere to keep a cache
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
-def _carried(x: _Value, item: _Value, width: _Value, scale: _Value, words: _Value, totals: _Value) -> _Value:
+@compiled
+def _carried(x: _Value, one: _Value, width: _Value, scale: _Value, words: _Value, totals: _Value) -> _Value:
     """Carry where the first digit does not tell; by how much this changes the sum of squares."""
     more = 0.0
     for i in range(width):
         cell, shift = (i >> 5) * _LANES + (i & 15), (i & 16)
-        value = (_read_32(x, i) if item == 4 else _read_64(x, i)) * scale
+        value = _read(x, i, one) * scale
         cut = np.floor(value)
         whole = np.int64(cut)
         tossed = whole + np.int64((words[0, cell] >> shift) & 0xFFFF)
@@ -267,30 +244,9 @@ def _carried(x: _Value, item: _Value, width: _Value, scale: _Value, words: _Valu
     return more
 
 
-@_compiled
-def _round_tile(
-    x: _Value,
-    item: _Value,
-    scale: _Value,
-    coins: _Value,
-    narrow: _Value,
-    wide: _Value,
-    is_wide: _Value,
-    sums: _Value,
-) -> _Value:
-    """One row's tile into the totals and sums of squares at these addresses; not 0 if carries are open."""
-    if is_wide:
-        if item == 4:
-            return _round_32_64(x, coins, wide, sums, scale)
-        return _round_64_64(x, coins, wide, sums, scale)
-    if item == 4:
-        return _round_32_32(x, coins, narrow, sums, scale)
-    return _round_64_32(x, coins, narrow, sums, scale)
-
-
-@_compiled
+@compiled
 def _square_rows(
-    table: _Value, item: _Value, first: _Value, last: _Value, tail: _Value, sums: _Value
+    table: _Value, one: _Value, item: _Value, first: _Value, last: _Value, tail: _Value, sums: _Value
 ) -> None:
     """Sums of squares of rows, sixteen for each."""
     sums[: last - first] = 0.0
@@ -304,15 +260,13 @@ def _square_rows(
                     tail[:] = 0.0
                     _copy(x, tail.ctypes.data, (width - start) * item)
                     x = tail.ctypes.data
-                if item == 4:
-                    _square_32(x, into)
-                else:
-                    _square_64(x, into)
+                _square(x, into, one)
 
 
-@_compiled
+@compiled
 def round_rows(
     table: _Value,
+    one: _Value,
     item: _Value,
     first: _Value,
     last: _Value,
@@ -321,7 +275,7 @@ def round_rows(
     radius: _Value,
     factor: _Value,
     states: _Value,
-    is_wide: _Value,
+    totals: _Value,
     out: _Value,
     apart: _Value,
     scales: _Value,
@@ -331,7 +285,8 @@ def round_rows(
 
     Args:
         table: int64 (blocks, 3): address, distance of rows in entries, and width of each block of columns.
-        item: bytes of an entry, 4 for float32 and 8 for float64.
+        one: 1 in the type of an entry, float32 or float64.
+        item: bytes of an entry.
         first: first row.
         last: row after the last.
         position: what is added to a row's number to find its draws.
@@ -339,24 +294,22 @@ def round_rows(
         radius: radius of the ball.
         factor: lattice steps per unit of a row inside it.
         states: uint32 (4, 10): key and nonce of each digit of the draws.
-        is_wide: whether an entry times 2**16 does not fit 32 bits.
+        totals: zeros (512,) to work with; int64 where an entry times 2**16 does not fit 32 bits, else int32.
         out: int64 (1, dim), to which the rounded rows are added; or (rows, dim), which they fill.
         apart: whether it is the latter.
         scales: float64 (rows,): filled with what a row was multiplied by.
         lengths: float64 (rows,): filled with the squared norms of rounded rows.
     """
     words = np.empty((4, _LANES * _LANES), dtype=np.uint32)
-    narrow, wide = np.zeros(_TILE, dtype=np.int32), np.zeros(_TILE, dtype=np.int64)
     tail = np.zeros(_TILE, dtype=np.float64)
     sums = np.zeros((group, _LANES), dtype=np.float64)
-    states_at, words_at = states.ctypes.data, words.ctypes.data
-    narrow_at, wide_at = narrow.ctypes.data, wide.ctypes.data
+    states_at, words_at, totals_at = states.ctypes.data, words.ctypes.data, totals.ctypes.data
     tiles = 0
     for b in range(len(table)):
         tiles += (table[b, 2] + _TILE - 1) // _TILE
     for start in range(first, last, group):
         stop = min(start + group, last)
-        _square_rows(table, item, start, stop, tail, sums)
+        _square_rows(table, one, item, start, stop, tail, sums)
         for r in range(start, stop):
             norm = np.sqrt(sums[r - start].sum())
             if not np.isfinite(norm):
@@ -377,23 +330,15 @@ def round_rows(
                     scale = scales[r] * 65536.0
                     _coins(states_at, block, words_at)
                     sums_at = sums.ctypes.data + (r - start) * _LANES * 8
-                    if _round_tile(x, item, scale, words_at, narrow_at, wide_at, is_wide, sums_at):
+                    if _round(x, words_at, totals_at, sums_at, scale, one, totals[0]):
                         for digit in range(1, 4):
                             _coins(states_at + digit * 40, block, words_at + digit * 1024)
-                        if is_wide:
-                            sums[r - start, 0] += _carried(x, item, width, scale, words, wide)
-                        else:
-                            sums[r - start, 0] += _carried(x, item, width, scale, words, narrow)
+                        sums[r - start, 0] += _carried(x, one, width, scale, words, totals)
                     if apart or r == stop - 1:
                         row = r if apart else 0
-                        if is_wide:
-                            for i in range(width):
-                                out[row, column + i] += wide[i]
-                            wide[:] = 0
-                        else:
-                            for i in range(width):
-                                out[row, column + i] += narrow[i]
-                            narrow[:] = 0
+                        for i in range(width):
+                            out[row, column + i] += totals[i]
+                        totals[:] = 0
                 tile += 1
                 column += width
         for r in range(start, stop):
