@@ -107,59 +107,42 @@ def _within(builder: ir.IRBuilder, vector: _Value, lanes: int, element: ir.Type)
     return vector
 
 
-def _across_snippet(bits: int) -> _Value:
-    """Butterflies between 2**bits vectors, ``stride`` elements apart, from one row to another or the same."""
+def _snippet(bits: int, *, whole: bool) -> _Value:
+    """Butterflies between 2**bits vectors, from one row to another or the same.
+
+    The last argument is the vectors' distance in elements. With ``whole`` they are neighbours, they are
+    transformed inside too, and the last argument multiplies them.
+    """
 
     @_emitted
-    def snippet(context: Any, source: Any, target: Any, stride: Any) -> Any:
-        element, size = _float_type(source)
-        vector = ir.VectorType(element, _VECTOR_BYTES // size)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given, wanted, distance = arguments
-            places = _pointers(builder, given, distance, 1 << bits, vector)
-            values = _across(builder, [_load(builder, place, size) for place in places])
-            for value, place in zip(
-                values, _pointers(builder, wanted, distance, 1 << bits, vector), strict=True
-            ):
-                builder.store(value, place).align = size
-            return context.get_dummy_value()
-
-        return types.void(source, target, types.int64), generate
-
-    return snippet
-
-
-def _whole_snippet(bits: int) -> _Value:
-    """The transform of 2**bits neighbouring vectors, scaled, from one row to another or the same."""
-
-    @_emitted
-    def snippet(context: Any, source: Any, target: Any, scale: Any) -> Any:
+    def snippet(context: Any, source: Any, target: Any, number: Any) -> Any:
         element, size = _float_type(source)
         lanes = _VECTOR_BYTES // size
         vector = ir.VectorType(element, lanes)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given, wanted, factor = arguments
-            first = ir.Constant(_INT32, 0)
-            factors = builder.insert_element(ir.Constant(vector, ir.Undefined), factor, first)
-            everywhere = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
-            factors = builder.shuffle_vector(factors, factors, everywhere)
-            step = ir.Constant(_INT64, lanes)
-            places = _pointers(builder, given, step, 1 << bits, vector)
+            given, wanted, number = arguments
+            stride = ir.Constant(_INT64, lanes) if whole else number
+            places = _pointers(builder, given, stride, 1 << bits, vector)
             values = _across(builder, [_load(builder, place, size) for place in places])
-            for value, place in zip(values, _pointers(builder, wanted, step, 1 << bits, vector), strict=True):
-                done = builder.fmul(_within(builder, value, lanes, element), factors)
-                builder.store(done, place).align = size
+            if whole:
+                first = ir.Constant(_INT32, 0)
+                factors = builder.insert_element(ir.Constant(vector, ir.Undefined), number, first)
+                everywhere = ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
+                factors = builder.shuffle_vector(factors, factors, everywhere)
+                values = [builder.fmul(_within(builder, value, lanes, element), factors) for value in values]
+            places = _pointers(builder, wanted, stride, 1 << bits, vector)
+            for value, place in zip(values, places, strict=True):
+                builder.store(value, place).align = size
             return context.get_dummy_value()
 
-        return types.void(source, target, source.dtype), generate
+        return types.void(source, target, source.dtype if whole else types.int64), generate
 
     return snippet
 
 
-_across_1, _across_2, _across_3, _across_4 = (_across_snippet(bits) for bits in range(1, 5))
-_whole_0, _whole_1, _whole_2, _whole_3, _whole_4 = (_whole_snippet(bits) for bits in range(5))
+_across_1, _across_2, _across_3, _across_4 = (_snippet(bits, whole=False) for bits in range(1, 5))
+_whole_0, _whole_1, _whole_2, _whole_3, _whole_4 = (_snippet(bits, whole=True) for bits in range(5))
 
 
 @_emitted
@@ -182,18 +165,7 @@ def _at(context: Any, address: Any, number: Any) -> Any:
     return types.CPointer(number)(types.int64, number), generate
 
 
-def _pointer_to(target: _Value) -> _Value:
-    @_emitted
-    def snippet(context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(target)))
-
-        return types.CPointer(target)(types.int64), generate
-
-    return snippet
-
-
-_int8_at, _int64_at = _pointer_to(types.int8), _pointer_to(types.int64)
+_SIGN, _INDEX = np.int8(1), np.int64(1)  # for :func:`_at`
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -329,7 +301,7 @@ def _transform_rows(source, stride, dim, signs, out, size_bits, rows, lane_bits,
     for r in range(rows):
         given, row = _advance(first, r * stride), _advance(target, r << size_bits)
         if prepared:
-            _copy(given, _int8_at(signs), signs != 0, row, dim)
+            _copy(given, _at(signs, _SIGN), signs != 0, row, dim)
             _clear(row, dim, 1 << size_bits)
             given = row
         _transform(given, row, size_bits, lane_bits, scale)
@@ -345,12 +317,12 @@ def _transform_rows_32(source, stride, dim, signs, out, size_bits, rows, lane_bi
 def _coefficient_rows(
     blocks, num_blocks, signs, scratch, size_bits, first, last, lane_bits, one, indices, count, out
 ):
-    table = numba.carray(_int64_at(blocks), (num_blocks, 3))
-    chosen = numba.carray(_int64_at(indices), (last, count))
+    table = numba.carray(_at(blocks, _INDEX), (num_blocks, 3))
+    chosen = numba.carray(_at(indices, _INDEX), (last, count))
     found = numba.carray(_at(out, one), (last, count))
     row = _at(scratch, one)
     data = numba.carray(row, 1 << size_bits)
-    factors = _int8_at(signs)
+    factors = _at(signs, _SIGN)
     for r in range(first, last):
         start = 0
         for block in range(num_blocks):
@@ -387,11 +359,11 @@ def _box_rows(
 ):
     scale, share, inner, enough = numbers
     size = 1 << size_bits
-    positions = numba.carray(_int64_at(places), dim)
-    factors = numba.carray(_int8_at(signs), dim)
+    positions = numba.carray(_at(places, _INDEX), dim)
+    factors = numba.carray(_at(signs, _SIGN), dim)
     first, target, spare = _at(source, scale), _at(out, scale), _at(rest, scale)
     lengths, far = numba.carray(_at(norms, scale), rows), numba.carray(spare, size)
-    flags = numba.carray(_int8_at(missed), rows)
+    flags = numba.carray(_at(missed, _SIGN), rows)
     for r in range(rows):
         given, row = _advance(first, r * stride), _advance(target, r << size_bits)
         entries, wanted = numba.carray(given, dim), numba.carray(row, size)
