@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,9 +10,9 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
-from shuffle_plugins.mechanisms.base import LocalRandomizer
 from shuffle_plugins.mechanisms.signs.bit_planes_law import (
     SampledPlan,
     budgets,
@@ -23,6 +22,7 @@ from shuffle_plugins.mechanisms.signs.bit_planes_law import (
 from shuffle_plugins.mechanisms.signs.coordinate_blocks import CoordinateBlocks
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds, sign_log_likelihood
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants, SignThresholds, split_budget
+from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # more reports are not listed
@@ -256,7 +256,7 @@ class BitPlanes:
         return self.plan.levels * float(self.blocks.lengths().double().log().sum())
 
 
-class BitPlaneRandomizer(LocalRandomizer):
+class BitPlaneRandomizer(NumberRandomizer):
     """A randomizer that sends bit planes of sampled numbers of [-1, 1] that stand for a row.
 
     A subclass sets ``_planes`` when it is built.
@@ -279,6 +279,11 @@ class BitPlaneRandomizer(LocalRandomizer):
         """The sampled places in their blocks, where blocks have more than one, and their signs."""
         return ReportLayout(self.name, self.dim, self._planes.layout)
 
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        self.check_reports(reports)
+        return self._in_units(self._planes.sum(reports)).to(torch.float32)
+
     def outcomes(self) -> Reports | None:
         """Every combination of places and signs, where they are at most 2**16."""
         every = self._planes.outcomes()
@@ -295,11 +300,3 @@ class BitPlaneRandomizer(LocalRandomizer):
         numbers = self._sampled_numbers(x, norms, self._planes.columns(places))
         bits = self._planes.flip(numbers, randomness=randomness)
         return self.layout.reports(*self._planes.sent(places, bits))
-
-    @abstractmethod
-    def _numbers_of(self, x: Tensor) -> Tensor:
-        """All numbers, in [-1, 1], that stand for one row (dim,)."""
-
-    @abstractmethod
-    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
-        """Those of each row at columns of its own, of the shape (clients, ...) of ``columns``."""

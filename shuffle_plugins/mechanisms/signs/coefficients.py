@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
+from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,
     balanced_level,
@@ -21,12 +21,13 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
     thesis_level,
 )
 from shuffle_plugins.mechanisms.signs.representations import Frame, representation
+from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
 
 _CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, which fit a cache
 _LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
 
 
-class CoefficientRandomizer(LocalRandomizer):
+class CoefficientRandomizer(NumberRandomizer):
     r"""Sends some of the D coefficients of a row's public representation, each within [-r_inf, r_inf].
 
     r_inf = level·r/√D. A coefficient beyond it is clipped, and only then is the estimate biased.
@@ -131,16 +132,19 @@ class CoefficientRandomizer(LocalRandomizer):
         level = thesis_level if thesis else sound_level
         return level(size=size, clients=clients, failure=failure)
 
-    def _sampled_values(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
+    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
         """Coefficients over r_inf of rows as ``clip`` leaves them, of the shape (clients, ...) of columns."""
         scale = self.clip_factors(norms.double()) / self.coefficient_radius
         values = self._representation.coefficients(x, columns.flatten(1)).double() * scale.unsqueeze(1)
         return values.clamp_(-1, 1).view(columns.shape)
 
-    def _coefficients_of(self, x: Tensor) -> Tensor:
+    def _numbers_of(self, x: Tensor) -> Tensor:
         """Clipped coefficients over r_inf of one vector (dim,), (D,)."""
         coefficients = self._representation.represent(x.detach().double().unsqueeze(0))[0]
         return self._clipped(coefficients) / self.coefficient_radius
+
+    def _in_units(self, total: Tensor) -> Tensor:
+        return self._representation.reconstruct(total) * self.coefficient_radius
 
     def _clipped(self, coefficients: Tensor) -> Tensor:
         return coefficients.clamp(-self.coefficient_radius, self.coefficient_radius)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Reports, Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
@@ -97,22 +95,6 @@ class L2BitPlanes(BitPlaneRandomizer, CoefficientRandomizer):
     def blanket(self) -> Blanket:
         """The generic blanket, as a bound: no vector is extreme in all its coefficients."""
         return l2_bit_planes_blanket(local_epsilon=self.local_epsilon, dim=self.dim)
-
-    def sum(self, reports: Reports) -> Tensor:
-        """Estimate of the sum of the rows, (dim,) float32, unbiased where no coefficient is clipped.
-
-        Raises:
-            ValueError: if the reports are not this mechanism's, or name a place that does not exist.
-        """
-        self.check_reports(reports)
-        total = self._representation.reconstruct(self._planes.sum(reports))
-        return (total * self.coefficient_radius).to(torch.float32)
-
-    def _numbers_of(self, x: Tensor) -> Tensor:
-        return self._coefficients_of(x)
-
-    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
-        return self._sampled_values(x, norms, columns)
 
     @property
     def _worst_spread_variance(self) -> float:

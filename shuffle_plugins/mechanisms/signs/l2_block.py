@@ -8,16 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import Reports, Rows, checks
 from shuffle_plugins.mechanisms.signs.coefficients import CoefficientRandomizer
 from shuffle_plugins.mechanisms.signs.coefficients_law import Oversized
 from shuffle_plugins.mechanisms.signs.linf_block_law import report_bits
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.representations import Frame
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
 from shuffle_plugins.mechanisms.signs.sqkr_law import best_signs
 from shuffle_plugins.randomness import Randomness
@@ -25,7 +24,7 @@ from shuffle_plugins.randomness import Randomness
 _CHUNK_ENTRIES = 1 << 20  # overlaps handled at a time
 
 
-class L2Block(CoefficientRandomizer):
+class L2Block(SignBlockRandomizer, CoefficientRandomizer):
     r"""``sqkr`` with its k coefficients side by side: one place instead of k.
 
     A row is represented by D coefficients of absolute value at most r_inf = level·r/√D. A client draws one of
@@ -107,47 +106,9 @@ class L2Block(CoefficientRandomizer):
         """k, signs per report."""
         return self._blocks.cap.signs
 
-    @property
-    def agreements(self) -> int:
-        """t, least agreements of a likely pattern."""
-        return self._blocks.cap.agreements
-
-    @property
-    def layout(self) -> ReportLayout:
-        """The block's index, unless indices are public, and the pattern of its signs."""
-        return ReportLayout(self.name, self.dim, self._blocks.layout)
-
     def blanket(self) -> Blanket:
         """The cap's blanket, as a bound: no vector is extreme in all its coefficients."""
         return cap_blanket(local_epsilon=self.local_epsilon, signs=self.signs, exact=False)
-
-    @override
-    def sum(self, reports: Reports) -> Tensor:
-        total = self._representation.reconstruct(self._blocks.sum(*self._parse(reports)))
-        return (total * self.coefficient_radius).to(torch.float32)
-
-    def outcomes(self) -> Reports | None:
-        """Every pattern of every block, where they are at most 2**16; none with public blocks."""
-        every = self._blocks.outcomes()
-        return None if every is None else self.layout.reports(*every)
-
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        blocks, patterns = self._parse(reports)
-        return self._blocks.log_likelihood(blocks, patterns, self._coefficients_of(x))
-
-    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """A block of coefficients of each row, and the pattern of their signs."""
-        if self.shufflable:
-            blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
-        else:
-            blocks = self._public_blocks(x.num_rows, x.device)
-        columns = self._blocks.columns(blocks)
-        values = self._sampled_values(x, norms, columns.clamp(max=self._representation.size - 1))
-        values.masked_fill_(columns >= self._representation.size, 0.0)
-        patterns = self._blocks.encode(values, randomness=randomness)
-        sent = (blocks, patterns) if self.shufflable else (patterns,)
-        return self.layout.reports(*sent)
 
     def _choose_blocks(self, signs: int | None, max_bits: int | None) -> SignBlocks:
         size, most = self._representation.size, min(self.dim, MAX_SIGNS)
@@ -208,10 +169,13 @@ class L2Block(CoefficientRandomizer):
             alone = beyond.unsqueeze(2) | beyond.unsqueeze(1) | (both == 0)
             yield some, overlaps[both.masked_fill(alone, 0)].masked_fill_(alone, 0.0)
 
+    def _chosen(self, x: Rows, randomness: Randomness) -> Tensor:
+        public = not self.shufflable
+        return self._public_blocks(x.num_rows, x.device) if public else super()._chosen(x, randomness)
+
     def _public_blocks(self, clients: int, device: torch.device) -> Tensor:
         return self._public.of(clients, highs=torch.tensor([self._blocks.blocks]), device=device).squeeze(1)
 
     def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
-        """Blocks and patterns, (reports,) int64."""
-        read = self.read_reports(reports, *self._blocks.limits)
+        read = super()._parse(reports)
         return read if self.shufflable else (self._public_blocks(len(reports), read[0].device), *read)

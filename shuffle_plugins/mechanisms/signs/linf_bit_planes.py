@@ -6,20 +6,18 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Reports, Rows
-from shuffle_plugins.mechanisms.base import Norm
+from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
+from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 _CHUNK_ENTRIES = 1 << 20  # entries handled at a time
 
 
-class LInfBitPlanes(BitPlaneRandomizer):
+class LInfBitPlanes(BitPlaneRandomizer, CoordinateRandomizer):
     r"""R^ℓ∞_{v,m,s} of Girgis's thesis (Algorithms 3.5.1 and 3.5.2) with exact ε0.
 
     A coordinate :math:`x/r = \sum_{k<m} 2^{-k} σ_k + 2^{-(m-1)} w` has m - 1 signs and a rest w in [-1, 1].
@@ -50,7 +48,6 @@ class LInfBitPlanes(BitPlaneRandomizer):
     """
 
     name: ClassVar[str] = "linf-bit-planes"
-    norm: ClassVar[Norm] = Norm.LINF
 
     def __init__(
         self,
@@ -90,18 +87,3 @@ class LInfBitPlanes(BitPlaneRandomizer):
         return sampled_blanket(
             local_epsilon=self.local_epsilon, plan=self.plan, dim=self.dim, constants=self.constants
         )
-
-    @override
-    def sum(self, reports: Reports) -> Tensor:
-        self.check_reports(reports)
-        return (self._planes.sum(reports) * self.radius).to(torch.float32)
-
-    def _numbers_of(self, x: Tensor) -> Tensor:
-        return x.detach().double() / self.radius
-
-    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
-        """Each coordinate brought into [-radius, radius] by itself."""
-        return rows.dense().clamp(-self.radius, self.radius)
-
-    def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
-        return entries(x, columns).double() / self.radius

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
-from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import ReportLayout, Reports, Rows, checks
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
+from shuffle_plugins.core import Rows, checks
 from shuffle_plugins.mechanisms.signs.linf_block_law import best_block, report_bits
-from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlocks
+from shuffle_plugins.mechanisms.signs.sign_blocks import SignBlockRandomizer, SignBlocks
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import MAX_SIGNS, cap_blanket, cap_parameters
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 
 
-class LInfBlock(LocalRandomizer):
+class LInfBlock(SignBlockRandomizer, CoordinateRandomizer):
     r"""One block of s neighbouring coordinates, rounded to signs, through the optimal cap on {±1}^s.
 
     A client draws one of B = ceil(d/s) blocks uniformly, rounds its coordinates to signs of mean x_i/r
-    (beyond
-    d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with the
-    rounded signs in at least t places (``sign_patterns_law``). A sign stands for ±B·r/g, so
+    (beyond d: of mean 0), and sends the block and the pattern, which is likelier by e^ε0 where it agrees with
+    the rounded signs in at least t places (``sign_patterns_law``). A sign stands for ±B·r/g, so
 
     .. math:: E\|R(x) - x\|^2 = d\,B\,r^2/g^2 - \|x\|_2^2,
               \qquad g = \frac{(e^{ε_0} - 1) \binom{s-1}{t-1}}{2^s + (e^{ε_0} - 1) \sum_{a \ge t}
@@ -57,7 +52,6 @@ class LInfBlock(LocalRandomizer):
     """
 
     name: ClassVar[str] = "linf-block"
-    norm: ClassVar[Norm] = Norm.LINF
 
     def __init__(
         self,
@@ -83,16 +77,6 @@ class LInfBlock(LocalRandomizer):
         return self._blocks.cap.signs
 
     @property
-    def agreements(self) -> int:
-        """t, least agreements of a likely pattern."""
-        return self._blocks.cap.agreements
-
-    @property
-    def layout(self) -> ReportLayout:
-        """The block's index, and the pattern of its signs."""
-        return ReportLayout(self.name, self.dim, self._blocks.layout)
-
-    @property
     def report_value(self) -> float:
         """Absolute value that a sign stands for at its coordinate, B·r/g."""
         return self._blocks.sign_value * self.radius
@@ -110,33 +94,3 @@ class LInfBlock(LocalRandomizer):
         return cap_blanket(
             local_epsilon=self.local_epsilon, signs=self.block, exact=self.dim % self.block == 0
         )
-
-    @override
-    def sum(self, reports: Reports) -> Tensor:
-        return (self._blocks.sum(*self._parse(reports)) * self.radius).to(torch.float32)
-
-    def outcomes(self) -> Reports | None:
-        """Every pattern of every block, where they are at most 2**16."""
-        every = self._blocks.outcomes()
-        return None if every is None else self.layout.reports(*every)
-
-    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
-        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
-        blocks, patterns = self._parse(reports)
-        return self._blocks.log_likelihood(blocks, patterns, x.detach().double() / self.radius)
-
-    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
-        """Each coordinate brought into [-radius, radius] by itself."""
-        return rows.dense().clamp(-self.radius, self.radius)
-
-    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
-        """A block of coordinates of each row, and the pattern of their signs."""
-        blocks = randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
-        columns = self._blocks.columns(blocks)
-        values = entries(x, columns.clamp(max=self.dim - 1)).double() / self.radius
-        values.masked_fill_(columns >= self.dim, 0.0)
-        patterns = self._blocks.encode(values, randomness=randomness)
-        return self.layout.reports(blocks, patterns)
-
-    def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
-        return self.read_reports(reports, *self._blocks.limits)

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
-from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.randomized_response import (
     random_signs,
     sign_log_likelihood,
@@ -20,12 +19,13 @@ from shuffle_plugins.mechanisms.signs.randomized_response_law import (
     SignThresholds,
     randomized_response_blanket,
 )
+from shuffle_plugins.mechanisms.signs.unit_numbers import CoordinateRandomizer
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # more reports are not listed
 
 
-class LInfCoordinate(LocalRandomizer):
+class LInfCoordinate(CoordinateRandomizer):
     r"""R^ℓ∞ of Girgis's thesis (Algorithm 3.5.1) with one level and one coordinate, m = s = 1.
 
     A client draws one coordinate j uniformly and sends (j, sign); the sign is + with probability
@@ -47,7 +47,6 @@ class LInfCoordinate(LocalRandomizer):
     """
 
     name: ClassVar[str] = "linf-coordinate"
-    norm: ClassVar[Norm] = Norm.LINF
 
     def __init__(self, *, local_epsilon: float, dim: int, radius: float = 1.0) -> None:
         super().__init__(local_epsilon=local_epsilon, dim=dim, radius=radius)
@@ -92,10 +91,6 @@ class LInfCoordinate(LocalRandomizer):
         indices, plus = self.read_reports(reports, self.dim, 2)
         values = x.detach()[indices].clamp(-self.radius, self.radius) / self.radius
         return sign_log_likelihood(plus, values, thresholds=self._thresholds) - math.log(self.dim)
-
-    def clip_rows(self, rows: Rows, norms: Tensor) -> Tensor:
-        """Each coordinate brought into [-radius, radius] by itself."""
-        return rows.dense().clamp(-self.radius, self.radius)
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """A coordinate of each row, and its sign."""

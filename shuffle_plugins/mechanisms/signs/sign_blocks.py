@@ -1,4 +1,4 @@
-"""What block mechanisms share: one block of coordinates, rounded to a pattern of signs, then randomized.
+"""What block mechanisms share: one block of numbers, rounded to a pattern of signs, then randomized.
 
 The cap is the set of patterns that agree with the true one in at least t places; they are sent more often, by
 a factor e^ε0 (:mod:`~shuffle_plugins.mechanisms.signs.sign_patterns_law`). g is its gain: the mean of what is
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from shuffle_plugins.core import FieldLayout
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
 from shuffle_plugins.mechanisms.signs.linf_block_law import block_count
 from shuffle_plugins.mechanisms.signs.sign_patterns import (
     pattern_likelihood,
@@ -22,6 +23,7 @@ from shuffle_plugins.mechanisms.signs.sign_patterns import (
     send_patterns,
 )
 from shuffle_plugins.mechanisms.signs.sign_patterns_law import CapParameters
+from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
 from shuffle_plugins.randomness import Randomness
 
 _MOST_OUTCOMES = 1 << 16  # most outcomes that `outcomes` lists
@@ -113,3 +115,53 @@ class SignBlocks:
         at = values[columns.clamp(max=self.dim - 1)].double().masked_fill_(columns >= self.dim, 0.0)
         law = pattern_likelihood(patterns, at, cap=self.cap).log()
         return law if self.public else law - math.log(self.blocks)
+
+
+class SignBlockRandomizer(NumberRandomizer):
+    """A randomizer that sends one block of the numbers that stand for a row, as a pattern of signs.
+
+    A subclass sets ``_blocks`` when it is built.
+    """
+
+    _blocks: SignBlocks
+
+    @property
+    def agreements(self) -> int:
+        """t, least agreements of a likely pattern."""
+        return self._blocks.cap.agreements
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The block's index, unless blocks are public, and the pattern of its signs."""
+        return ReportLayout(self.name, self.dim, self._blocks.layout)
+
+    @override
+    def sum(self, reports: Reports) -> Tensor:
+        return self._in_units(self._blocks.sum(*self._parse(reports))).to(torch.float32)
+
+    def outcomes(self) -> Reports | None:
+        """Every pattern of every block, where they are at most 2**16; none with public blocks."""
+        every = self._blocks.outcomes()
+        return None if every is None else self.layout.reports(*every)
+
+    def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
+        """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
+        blocks, patterns = self._parse(reports)
+        return self._blocks.log_likelihood(blocks, patterns, self._numbers_of(x))
+
+    def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
+        """A block of numbers of each row, and the pattern of their signs."""
+        blocks = self._chosen(x, randomness)
+        columns = self._blocks.columns(blocks)
+        values = self._sampled_numbers(x, norms, columns.clamp(max=self._blocks.dim - 1))
+        values.masked_fill_(columns >= self._blocks.dim, 0.0)
+        patterns = self._blocks.encode(values, randomness=randomness)
+        return self.layout.reports(*((patterns,) if self._blocks.public else (blocks, patterns)))
+
+    def _chosen(self, x: Rows, randomness: Randomness) -> Tensor:
+        """The block of each client, (clients,) int64."""
+        return randomness.integers(self._blocks.blocks, x.num_rows, device=x.device)
+
+    def _parse(self, reports: Reports) -> tuple[Tensor, ...]:
+        """Blocks and patterns, (reports,) int64."""
+        return self.read_reports(reports, *self._blocks.limits)

@@ -159,7 +159,7 @@ class SQKR(CoefficientRandomizer):
     def log_likelihood(self, reports: Reports, x: Tensor) -> Tensor:
         """Log-probability of each report, had its client held x (dim,); thresholds as they are rounded."""
         columns, patterns = self._parse(reports)
-        law = pattern_likelihood(patterns, self._coefficients_of(x)[columns], cap=self._cap).log()
+        law = pattern_likelihood(patterns, self._numbers_of(x)[columns], cap=self._cap).log()
         return law - float(self._blocks.lengths().double().log().sum()) if self.shufflable else law
 
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
@@ -169,7 +169,7 @@ class SQKR(CoefficientRandomizer):
             places = drawn.squeeze(1)
         else:
             places = self._public_places(x.num_rows, x.device)
-        values = self._sampled_values(x, norms, places + self._blocks.starts().to(x.device))
+        values = self._sampled_numbers(x, norms, places + self._blocks.starts().to(x.device))
         patterns = round_to_patterns(values, randomness=randomness)
         return self._reports(places, send_patterns(patterns, cap=self._cap, randomness=randomness))
 
