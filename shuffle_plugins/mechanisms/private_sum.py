@@ -72,7 +72,15 @@ class Reporter(ABC):
 
     @abstractmethod
     def randomize(self, x: Any, *, randomness: Randomness | None = None) -> Reports:
-        """Each client's whole report, in the clients' order."""
+        """Each client's whole report, in the clients' order.
+
+        Args:
+            x: the clients' data, one client a row; may have no rows.
+            randomness: source of all random bits; a fresh :class:`SecureRandomness` by default.
+
+        Raises:
+            ValueError: if x is no batch of such data, or has NaN or infinite entries.
+        """
 
     @abstractmethod
     def sum(self, reports: Reports) -> Tensor:

@@ -60,17 +60,13 @@ _REPORTS: dict[type, ConformanceReport] = {}
 def _report(case: type[MechanismConformance]) -> ConformanceReport:
     """All checks of a class, run once."""
     if case not in _REPORTS:
-        _REPORTS[case] = _checked(case)
+        _REPORTS[case] = check_mechanism(
+            case().build,
+            dims=case.dims,
+            local_epsilons=case.local_epsilons,
+            samples=case.samples,
+            variance_is_bound=case.variance_is_bound,
+            records=case.records,
+            seed=case.seed,
+        )
     return _REPORTS[case]
-
-
-def _checked(case: type[MechanismConformance]) -> ConformanceReport:
-    return check_mechanism(
-        case().build,
-        dims=case.dims,
-        local_epsilons=case.local_epsilons,
-        samples=case.samples,
-        variance_is_bound=case.variance_is_bound,
-        records=case.records,
-        seed=case.seed,
-    )

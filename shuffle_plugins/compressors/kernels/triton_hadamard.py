@@ -20,7 +20,6 @@ _TILE = 1 << 12
 _LONGEST_COLUMN = 1 << 7
 _VALUES_PER_WARP = 1 << 10
 _MOST_WARPS = 32
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @triton.jit
@@ -93,29 +92,6 @@ def _columns_kernel(
     values = load_tile(x, signs, row, column, rows, columns, stride, SIGNED, DTYPE)
     values = butterflies(values, LENGTH, WIDTH, STAGES)
     tl.store(out + row * (LENGTH * INNER) + column, values.to(out.dtype.element_ty))
-
-
-def hadamard_triton(x: Tensor, *, normalized: bool = False) -> Tensor:
-    """H along the last axis, the bits of :func:`~shuffle_plugins.compressors.hadamard.hadamard_transform`.
-
-    Each row is read once and written once up to a size of 2**15, twice up to 2**22.
-
-    Args:
-        x: (..., size) of 16, 32 or 64 bit floating point, size a power of two.
-        normalized: divide by sqrt(size).
-
-    Raises:
-        ValueError: if the last axis is not a power of two, or the dtype is another.
-    """
-    if x.dtype not in _FLOATS:
-        raise ValueError(f"a transform takes floating point of 16, 32 or 64 bits, got {x.dtype}")
-    size = x.shape[-1] if x.dim() else 0
-    if size < 1 or size & (size - 1):
-        raise ValueError(f"the last axis must be a power of two, got shape {tuple(x.shape)}")
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    scale = size**-0.5 if normalized else 1.0
-    transform_rows_triton(x.reshape(-1, size), size=size, scale=scale, out=out.view(-1, size))
-    return out
 
 
 def transform_rows_triton(

@@ -123,14 +123,10 @@ class PrivUnit(LocalRandomizer):
     def randomize_sum(
         self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
     ) -> Tensor:
-        """A draw with the law of ``sum(randomize(x))``, (dim,), without one dense vector per client.
+        """As :meth:`LocalRandomizer.randomize_sum`, without one dense vector per client.
 
-        The method is that of :mod:`.privunit_sum`, whose law is exactly that of the
-        sum in real arithmetic. The sum is a post-processing of the shuffled reports, so any sampler of the
-        same law has the reports' guarantee. Values are float32 numbers, also where the dtype is wider.
-
-        Raises:
-            ValueError: as :meth:`randomize`.
+        The method is that of :mod:`.privunit_sum`, whose law is exactly that of the sum in real arithmetic.
+        Values are float32 numbers, also where the dtype is wider.
         """
         rows = self.check_rows(x)
         chunk = chunk_size(rows)

@@ -133,9 +133,8 @@ class PrivUnitG(LocalRandomizer):
         :math:`U^T α + \sum_i (I - u_i u_i^T) g_i`. The sum is N(0, bI - UᵀU), drawn as
         :math:`\sqrt b\,(z - U^T M U z)`, z one normal vector, :math:`K = U U^T` and
         :math:`M = (b(I + \sqrt{I - K/b}))^{-1}`. A chunk costs its Gram matrix, one normal vector and a
-        product of the rows with it; the batch is summed once. The sum is a post-processing of the shuffled
-        reports, so any sampler of the same law has the reports' guarantee. Values are float32 numbers, also
-        where the dtype is wider.
+        product of the rows with it; the batch is summed once. Values are float32 numbers, also where the
+        dtype is wider.
         """
         draws = self._draw(norms, randomness)
         total = torch.zeros(self.dim, dtype=torch.float64, device=x.device)

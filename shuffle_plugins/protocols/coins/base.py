@@ -208,9 +208,7 @@ class CoinSum(SummingProtocol):
     ) -> Reports:
         """Each client's number of ones per coordinate, in [0, messages_per_coordinate].
 
-        Raises:
-            ValueError: if x is not a floating (clients, size) batch, or has NaN or infinite entries, or if
-                ``clip`` is false: a sum always clips.
+        ``clip`` must be true: a sum always clips. Otherwise as :meth:`Reporter.randomize`.
         """
         check_clips(clip)
         source = secure(randomness)

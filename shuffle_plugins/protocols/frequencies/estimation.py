@@ -272,16 +272,7 @@ class FrequencyEstimation(ShuffleProtocol):
     # -- what is done -----------------------------------------------------------------------------------
 
     def randomize(self, x: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """Each client's report, in the clients' order.
-
-        Args:
-            x: categories, integers (clients,).
-            randomness: source of all random bits; a fresh ``SecureRandomness`` by default.
-
-        Raises:
-            TypeError: if x is not a tensor.
-            ValueError: if x is not a vector of integers, or names a category that does not exist.
-        """
+        """Each client's report on its category, (clients,): see :meth:`FrequencyOracle.randomize`."""
         return self.mechanism.randomize(x, randomness=randomness)
 
     @override

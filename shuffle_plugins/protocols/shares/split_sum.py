@@ -230,11 +230,7 @@ class SplitSum(SummingProtocol):
     # -- what is done -----------------------------------------------------------------------------------
 
     def randomize(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Reports:
-        """Each client's shares, entries in [0, q).
-
-        Raises:
-            ValueError: if x is not a floating (clients, 1) batch, or has NaN or infinite entries.
-        """
+        """Each client's shares, entries in [0, q), for floating x (clients, 1)."""
         source = secure(randomness)
         values = self._noisy(x, source)
         drawn = source.words(len(values) * (self.shares - 1)).reshape(len(values), -1)

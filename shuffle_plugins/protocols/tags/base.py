@@ -248,9 +248,7 @@ class TaggedSum(SummingProtocol):
     ) -> Reports:
         """Each client's messages as one report, in the order of their tags.
 
-        Raises:
-            ValueError: if x is not a batch of the protocol's data, or has NaN or infinite entries, or if
-                ``clip`` is false: a sum always clips.
+        ``clip`` must be true: a sum always clips. Otherwise as :meth:`Reporter.randomize`.
         """
         check_clips(clip)
         places, bits = self._encoded(self._checked(x), secure(randomness))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from shuffle_plugins.accounting import PrivacyTarget, TaggedRound
+from shuffle_plugins.accounting import PrivacyTarget
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
-from shuffle_plugins.protocols.base import check_overhead, counted_on
+from shuffle_plugins.protocols.base import SummingProtocol, check_overhead, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tags.plans import best_tag_plan, budget_of_noise
@@ -19,11 +19,7 @@ _MOST_ATTEMPTS = 60
 _MOST_EXCESS = 5.0  # log(ε spent over ε wanted), beyond which it tells nothing
 
 
-class _Sum(Protocol):
-    def round(self, *, population: int | None = None) -> TaggedRound: ...
-
-
-_S = TypeVar("_S", bound=_Sum)
+_S = TypeVar("_S", bound=SummingProtocol)
 
 
 def calibrated_budget(
