@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numba
@@ -168,12 +169,12 @@ def _at(context: Any, address: Any, number: Any) -> Any:
 _SIGN, _INDEX = np.int8(1), np.int64(1)  # for :func:`_at`
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """A function of numbers, addresses and numpy arrays, compiled on first use and kept in numba's cache."""
     try:
-        return numba.njit(nogil=True, cache=True)(function)
+        return numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep a cache
-        return numba.njit(nogil=True)(function)
+        return numba.njit(nogil=True, **options)(function)
 
 
 @compiled
@@ -382,6 +383,16 @@ def _box_rows(
             _transform(spare, spare, size_bits, lane_bits, scale)
             outside = _clipped_rest(row, spare, size, True, share, inner, enough)
         flags[r] = outside
+
+
+@partial(compiled, fastmath={"reassoc"})
+def add_absolute_sums(block, out):
+    """Add sums of absolute entries of rows to ``out``; any order lets many be added at a time."""
+    for i in range(block.shape[0]):
+        total = out[i]
+        for j in range(block.shape[1]):
+            total += abs(block[i, j])
+        out[i] = total
 
 
 def handles(x: Tensor, size: int) -> bool:

@@ -126,15 +126,18 @@ class Rows:
         return norms.to(self.compute_dtype)
 
     def gather(self, columns: Tensor) -> Tensor:
-        """Entry ``columns[i]`` of row i, (clients,)."""
-        values = torch.empty(self.num_rows, dtype=self.dtype, device=self.device)
+        """Entries of each row at columns of its own, of the shape (clients, ...) of ``columns``."""
+        flat = columns.unsqueeze(-1).flatten(1)
+        if len(self.blocks) == 1:
+            return self.blocks[0].gather(1, flat).view(columns.shape)
+        values = torch.empty(flat.shape, dtype=self.dtype, device=self.device)
         start = 0
         for block in self.blocks:
-            width = block.shape[1]
-            inside = ((columns >= start) & (columns < start + width)).nonzero().squeeze(1)
-            values[inside] = block[inside, columns[inside] - start]
-            start += width
-        return values
+            stop = start + block.shape[1]
+            row, place = ((flat >= start) & (flat < stop)).nonzero(as_tuple=True)
+            values[row, place] = block[row, flat[row, place] - start]
+            start = stop
+        return values.view(columns.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Sum of weights[i] · row i, (dim,), without a weighted copy of the batch."""

@@ -118,22 +118,10 @@ def gather_signs_torch(
     chunk = WORD_BITS * max(1, CHUNK_VALUES // (WORD_BITS * max(1, count)))
     for start in range(0, clients, chunk):
         chosen = indices[start : start + chunk]
-        values = _entries(rows.narrow(start, start + chunk), chosen)
+        values = rows.narrow(start, start + chunk).gather(chosen).to(torch.float32)
         bits = rule.draw(_unit_values(values, 1 / scale).view(-1), draw=draw, first=start * count)
         signs[start : start + chunk] = bits.view(chosen.shape)
     return signs
-
-
-def _entries(rows: Rows, columns: Tensor) -> Tensor:
-    """Entries of each row at columns of its own, (clients, count) float32."""
-    values = torch.empty(columns.shape, dtype=torch.float32, device=rows.device)
-    start = 0
-    for block in rows.blocks:
-        width = block.shape[1]
-        client, place = ((columns >= start) & (columns < start + width)).nonzero(as_tuple=True)
-        values[client, place] = block[client, columns[client, place] - start].to(torch.float32)
-        start += width
-    return values
 
 
 def rotation_factor(size: int, scale: float) -> float:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness
 
 
@@ -86,21 +86,3 @@ def _lengths(dim: int, count: int) -> Tensor:
 def _starts(dim: int, count: int) -> Tensor:
     lengths = _lengths(dim, count)
     return lengths.cumsum(0) - lengths
-
-
-def entries(rows: Rows, columns: Tensor) -> Tensor:
-    """Entries of each row at columns of its own, of the shape (clients, ...) of ``columns``."""
-    if len(rows.blocks) == 1:
-        return rows.blocks[0].gather(1, columns.flatten(1)).view(columns.shape)
-    values = torch.empty(columns.shape, dtype=rows.dtype, device=rows.device)
-    row = (
-        torch.arange(rows.num_rows, device=rows.device)
-        .view(-1, *[1] * (columns.dim() - 1))
-        .expand(columns.shape)
-    )
-    start = 0
-    for block in rows.blocks:
-        inside = (columns >= start) & (columns < start + block.shape[1])
-        values[inside] = block[row[inside], columns[inside] - start]
-        start += block.shape[1]
-    return values

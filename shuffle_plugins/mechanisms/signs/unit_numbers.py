@@ -9,7 +9,6 @@ from torch import Tensor
 
 from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 
 
 class NumberRandomizer(LocalRandomizer):
@@ -44,7 +43,7 @@ class CoordinateRandomizer(NumberRandomizer):
         return x.detach().double() / self.radius
 
     def _sampled_numbers(self, x: Rows, norms: Tensor, columns: Tensor) -> Tensor:
-        return entries(x, columns).double() / self.radius
+        return x.gather(columns).double() / self.radius
 
     def _in_units(self, total: Tensor) -> Tensor:
         return total * self.radius

@@ -8,7 +8,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
 
 
@@ -47,7 +46,7 @@ class BinarySum(TaggedSum):
         return rows
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
-        return entries(rows, columns).double() * 2 - 1
+        return rows.gather(columns).double() * 2 - 1
 
     def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
         return (sums + reports) / 2

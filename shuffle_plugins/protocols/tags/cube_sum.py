@@ -8,7 +8,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from shuffle_plugins.core import Rows, checks
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.protocols.tags.base import TaggedSum
 
 
@@ -42,7 +41,7 @@ class CubeSum(TaggedSum):
         return self.cohort * self.radius**2 * self.planes.worst_variance
 
     def _values(self, rows: Rows, columns: Tensor) -> Tensor:
-        return (entries(rows, columns).double() / self.radius).clamp_(-1, 1)
+        return (rows.gather(columns).double() / self.radius).clamp_(-1, 1)
 
     def _in_units(self, sums: Tensor, *, reports: int) -> Tensor:
         return sums * self.radius
