@@ -10,10 +10,10 @@ from shuffle_plugins.secure_aggregation.residues import CHECK_WORDS, ResidueLayo
 SEED_BYTES = 32
 """Bytes of a seed: a key of the keystream."""
 
-_CHUNK = 1 << 16  # bytes; with the sum's own they stay in a cache
+_CHUNK = 1 << 17  # bytes; with the sum's own they stay in a cache
 _BLOCK = 64
-_ZEROS = bytes(_CHUNK)  # encrypted, they are the keystream
 _CHECK_BYTES = 8 * CHECK_WORDS
+_ZEROS = bytes(_CHECK_BYTES + _CHUNK)  # encrypted, they are the keystream
 
 
 class Expansion:
@@ -29,10 +29,14 @@ class Expansion:
 
     def __init__(self, layout: ResidueLayout) -> None:
         self._sum = layout.zero()
-        self._first = bytearray(_CHECK_BYTES + _BLOCK)
-        self._buffer = bytearray(_CHUNK + _BLOCK)  # the cipher asks for room for one block more
-        self._words = np.frombuffer(self._buffer, layout.dtype, count=_CHUNK // layout.dtype.itemsize)
-        self._checks = np.frombuffer(self._first, np.dtype("<u8"), count=CHECK_WORDS)
+        counts = self._sum.counts
+        step = _CHUNK // layout.dtype.itemsize
+        self._parts = [counts[start : start + step] for start in range(0, len(counts), step)]
+        self._buffer = memoryview(
+            bytearray(len(_ZEROS) + _BLOCK)
+        )  # the cipher asks for room for a block more
+        self._checks = np.frombuffer(self._buffer[:_CHECK_BYTES], self._sum.checks.dtype)
+        self._words = np.frombuffer(self._buffer[_CHECK_BYTES:], layout.dtype, count=step)
 
     def add(self, seed: bytes) -> None:
         """Add a seed's expansion.
@@ -41,12 +45,12 @@ class Expansion:
             ValueError: if the seed has another length than :data:`SEED_BYTES`.
         """
         stream = Keystream(seed).encryptor(0)
-        stream.update_into(_ZEROS[:_CHECK_BYTES], self._first)
+        first, *others = self._parts
+        stream.update_into(_ZEROS[: _CHECK_BYTES + first.nbytes], self._buffer)
         np.add(self._sum.checks, self._checks, out=self._sum.checks)
-        counts, step = self._sum.counts, len(self._words)
-        for start in range(0, len(counts), step):
-            part = counts[start : start + step]
-            stream.update_into(_ZEROS if len(part) == step else _ZEROS[: part.nbytes], self._buffer)
+        np.add(first, self._words[: len(first)], out=first)
+        for part in others:
+            stream.update_into(_ZEROS[: part.nbytes], self._buffer[_CHECK_BYTES:])
             np.add(part, self._words[: len(part)], out=part)
 
     @property

@@ -1,18 +1,20 @@
-"""Training that is killed at a point of one's choice: server, clients and mix node, each with its own files.
+"""Training that is killed at a point of one's choice: server, clients and service nodes, each with its files.
 
-Run as ``python killed_rounds.py``. Each line of standard input, ``{"folder": …, "kill": [point, "before"]}``,
-is trained in a fork that is killed by SIGKILL at that point of its second round, or, with ``"kill": null``,
-goes on until all rounds are done. The answer is a line with the fork's exit status, negative for a signal.
+Run as ``python killed_rounds.py``. Each line of standard input, ``{"folder": …, "kill": [point, "before"],
+"shared": false}``, is trained in a fork that is killed by SIGKILL at that point of its second round, or, with
+``"kill": null``, goes on until all rounds are done; if ``shared``, two aggregators add up a sum in place of a
+mix node's batch. The answer is a line with the fork's exit status, negative for a signal.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,23 @@ from typing import Any
 import flwr_shuffle.client.mod
 import flwr_shuffle.client.packing
 import flwr_shuffle.server.rounds
+import flwr_shuffle.stages.aggregator_node
 import flwr_shuffle.stages.mix_node
 import flwr_shuffle.stages.mix_stage
+import flwr_shuffle.stages.shared_stage
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import (
+    FixedSize,
     InProcessGrid,
     MixNodeStage,
     SelfSampling,
+    SharedSumStage,
     ShuffleMod,
     ShuffleStrategy,
+    register_aggregator,
     register_mix_node,
 )
 from flwr_shuffle.client.limits import NodeKey
@@ -43,6 +50,8 @@ from flwr_shuffle.stages import serving
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
+from shuffle_plugins.protocols import VectorSum
+from shuffle_plugins.secure_aggregation import Aggregator, Expansion, SeedOpener
 from shuffle_plugins.shuffler import EnvelopeOpener, ExternalPermutation, SpentTokens
 
 DIM = 12
@@ -50,6 +59,8 @@ DELTA = 1e-3
 ROUNDS = 3
 CLIENTS = 4
 SPEC = MechanismSpec(name="linf-block", local_epsilon=1.0)
+SUM = VectorSum.with_noise(dim=DIM, cohort=CLIENTS, noise_multiplier=2.0, overhead=0.3)
+AGGREGATORS = 2
 
 
 class Training:
@@ -91,15 +102,55 @@ POINTS: dict[str, tuple[Any, str, str, str]] = {
 }
 """By name: whose function it is, and the second round's state in the ledger before and after it runs."""
 
+SHARED_POINTS: dict[str, tuple[Any, str, str, str]] = {
+    "the server draws": (FixedSize, "draw", "", ""),
+    "the server makes the check's seed": (SharedSumStage, "shared", "", ""),
+    "the ledger begins a round": (BudgetLedger, "begin", "", "open"),
+    "the server is to send": (ShuffleStrategy, "configure_train", "", "open"),
+    "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
+    "a client trains": (Training, "train", "open", "open"),
+    "a client tosses its coins": (VectorSum, "randomize", "open", "open"),
+    "a client draws its seeds": (flwr_shuffle.client.packing, "share", "open", "open"),
+    "a client seals a seed": (flwr_shuffle.client.packing, "seal_seed", "open", "open"),
+    "a client answers": (flwr_shuffle.client.mod, "reply", "open", "open"),
+    "the server has the shares": (SharedSumStage, "collect", "open", "open"),
+    "an aggregator checks envelopes": (Aggregator, "check", "open", "open"),
+    "an aggregator opens an envelope": (SeedOpener, "open", "open", "open"),
+    "the server reads who is good": (flwr_shuffle.stages.shared_stage, "read_checked", "open", "open"),
+    "an aggregator spends the round": (SpentTokens, "spend", "open", "open"),
+    "an aggregator expands a seed": (Expansion, "add", "open", "open"),
+    "an aggregator has its sum": (Aggregator, "add_up", "open", "open"),
+    "an aggregator answers": (
+        flwr_shuffle.stages.aggregator_node,
+        "answered_content",
+        "open",
+        "open",
+    ),
+    "the server reads a sum": (flwr_shuffle.stages.shared_stage, "read_sum", "open", "open"),
+    "the server puts the total together": (
+        flwr_shuffle.stages.shared_stage,
+        "reconstruct",
+        "open",
+        "open",
+    ),
+    "the server estimates": (VectorSum, "estimate", "open", "open"),
+    "the ledger receives": (BudgetLedger, "receive", "open", "received"),
+    "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
+    "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),
+    "the checkpoint is written": (ModelState, "to_bytes", "received", "received"),
+    "the ledger completes the round": (BudgetLedger, "complete", "received", "complete"),
+}
+"""The same of a sum that aggregators add up."""
+
 
 def die() -> None:
     """End as by ``kill -9``: no handler runs, no buffer is flushed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(point: str, when: str) -> None:
+def arm(point: str, when: str, points: Mapping[str, tuple[Any, str, str, str]]) -> None:
     """Once a round is complete, the next call at a point is the last thing this process does."""
-    owner, name, *_ = POINTS[point]
+    owner, name, *_ = points[point]
     original, complete = getattr(owner, name), BudgetLedger.complete
     done = False
 
@@ -148,8 +199,9 @@ class NotingGrid(InProcessGrid):
             return answer
         if (instruction := instruction_of(message)) is not None:
             self.notes.add("left", [message.metadata.dst_node_id, instruction.token.hex()])
-        elif "reports" in (record := answer.content.config_records.get(SERVICE_KEY, {})):
-            self.notes.add("mixed", record["token"].hex())
+        record = answer.content.config_records.get(SERVICE_KEY, {})
+        if "reports" in record or "total" in record:
+            self.notes.add("mixed", [message.metadata.dst_node_id, record["token"].hex()])
         return answer
 
 
@@ -164,39 +216,45 @@ class NotingFedAvg(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, *, shared: bool) -> None:
     """Train until all rounds are done."""
-    mixer_key = (folder / "mixer.public").read_text()
+    role = Role.AGGREGATOR if shared else Role.MIXER
+    nodes = AGGREGATORS if shared else 1
+    public = [(folder / f"service-{i}.public").read_text() for i in range(nodes)]
+    pinned = NodeKey.AGGREGATOR_PUBLIC_KEYS if shared else NodeKey.MIXER_PUBLIC_KEY
 
     def node_config(position: int) -> dict[str, Any]:
-        if position == CLIENTS:
+        if position >= CLIENTS:
             return {
-                ROLE: Role.MIXER,
-                "shuffle-mixer-key-file": str(folder / "mixer.key"),
+                ROLE: role,
+                f"shuffle-{role}-key-file": str(folder / f"service-{position - CLIENTS}.key"),
                 serving.ENROLLED_FILE: str(folder / "enrolled"),
                 serving.MIN_BATCH: 2,
             }
         return {
-            NodeKey.MAX_LOCAL_EPSILON: 1.0,
+            NodeKey.MAX_LOCAL_EPSILON: math.inf if shared else 1.0,
             NodeKey.MAX_ROUNDS: 1000,
             NodeKey.LEDGER_FILE: str(folder / f"client-{position}.db"),
-            NodeKey.MIXER_PUBLIC_KEY: mixer_key,
+            pinned: ",".join(public),
             NodeKey.SIGNING_KEY_FILE: str(folder / f"client-{position}.key"),
         }
 
     app = ClientApp(mods=[ShuffleMod()])
     register_mix_node(app)
+    register_aggregator(app)
     app.train()(lambda message, context: Training.train(message, context))
     notes = Notes(folder)
-    grid = NotingGrid(app, num_nodes=CLIENTS + 1, node_config=node_config)
+    grid = NotingGrid(app, num_nodes=CLIENTS + nodes, node_config=node_config)
     inner = NotingFedAvg(fraction_evaluate=0.0)
     grid.notes = inner.notes = notes
     strategy = ShuffleStrategy(
         inner,
-        randomizer=SPEC,
-        sampling=SelfSampling(1.0),
+        randomizer=SUM if shared else SPEC,
+        sampling=FixedSize(CLIENTS) if shared else SelfSampling(1.0),
         population=CLIENTS,
-        shuffler=MixNodeStage(mixer_public_key=mixer_key, discovery_timeout=1.0),
+        shuffler=SharedSumStage(aggregator_public_keys=public, discovery_timeout=1.0)
+        if shared
+        else MixNodeStage(mixer_public_key=public[0], discovery_timeout=1.0),
         ledger=folder / "budget.db",
         delta=DELTA,
     )
@@ -226,8 +284,8 @@ def main() -> None:
             status = 1
             try:
                 if request["kill"]:
-                    arm(*request["kill"])
-                train(Path(request["folder"]))
+                    arm(*request["kill"], SHARED_POINTS if request["shared"] else POINTS)
+                train(Path(request["folder"]), shared=request["shared"])
                 status = 0
             except BaseException:
                 traceback.print_exc()

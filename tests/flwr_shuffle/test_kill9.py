@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 import killed_rounds
 from deployed_parties import Parties
-from killed_rounds import CLIENTS, DELTA, POINTS, ROUNDS
+from killed_rounds import AGGREGATORS, CLIENTS, DELTA, POINTS, ROUNDS, SHARED_POINTS
 from processes import Deployment, wait_for
 
 from shuffle_plugins.accounting import Adversary
@@ -54,11 +54,11 @@ class Trainer:
             text=True,
         )
 
-    def train(self, folder: Path, *, kill: tuple[str, str] | None = None) -> int:
+    def train(self, folder: Path, *, kill: tuple[str, str] | None = None, shared: bool = False) -> int:
         """Train until killed, or done. Returns the exit status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill}) + "\n")
+        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill, "shared": shared}) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -76,10 +76,11 @@ def trainer() -> Iterator[Trainer]:
 
 
 def make_keys(folder: Path) -> None:
-    mixer_key = generate_mixer_key()
-    write_private_key(folder / "mixer.key", mixer_key)
-    SpentTokens.create(state_beside(folder / "mixer.key"), public_key=mixer_key.public.sealing)
-    (folder / "mixer.public").write_text(mixer_key.public.hex())
+    for i in range(AGGREGATORS):
+        key_file, service_key = folder / f"service-{i}.key", generate_mixer_key()
+        write_private_key(key_file, service_key)
+        SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
+        (folder / f"service-{i}.public").write_text(service_key.public.hex())
     for i in range(CLIENTS):
         key = generate_signing_key()
         write_private_key(folder / f"client-{i}.key", key)
@@ -108,7 +109,7 @@ class Books:
         self.released = lines(folder / "released")
         self.noted_spending = np.array([noted[1:] for noted in lines(folder / "spent")])
         self.left = [(node - 2, bytes.fromhex(token)) for node, token in lines(folder / "left")]
-        self.mixed = [bytes.fromhex(token) for token in lines(folder / "mixed")]
+        self.served = [(node - 2 - CLIENTS, token) for node, token in lines(folder / "mixed")]
 
 
 def check(books: Books, folder: Path) -> None:
@@ -122,32 +123,36 @@ def check(books: Books, folder: Path) -> None:
     assert {token for _, token in books.left} <= begun, "reports of a round that the server never began"
     for client, reports in Counter(client for client, _ in books.left).items():
         assert books.client_reports[client] >= reports, "a report left that its client did not charge"
-    spent_rounds = SpentTokens(
-        state_beside(folder / "mixer.key"), public_key=read_mixer_key(folder / "mixer.key").public.sealing
-    )
-    for token in books.mixed:
+    assert len(set(books.served)) == len(books.served), "a batch or a sum of one round was given out twice"
+    for service, token in books.served:
+        key_file = folder / f"service-{service}.key"
+        spent_rounds = SpentTokens(state_beside(key_file), public_key=read_mixer_key(key_file).public.sealing)
         with pytest.raises(BatchRefused) as refused:
-            spent_rounds.spend(token)
+            spent_rounds.spend(bytes.fromhex(token))
         assert refused.value.code is Refusal.REPLAYED
     assert (books.spent >= books.noted_spending.max(axis=0)).all(), "ε is smaller than it was"
-    assert (np.diff(books.noted_spending, axis=0) >= 0).all()
+    assert (books.noted_spending[1:] >= books.noted_spending[:-1]).all()  # may be infinite
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("point", POINTS)
+KILLED = [(point, when, False) for point in POINTS for when in ("before", "after")]
+KILLED += [(point, "before", True) for point in SHARED_POINTS]
+KILLED += [(point, "after", True) for point in ("an aggregator spends the round", "an aggregator answers")]
+
+
+@pytest.mark.parametrize(("point", "when", "shared"), KILLED)
 def test_a_killed_run_goes_on_and_owes_what_it_owed(
-    point: str, when: str, trainer: Trainer, tmp_path: Path
+    point: str, when: str, shared: bool, trainer: Trainer, tmp_path: Path
 ) -> None:
     make_keys(tmp_path)
-    assert trainer.train(tmp_path, kill=(point, when)) == -signal.SIGKILL
+    assert trainer.train(tmp_path, kill=(point, when), shared=shared) == -signal.SIGKILL
     killed = Books(tmp_path)
     check(killed, tmp_path)
     second = [str(one.state) for one in killed.rounds if one.server_round == 2]
-    state = POINTS[point][2 if when == "before" else 3]
+    state = (SHARED_POINTS if shared else POINTS)[point][2 if when == "before" else 3]
     assert second == ([state] if state else [])
     assert killed.saved is not None
     assert killed.saved.server_round == (2 if state == "complete" else 1)
-    assert trainer.train(tmp_path) == 0
+    assert trainer.train(tmp_path, shared=shared) == 0
     ended = Books(tmp_path)
     check(ended, tmp_path)
     assert ended.saved is not None

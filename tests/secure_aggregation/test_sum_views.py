@@ -23,18 +23,15 @@ class TinyStream:
     """A keystream of a seed: the check words, then the count, each two bits in a byte of the seed."""
 
     def __init__(self, seed: bytes) -> None:
-        self._seed, self._begun = seed, False
+        self._seed = seed
 
     def encryptor(self, block: int) -> "TinyStream":
         assert block == 0
         return self
 
-    def update_into(self, zeros: bytes, into: bytearray) -> None:
-        if self._begun:
-            into[0] = self._seed[0]
-        else:
-            into[:16] = bytes([self._seed[1], *bytes(15)])
-        self._begun = True
+    def update_into(self, zeros: bytes, into: memoryview) -> None:
+        assert len(zeros) == 17
+        into[:17] = bytes([self._seed[1], *bytes(15), self._seed[0]])
 
 
 @pytest.fixture(autouse=True)
