@@ -96,26 +96,27 @@ def median_seconds(*actions: Callable[[], Any]) -> list[float]:
 def expansion(size: int, bits: int) -> dict[str, Any]:
     """A seed's expansion, added to a sum, beside the same bytes of the keystream in the same pieces."""
     layout = ResidueLayout(size, bits)
-    length, seed = size * layout.dtype.itemsize, secrets.token_bytes(32)
+    length, seeds = size * layout.dtype.itemsize, [secrets.token_bytes(32) for _ in range(16)]
     total, buffer = Expansion(layout), bytearray(len(_ZEROS) + 64)
-    repeats = max(1, (1 << 24) // length)
+    repeats = max(1, (1 << 20) // length)
 
     def keystream() -> None:
         for _ in range(repeats):
-            cipher = Keystream(seed).encryptor(0)
-            for start in range(0, length, len(_ZEROS)):
-                cipher.update_into(_ZEROS[: min(len(_ZEROS), length - start)], buffer)
+            for seed in seeds:
+                cipher = Keystream(seed).encryptor(0)
+                for start in range(0, length, len(_ZEROS)):
+                    cipher.update_into(_ZEROS[: min(len(_ZEROS), length - start)], buffer)
 
     def expand_and_add() -> None:
         for _ in range(repeats):
-            total.add(seed)
+            total.add(*seeds)
 
     alone, added = median_seconds(keystream, expand_and_add)
     return {
         "size": size,
         "bits": bits,
-        "keystream_bytes_per_second": round(repeats * length / alone),
-        "expansion_bytes_per_second": round(repeats * length / added),
+        "keystream_bytes_per_second": round(repeats * 16 * length / alone),
+        "expansion_bytes_per_second": round(repeats * 16 * length / added),
         "share_of_keystream": round(alone / added, 3),
     }
 

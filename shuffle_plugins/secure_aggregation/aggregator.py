@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from shuffle_plugins.core import checks
@@ -12,6 +13,8 @@ from shuffle_plugins.secure_aggregation.expansion import SEED_BYTES, Expansion
 from shuffle_plugins.secure_aggregation.residues import Residues
 from shuffle_plugins.secure_aggregation.terms import SumTerms
 from shuffle_plugins.shuffler import BatchRefused, BatchService, Refusal, ShuffleError
+
+_AT_ONCE = 16  # seeds expanded together
 
 
 class Sealed(NamedTuple):
@@ -93,9 +96,10 @@ class Aggregator(BatchService):
         required = self._required(terms, minimum)
         self._spent.spend(terms.context.token)
         expansion, rejected, added = Expansion(terms.layout), dict[int, Refusal](), 0
-        for seed in self._seeds(sealed, terms=terms, rejected=rejected):
-            expansion.add(seed)
-            added += 1
+        seeds = self._seeds(sealed, terms=terms, rejected=rejected)
+        while group := list(islice(seeds, _AT_ONCE)):
+            expansion.add(*group)
+            added += len(group)
         if exact and rejected:
             raise BatchRefused(Refusal.NOT_AGREED, rejected)
         if added < required:

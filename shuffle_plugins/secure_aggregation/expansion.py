@@ -38,20 +38,27 @@ class Expansion:
         self._checks = np.frombuffer(self._buffer[:_CHECK_BYTES], self._sum.checks.dtype)
         self._words = np.frombuffer(self._buffer[_CHECK_BYTES:], layout.dtype, count=step)
 
-    def add(self, seed: bytes) -> None:
-        """Add a seed's expansion.
+    def add(self, *seeds: bytes) -> None:
+        """Add the expansions of some seeds; a few at once save trips of a long sum to memory.
 
         Raises:
-            ValueError: if the seed has another length than :data:`SEED_BYTES`.
+            ValueError: if a seed has another length than :data:`SEED_BYTES`.
         """
-        stream = Keystream(seed).encryptor(0)
+        streams = [Keystream(seed).encryptor(0) for seed in seeds]
         first, *others = self._parts
-        stream.update_into(_ZEROS[: _CHECK_BYTES + first.nbytes], self._buffer)
-        np.add(self._sum.checks, self._checks, out=self._sum.checks)
-        np.add(first, self._words[: len(first)], out=first)
+        for stream in streams:
+            stream.update_into(_ZEROS[: _CHECK_BYTES + first.nbytes], self._buffer)
+            np.add(self._sum.checks, self._checks, out=self._sum.checks)
+            np.add(first, self._words[: len(first)], out=first)
         for part in others:
-            stream.update_into(_ZEROS[: part.nbytes], self._buffer[_CHECK_BYTES:])
-            np.add(part, self._words[: len(part)], out=part)
+            zeros, words, buffer = (
+                _ZEROS[: part.nbytes],
+                self._words[: len(part)],
+                self._buffer[_CHECK_BYTES:],
+            )
+            for stream in streams:
+                stream.update_into(zeros, buffer)
+                np.add(part, words, out=part)
 
     @property
     def total(self) -> Residues:

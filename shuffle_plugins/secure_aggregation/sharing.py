@@ -73,8 +73,7 @@ def split(
     if not seeds:
         raise ValueError("without an aggregator nothing is shared")
     expansion = Expansion(layout)
-    for seed in seeds:
-        expansion.add(seed)
+    expansion.add(*seeds)
     rest = Residues(layout, counts.astype(layout.dtype), check_words(counts, seed=check_seed))
     rest.subtract(expansion.total)
     return Shared(rest, tuple(seeds))

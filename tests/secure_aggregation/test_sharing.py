@@ -23,8 +23,8 @@ SEED = bytes(range(32))
 
 def expanded(seeds: tuple[bytes, ...], layout: ResidueLayout) -> Residues:
     expansion = Expansion(layout)
-    for seed in seeds:
-        expansion.add(seed)
+    for i in range(0, len(seeds), 2):
+        expansion.add(*seeds[i : i + 2])
     return expansion.total
 
 

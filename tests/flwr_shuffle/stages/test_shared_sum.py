@@ -396,19 +396,17 @@ def test_an_answer_that_cannot_be_read_counts_as_lost(
 def test_an_aggregator_that_lies_and_signs_is_found_by_the_check(
     run: SharedRun, lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeds: list[bytes] = []
     honest = Expansion.add
 
-    def lying(self: Expansion, seed: bytes) -> None:
-        if not self._sum.counts.any():
-            seeds.clear()
-        seeds.append(seed)
-        if lie != "a client left out" or len(seeds) != 3:
-            honest(self, seed)
-        if lie == "a client twice" and len(seeds) == 3:
-            honest(self, seed)
-        if lie == "a count" and len(seeds) == 3:
-            self._sum.counts[0] += 1
+    def lying(self: Expansion, *seeds: bytes) -> None:
+        match lie:
+            case "a client left out":
+                honest(self, *seeds[1:])
+            case "a client twice":
+                honest(self, seeds[0], *seeds)
+            case "a count":
+                honest(self, *seeds)
+                self.total.counts[0] += 1
 
     instruction = run.instruction()
     replies = run.answers(instruction)
