@@ -6,6 +6,7 @@ pieces; the mix node answers every step, and signs a refusal of any.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,6 +35,8 @@ from shuffle_plugins.shuffler import (
     MixerPublicKey,
     Refusal,
     RoundContext,
+    mark_bytes,
+    read_marks,
     statements,
 )
 
@@ -59,12 +62,7 @@ _REQUEST: dict[str, type] = {
     "mixers": bytes,
     "position": int,
 }
-_PREVIOUS: dict[str, type] = {
-    "previous-request": bytes,
-    "previous-answered": int,
-    "previous-rejected": str,
-    "previous-signature": bytes,
-}
+_PREVIOUS: dict[str, type] = {"previous": list}
 _PIECE: dict[str, type] = {"first": int, "items": list}
 _RANGE: dict[str, type] = {"first": int, "number": int, "item-size": int}
 _ANSWER: dict[str, type] = {"version": int, "token": bytes, "step": str}
@@ -73,6 +71,7 @@ _MIXED: dict[str, type] = {
     "rejected": str,
     "count": int,
     "outputs": bytes,
+    "masks": str,
     "signature": bytes,
 }
 _REFUSED: dict[str, type] = {
@@ -135,13 +134,8 @@ class BatchMessage:
             "mixers": b"".join(key.sealing + key.verifying for key in request.mixers),
             "position": request.position,
         }
-        if (previous := request.previous) is not None:
-            values |= {
-                "previous-request": previous.request,
-                "previous-answered": previous.answered,
-                "previous-rejected": positions_text(previous.rejected),
-                "previous-signature": previous.signature,
-            }
+        if request.previous:
+            values["previous"] = [_to_text(said) for said in request.previous]
         if self.step is Step.PUT:
             values |= {"first": self.first, "items": self.items}
         elif self.step is Step.TAKE:
@@ -157,18 +151,8 @@ class BatchMessage:
         """
         record: Mapping[str, Any] = content.get(SERVICE_KEY, {})
         step = Step(str(record.get("step")))
-        later = "previous-request" in record
+        later = "previous" in record
         values = service_values(content, _REQUEST | _STEPS[step] | (_PREVIOUS if later else {}))
-        previous = None
-        if later:
-            previous = MixedStatement(
-                request=values["previous-request"],
-                answered=values["previous-answered"],
-                rejected=read_positions(values["previous-rejected"], envelopes=1 << 62),
-                count=values["count"],
-                outputs=values["inputs"],
-                signature=values["previous-signature"],
-            )
         request = BatchRequest(
             context=RoundContext(
                 run=values["run"],
@@ -183,7 +167,7 @@ class BatchMessage:
             size=values["size"],
             count=values["count"],
             inputs=values["inputs"],
-            previous=previous,
+            previous=tuple(_of_text(text) for text in values.get("previous", [])),
         )
         return cls(
             step=step,
@@ -207,6 +191,7 @@ def mixed_content(message: BatchMessage, said: MixedStatement) -> RecordDict:
         "rejected": positions_text(said.rejected),
         "count": said.count,
         "outputs": said.outputs,
+        "masks": _masks_text(said),
         "signature": said.signature,
     }
     return service_content(_answer(message) | values)
@@ -277,6 +262,7 @@ def read_mixed(content: RecordDict, *, message: BatchMessage) -> MixedStatement:
         rejected=rejected,
         count=values["count"],
         outputs=values["outputs"],
+        masks=_read_masks(values["masks"]),
         signature=values["signature"],
     )
     key = request.mixers[request.position].verifying
@@ -327,6 +313,53 @@ def _answer(message: BatchMessage) -> dict[str, Any]:
         "token": message.request.context.token,
         "step": str(message.step),
     }
+
+
+def _masks_text(said: MixedStatement) -> str:
+    """Sums of masks, hexadecimal; never empty, since Flower cannot count the bytes of an empty value."""
+    return f"0x{mark_bytes(*said.masks).hex()}"
+
+
+def _read_masks(text: str) -> tuple[int, ...]:
+    return read_marks(bytes.fromhex(text.removeprefix("0x")))
+
+
+def _to_text(said: MixedStatement) -> str:
+    values = {
+        "request": said.request.hex(),
+        "answered": said.answered,
+        "rejected": positions_text(said.rejected),
+        "count": said.count,
+        "outputs": said.outputs.hex(),
+        "masks": _masks_text(said),
+        "signature": said.signature.hex(),
+    }
+    return json.dumps(values)
+
+
+def _of_text(text: object) -> MixedStatement:
+    """What :func:`_to_text` wrote.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    try:
+        values = json.loads(str(text))
+        answered, count = values.pop("answered"), values.pop("count")
+        said = MixedStatement(
+            request=bytes.fromhex(values.pop("request")),
+            answered=answered,
+            rejected=read_positions(values.pop("rejected"), envelopes=1 << 62),
+            count=count,
+            outputs=bytes.fromhex(values.pop("outputs")),
+            masks=_read_masks(values.pop("masks")),
+            signature=bytes.fromhex(values.pop("signature")),
+        )
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError("not the statement of a mixer") from error
+    if values or type(answered) is not int or type(count) is not int:
+        raise ValueError("not the statement of a mixer")
+    return said
 
 
 def _mixers(data: bytes) -> tuple[MixerPublicKey, ...]:

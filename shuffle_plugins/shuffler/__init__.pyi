@@ -10,8 +10,11 @@ from .batches import MixedStatement as MixedStatement
 from .envelopes import EnvelopeOpener as EnvelopeOpener
 from .envelopes import Opened as Opened
 from .envelopes import envelope_size as envelope_size
+from .envelopes import layer_size as layer_size
 from .envelopes import open_reports as open_reports
+from .envelopes import part_sizes as part_sizes
 from .envelopes import seal as seal
+from .envelopes import ticket_size as ticket_size
 from .errors import BatchRefused as BatchRefused
 from .errors import Refusal as Refusal
 from .errors import ShuffleError as ShuffleError
@@ -20,6 +23,8 @@ from .keys import MixerKey as MixerKey
 from .keys import MixerPublicKey as MixerPublicKey
 from .keys import SealingKey as SealingKey
 from .keys import SigningKey as SigningKey
+from .marks import mark_bytes as mark_bytes
+from .marks import read_marks as read_marks
 from .memory import InMemoryShuffler as InMemoryShuffler
 from .mixer import MixedBatch as MixedBatch
 from .mixer import MixedStream as MixedStream

@@ -1,9 +1,10 @@
 """A batch that travels in pieces, or through mixers in a row: what is asked of a mixer, and what it signs.
 
-The items of a batch (envelopes, layers or sealed reports) all have one size. Their digest covers them and
-their order, so a piece that is missing, repeated or in another place gives another digest. A mixer signs the
-digest of all it was given, by way of the request, and the digest of all it gives back. The next mixer in the
-row takes nothing that the one before it has not signed for the same round, row and place.
+The items of a batch (layers of envelopes, layers with tickets, or sealed reports) all have one size. Their
+digest covers them and their order, so a piece that is missing, repeated or in another place gives another
+digest. A mixer signs the digest of all it was given, by way of the request, and the digest of all it gives
+back. The next mixer in the row takes nothing that the one before it has not signed for the same round, row
+and place.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass, field
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext
-from shuffle_plugins.shuffler.envelopes import row_binding
+from shuffle_plugins.shuffler.envelopes import row_binding, ticket_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerPublicKey
+from shuffle_plugins.shuffler.marks import mark_bytes
 from shuffle_plugins.shuffler.statements import Statement, number, positions, statement
 
 DIGEST_BYTES = 32
@@ -84,6 +86,7 @@ class MixedStatement:
         rejected: why items were dropped, by their positions among all.
         count: how many items it gives back.
         outputs: their digest, 32 bytes (:class:`ItemsDigest`).
+        masks: sums of clients' masks for each mixer after this one, in order.
         signature: of all this, of the row of mixers, the round, and the mixer's place, 64 bytes.
     """
 
@@ -92,6 +95,7 @@ class MixedStatement:
     rejected: Mapping[int, Refusal] = field(default_factory=dict)
     count: int
     outputs: bytes
+    masks: tuple[int, ...] = ()
     signature: bytes = b""
 
 
@@ -107,8 +111,9 @@ class BatchRequest:
         minimum: fewest reports with which the server wants a batch, at least 2.
         size: bytes of every item.
         count: how many items there are, at least 1.
-        inputs: their digest, 32 bytes (:class:`ItemsDigest`).
-        previous: what the mixer before has signed of these items; None at the first.
+        inputs: their digest, 32 bytes (:class:`ItemsDigest`). An item is a layer, and at a later mixer one of
+            the tickets after it.
+        previous: what the mixers before have signed, in order; the last of them gave back these layers.
 
     Raises:
         ShuffleError: if a field is out of range.
@@ -122,7 +127,7 @@ class BatchRequest:
     size: int
     count: int
     inputs: bytes
-    previous: MixedStatement | None = None
+    previous: tuple[MixedStatement, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -134,8 +139,8 @@ class BatchRequest:
             raise ShuffleError(str(error)) from None
         if len(self.analyzer_key) != KEY_BYTES or len(self.inputs) != DIGEST_BYTES:
             raise ShuffleError(f"an analyzer's key has {KEY_BYTES} bytes, a digest {DIGEST_BYTES}")
-        if (self.previous is None) != (self.position == 0):
-            raise ShuffleError("the first mixer has none before it, and every other one has")
+        if len(self.previous) != self.position:
+            raise ShuffleError("each of the mixers before has signed what it gave back")
 
     @property
     def mixer_keys(self) -> tuple[bytes, ...]:
@@ -146,27 +151,48 @@ class BatchRequest:
         """32 bytes that differ wherever two requests differ."""
         keys = b"".join(key.verifying for key in self.mixers)
         numbers = (number(value) for value in (self.position, self.minimum, self.size, self.count))
-        previous = b"" if self.previous is None else self.previous.signature
+        previous = b"".join(said.signature for said in self.previous)
         return statement(_REQUEST, self._binding(), keys, *numbers, self.inputs, previous).digest
 
     def statement(self, said: MixedStatement) -> Statement:
         """What the mixer that is asked signs of the batch that it gives back."""
         return self._statement(said, position=self.position)
 
+    @property
+    def ticket_bytes(self) -> int:
+        """Bytes of the ticket at the end of every item; 0 at the first mixer."""
+        return ticket_size(mixers=len(self.mixers), position=self.position)
+
+    @property
+    def earlier_masks(self) -> int:
+        """What the mixers before have signed as sums of their masks for this one, added up."""
+        return sum(said.masks[self.position - place - 1] for place, said in enumerate(self.previous))
+
     def check_previous(self) -> None:
-        """Check that the mixer before has given back exactly these items, for this round and row.
+        """Check that the mixers before have signed their statements, for this round and row.
 
         Raises:
             BatchRefused: NOT_PROVEN if not.
         """
-        said = self.previous
-        if said is None:
-            return
-        of_these = said.outputs == self.inputs and said.count == self.count
-        key = self.mixers[self.position - 1].verifying
-        by_it = self._statement(said, position=self.position - 1)
-        if not of_these or not by_it.holds(said.signature, verifying_key=key):
-            raise BatchRefused(Refusal.NOT_PROVEN)
+        for place, said in enumerate(self.previous):
+            by_it = self._statement(said, position=place)
+            signed = by_it.holds(said.signature, verifying_key=self.mixers[place].verifying)
+            if not signed or len(said.masks) != len(self.mixers) - 1 - place or said.count != self.count:
+                raise BatchRefused(Refusal.NOT_PROVEN)
+
+    def check_items(self, *, items: ItemsDigest, layers: ItemsDigest) -> None:
+        """Check that all items have come, and that their layers are what the mixer before gave back.
+
+        Args:
+            items: digest of the items that came.
+            layers: digest of their layers alone.
+
+        Raises:
+            BatchRefused: UNREADABLE if not.
+        """
+        whole = items.count == self.count and items.value() == self.inputs
+        if not whole or (self.previous and layers.value() != self.previous[-1].outputs):
+            raise BatchRefused(Refusal.UNREADABLE)
 
     def _statement(self, said: MixedStatement, *, position: int) -> Statement:
         return statement(
@@ -178,6 +204,7 @@ class BatchRequest:
             *positions(said.rejected),
             number(said.count),
             said.outputs,
+            mark_bytes(*said.masks),
         )
 
     def _binding(self) -> bytes:

@@ -3,10 +3,13 @@
     envelope = HPKE to the mixer of   flag (1) ‖ signer (32) ‖ signature (64) ‖ inner
     inner    = HPKE to the analyzer of the report
 
-With mixers in a row there is one more layer for each further mixer, and the first one lies outside:
+With k mixers in a row there is one more layer and a ticket for each further mixer, with marks (16 bytes each)
+by which every mixer can tell that it got a layer of each client (:mod:`shuffle_plugins.shuffler.marks`):
 
-    envelope = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ layer 2
-    layer i  = HPKE to mixer i of   flag (1) ‖ layer i + 1, or inner after the last mixer
+    envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k
+    layer 1  = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ k - 1 masks ‖ layer 2
+    layer i  = HPKE to mixer i of   flag (1) ‖ mark ‖ layer i + 1, or inner after the last mixer
+    ticket i = HPKE to mixer i of   signer (32) ‖ signature (64) ‖ masked mark ‖ k - i masks
 
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM. The server, which holds the analyzer's
 key and relays envelopes, sees random-looking bytes of one length; the mixer sees who signed and whether it is
@@ -30,6 +33,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
+from shuffle_plugins.shuffler.marks import MARK_BYTES, draw_marks, mark_bytes, read_marks
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HPKE_BYTES = KEY_BYTES + 16
@@ -44,7 +48,10 @@ _SIGNED = b"shuffle-plugins/1 signed"
 _ROW = b"shuffle-plugins/3 mixers in a row"
 _TO_MIXER_OF_ROW = b"shuffle-plugins/3 to mixer"
 _SIGNED_FOR_ROW = b"shuffle-plugins/3 signed"
-_LATER_BYTES = 1 + _HPKE_BYTES
+_TICKET_OF_ROW = b"shuffle-plugins/3 ticket for mixer"
+_SIGNED_TICKET = b"shuffle-plugins/3 signed ticket"
+_LATER_BYTES = 1 + MARK_BYTES + _HPKE_BYTES
+_NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
 _MOST_MIXERS = 16
 
 
@@ -56,23 +63,52 @@ class Opened:
         signer: the client's public signing key; empty in a layer of a later mixer, which does not name it.
         real: False for a dummy.
         inner: the report, sealed to the analyzer; before the last mixer, the next mixer's layer.
+        mark: what the layer of a later mixer is marked with.
+        masks: for the mixers after the first one, in order; the first one gets them with its layer.
     """
 
     signer: bytes
     real: bool
     inner: bytes
+    mark: int = 0
+    masks: tuple[int, ...] = ()
 
 
-def envelope_size(size: int, *, mixers: int = 1, position: int = 0) -> int:
-    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy.
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a later mixer sees in a ticket whose signature holds.
 
-    Args:
-        size: bytes of the report.
-        mixers: how many mixers there are in a row.
-        position: of the mixer that gets it, from 0; what later mixers get is smaller, as layers are gone.
+    Attributes:
+        signer: the client's public signing key.
+        masked: the mark of its layer and the masks of all mixers before, together.
+        masks: for the mixers after this one, in order.
     """
-    later = (mixers - max(position, 1)) * _LATER_BYTES
-    return size + _HPKE_BYTES + later + (_COVER_BYTES + _HPKE_BYTES if position == 0 else 0)
+
+    signer: bytes
+    masked: int
+    masks: tuple[int, ...]
+
+
+def envelope_size(size: int, *, mixers: int = 1) -> int:
+    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy, for mixers in a row."""
+    return sum(part_sizes(size, mixers=mixers))
+
+
+def part_sizes(size: int, *, mixers: int) -> list[int]:
+    """Bytes of an envelope's parts: the first mixer's layer, and the ticket for each of the others."""
+    tickets = [ticket_size(mixers=mixers, position=position) for position in range(1, mixers)]
+    return [layer_size(size, mixers=mixers, position=0), *tickets]
+
+
+def layer_size(size: int, *, mixers: int, position: int) -> int:
+    """Bytes of the layer that the mixer at a position gets; after the last mixer, of a sealed report."""
+    later = size + _HPKE_BYTES + (mixers - max(position, 1)) * _LATER_BYTES
+    return later + (0 if position else _COVER_BYTES + (mixers - 1) * MARK_BYTES + _HPKE_BYTES)
+
+
+def ticket_size(*, mixers: int, position: int) -> int:
+    """Bytes of the ticket that goes with a layer; the first mixer needs none."""
+    return _NAMED_BYTES + (mixers - position) * MARK_BYTES + _HPKE_BYTES if position else 0
 
 
 def seal(
@@ -103,18 +139,24 @@ def seal(
     mixer_keys = (mixer_key,) if isinstance(mixer_key, bytes) else tuple(mixer_key)
     layers = _Layers(context, analyzer_key, mixer_keys)
     flag = _DUMMY if report is None else _REPORT
+    drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
     try:
+        keys = [X25519PublicKey.from_public_bytes(key) for key in mixer_keys]
         inner = _SUITE.encrypt(
             bytes(size) if report is None else report,
             X25519PublicKey.from_public_bytes(analyzer_key),
             info=_TO_ANALYZER + context.digest(),
         )
+        tickets = []
         for position in range(len(mixer_keys) - 1, 0, -1):
-            key = X25519PublicKey.from_public_bytes(mixer_keys[position])
-            inner = _SUITE.encrypt(flag + inner, key, info=layers.info(position))
-        signature = signing_key.sign(layers.signed(flag, inner))
-        cover = flag + public_key_bytes(signing_key) + signature + inner
-        return _SUITE.encrypt(cover, X25519PublicKey.from_public_bytes(mixer_keys[0]), info=layers.info(0))
+            marked = flag + mark_bytes(drawn.marks[position]) + inner
+            inner = _SUITE.encrypt(marked, keys[position], info=layers.info(position))
+            masked = mark_bytes(drawn.masked[position], *drawn.masks[position])
+            ticket = signer + signing_key.sign(layers.signed_ticket(position, masked)) + masked
+            tickets.append(_SUITE.encrypt(ticket, keys[position], info=layers.ticket_info(position)))
+        inner = mark_bytes(*drawn.masks[0]) + inner
+        cover = flag + signer + signing_key.sign(layers.signed(flag, inner)) + inner
+        return b"".join([_SUITE.encrypt(cover, keys[0], info=layers.info(0)), *tickets[::-1]])
     except ValueError as error:
         raise ShuffleError("a public key of the analyzer or the mixer is no point to seal to") from error
 
@@ -149,7 +191,7 @@ class EnvelopeOpener:
         self._private_key = private_key
         self._enrolled = enrolled
         self._layers = _Layers(context, analyzer_key, keys)
-        self._position = keys.index(own)
+        self._position, self._mixers = keys.index(own), len(keys)
         self._info = self._layers.info(self._position)
 
     @property
@@ -158,30 +200,63 @@ class EnvelopeOpener:
         return self._position == 0
 
     @property
+    def last(self) -> bool:
+        """Whether this mixer is the last in its row, or the only one."""
+        return self._position == self._mixers - 1
+
+    @property
+    def later(self) -> int:
+        """How many mixers come after this one."""
+        return self._mixers - 1 - self._position
+
+    @property
     def overhead(self) -> int:
-        """Bytes by which an envelope is longer than what is inside."""
-        return _HPKE_BYTES + (_COVER_BYTES if self.first else 1)
+        """Bytes by which a layer is longer than what is inside."""
+        return _HPKE_BYTES + (_COVER_BYTES + self.later * MARK_BYTES if self.first else 1 + MARK_BYTES)
+
+    @property
+    def ticket_bytes(self) -> int:
+        """Bytes of the ticket that goes with a layer; 0 at the first mixer."""
+        return ticket_size(mixers=self._mixers, position=self._position)
 
     def open(self, envelope: bytes) -> Opened:
-        """Open one envelope.
+        """Open one layer: the outer one of an envelope, or what the mixer before gave back.
 
         Raises:
             BatchRefused: UNREADABLE if it was altered or sealed to another key or for another round;
                 UNKNOWN_SIGNER if no enrolled client signed it, at the first mixer.
         """
-        try:
-            cover = _SUITE.decrypt(envelope, self._private_key, info=self._info)
-        except (InvalidTag, ValueError):
-            raise BatchRefused(Refusal.UNREADABLE) from None
-        flag = cover[:1]
-        start = self.overhead - _HPKE_BYTES
+        cover = self._decrypted(envelope, self._info)
+        flag, start = cover[:1], self.overhead - _HPKE_BYTES
         if flag not in (_REPORT, _DUMMY) or len(cover) - start < _HPKE_BYTES:
             raise BatchRefused(Refusal.UNREADABLE)
-        signer, inner = b"", cover[start:]
-        if self.first:
-            signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
-            self._check_signature(signer, signature, self._layers.signed(flag, inner))
-        return Opened(signer=signer, real=flag == _REPORT, inner=inner)
+        real, inner = flag == _REPORT, cover[start:]
+        if not self.first:
+            [mark] = read_marks(cover[1:start])
+            return Opened(signer=b"", real=real, inner=inner, mark=mark)
+        signer, signature = cover[1 : 1 + KEY_BYTES], cover[1 + KEY_BYTES : _COVER_BYTES]
+        self._check_signature(signer, signature, self._layers.signed(flag, cover[_COVER_BYTES:]))
+        return Opened(signer=signer, real=real, inner=inner, masks=read_marks(cover[_COVER_BYTES:start]))
+
+    def open_ticket(self, ticket: bytes) -> Ticket:
+        """Open one ticket, at a later mixer.
+
+        Raises:
+            BatchRefused: as by :meth:`open` of an envelope at the first mixer.
+        """
+        text = self._decrypted(ticket, self._layers.ticket_info(self._position))
+        if len(text) != self.ticket_bytes - _HPKE_BYTES:
+            raise BatchRefused(Refusal.UNREADABLE)
+        signer, signature, masked = text[:KEY_BYTES], text[KEY_BYTES:_NAMED_BYTES], text[_NAMED_BYTES:]
+        self._check_signature(signer, signature, self._layers.signed_ticket(self._position, masked))
+        first, *masks = read_marks(masked)
+        return Ticket(signer=signer, masked=first, masks=tuple(masks))
+
+    def _decrypted(self, ciphertext: bytes, info: bytes) -> bytes:
+        try:
+            return _SUITE.decrypt(ciphertext, self._private_key, info=info)
+        except (InvalidTag, ValueError):
+            raise BatchRefused(Refusal.UNREADABLE) from None
 
     def _check_signature(self, signer: bytes, signature: bytes, signed: bytes) -> None:
         if signer not in self._enrolled:
@@ -254,3 +329,11 @@ class _Layers:
     def signed(self, flag: bytes, inner: bytes) -> bytes:
         """What a client signs for the first mixer."""
         return self._signed + flag + inner
+
+    def ticket_info(self, position: int) -> bytes:
+        """What the ticket of the mixer at a position is bound to."""
+        return _TICKET_OF_ROW + position.to_bytes(1, "big") + self._info
+
+    def signed_ticket(self, position: int, masked: bytes) -> bytes:
+        """What a client signs for the later mixer at a position."""
+        return _SIGNED_TICKET + position.to_bytes(1, "big") + self._signed + masked

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES
+from shuffle_plugins.shuffler.marks import agree
 from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY, ExternalPermutation
 from shuffle_plugins.shuffler.service import BatchService
-
-_MARK_BYTES = 16  # of a digest by which equal ciphertexts are found
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,7 @@ class MixedStream:
         size: bytes of each.
         answered: good envelopes, dummies included.
         rejected: why envelopes were dropped, by their positions among all.
+        masks: sums over the good ones' masks, for each mixer that comes after this one in a row.
     """
 
     reports: Iterator[bytes]
@@ -50,6 +49,7 @@ class MixedStream:
     size: int
     answered: int
     rejected: Mapping[int, Refusal]
+    masks: tuple[int, ...] = ()
 
 
 class Mixer(BatchService):
@@ -60,8 +60,10 @@ class Mixer(BatchService):
     envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
     once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
 
-    With mixers in a row the first one checks who signed an envelope. What the others open names nobody: they
-    take the ciphertexts that the one before has signed (:meth:`BatchRequest.check_previous`), each once.
+    With mixers in a row the first one drops what is no good. The others take exactly what the one before has
+    signed (:meth:`BatchRequest.check_previous`), with a ticket of each client, and refuse the whole batch
+    unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.marks`). Dummies go
+    through all layers, and the last mixer drops them.
 
     The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies.
     """
@@ -76,28 +78,25 @@ class Mixer(BatchService):
         analyzer_key: bytes,
         size: int,
         minimum: int = 2,
-        mixer_keys: Sequence[bytes] = (),
     ) -> MixedBatch:
-        """Mix a round's envelopes. The round is spent on disk before anything else happens.
+        """Mix a round's envelopes, as a single mixer. The round is spent on disk before anything else
+        happens.
 
         Args:
-            envelopes: one per client that answered; at a later mixer of a row, what the one before gave back.
+            envelopes: one per client that answered.
             context: the round as the server describes it; envelopes of clients that were told otherwise do
                 not open.
             analyzer_key: public key to which clients were told to seal their reports.
             size: bytes of every envelope of the round.
             minimum: fewest reports that the server wants. The largest of this, of what the clients were
                 promised (``context.minimum``), and of the mixer's own minimum holds.
-            mixer_keys: keys to which clients seal of all mixers in a row, in order; empty for a single mixer.
 
         Returns:
             The batch. A single envelope is dropped for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, see
-            :class:`EnvelopeOpener`; and for DUPLICATE if one of the same signer, or at a later mixer the same
-            ciphertext, came before it.
+            :class:`EnvelopeOpener`; and for DUPLICATE if one of the same signer came before it.
 
         Raises:
-            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good reports; UNKNOWN_SIGNER,
-                at a later mixer, for more envelopes than clients are enrolled.
+            BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good reports.
             ShuffleError: if a key is malformed, or the state file cannot be written.
         """
         if not isinstance(analyzer_key, bytes) or len(analyzer_key) != KEY_BYTES:
@@ -111,7 +110,6 @@ class Mixer(BatchService):
             size=size,
             count=len(envelopes),
             minimum=minimum,
-            mixer_keys=mixer_keys,
             memory=4 * max(1, size * len(envelopes)),  # they are in memory as it is
         )
         return MixedBatch(reports=list(stream.reports), answered=stream.answered, rejected=stream.rejected)
@@ -135,6 +133,7 @@ class Mixer(BatchService):
         count: int,
         minimum: int = 2,
         mixer_keys: Sequence[bytes] = (),
+        earlier_masks: int = 0,
         memory: int = DEFAULT_MEMORY,
         directory: Path | str | None = None,
     ) -> MixedStream:
@@ -144,18 +143,23 @@ class Mixer(BatchService):
         returns.
 
         Args:
-            envelopes: as for :meth:`mix`, one after another.
+            envelopes: one for each client that answered, one after another; at a later mixer of a row, what
+                the one before gave back, each with one of the tickets, in any order.
             context: as for :meth:`mix`.
             analyzer_key: as for :meth:`mix`.
             size: as for :meth:`mix`.
             count: how many envelopes there are.
             minimum: as for :meth:`mix`.
-            mixer_keys: as for :meth:`mix`.
+            mixer_keys: keys to which clients seal of all mixers in a row, in order; empty for a single mixer.
+            earlier_masks: at a later mixer of a row, what the mixers before have signed as sums of their
+                masks for it, added up.
             memory: bytes of reports to hold in memory; more go to an encrypted temporary file.
             directory: folder of that file; None for the system's own.
 
         Raises:
-            BatchRefused: UNDER_MINIMUM or UNKNOWN_SIGNER, as for :meth:`mix`.
+            BatchRefused: UNDER_MINIMUM, as for :meth:`mix`; at a later mixer of a row also INCONSISTENT if
+                the layers are not one of each client whose ticket came, and a ticket's own code if it is no
+                good.
             ShuffleError: if a key is malformed.
             OSError: if the temporary file cannot be written.
         """
@@ -167,41 +171,26 @@ class Mixer(BatchService):
             enrolled=self._enrolled,
             mixer_keys=mixer_keys,
         )
-        if not opener.first and count > len(self._enrolled):
-            raise BatchRefused(Refusal.UNKNOWN_SIGNER)
-        inner_size = max(1, size - opener.overhead)  # of an envelope shorter than that none opens
+        # Of an envelope shorter than its layer none opens.
+        inner_size = max(1, size - opener.ticket_bytes - opener.overhead)
         permutation = ExternalPermutation(
             record_bytes=inner_size, expected=count, memory=memory, directory=directory
         )
-        # Who has not come yet: the set shares its keys with the enrolled, where a set of those seen would
-        # not.
-        absent = set(self._enrolled) if opener.first else set()
-        seen: set[bytes] = set()
-        rejected: dict[int, Refusal] = {}
-        answered = 0
+        tally = _Tally(opener, self._enrolled)
         try:
             for position, envelope in enumerate(envelopes):
                 try:
                     if len(envelope) != size:  # another length would mark the report inside
                         raise BatchRefused(Refusal.WRONG_SIZE)
-                    one = opener.open(envelope)
-                    if opener.first:
-                        if one.signer not in absent:
-                            raise BatchRefused(Refusal.DUPLICATE)
-                        absent.remove(one.signer)
-                    else:
-                        mark = hashlib.sha256(envelope).digest()[:_MARK_BYTES]
-                        if mark in seen:
-                            raise BatchRefused(Refusal.DUPLICATE)
-                        seen.add(mark)
+                    one = tally.take(envelope)
                 except BatchRefused as refused:
-                    rejected[position] = refused.code
+                    tally.rejected[position] = refused.code
                     continue
-                answered += 1
-                if one.real:
+                if one is not None and (one.real or not opener.last):
                     permutation.add(one.inner)
-            if len(permutation) < required:
-                raise BatchRefused(Refusal.UNDER_MINIMUM, rejected)
+            tally.check(earlier_masks)
+            if tally.real < required:
+                raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)
         except BaseException:
             permutation.close()
             raise
@@ -209,6 +198,65 @@ class Mixer(BatchService):
             reports=permutation.drain(),
             count=len(permutation),
             size=inner_size,
-            answered=answered,
-            rejected=rejected,
+            answered=tally.answered,
+            rejected=tally.rejected,
+            masks=tuple(tally.masks),
         )
+
+
+class _Tally:
+    """What a mixer counts and adds up while it opens a batch."""
+
+    def __init__(self, opener: EnvelopeOpener, enrolled: frozenset[bytes]) -> None:
+        self._opener = opener
+        # Who has not come yet: the set shares its keys with the enrolled; one of those seen would not.
+        self._absent = set(enrolled)
+        self._masked = self._marks = 0
+        self._whole = True
+        self.answered = self.real = 0
+        self.masks = [0] * opener.later
+        self.rejected: dict[int, Refusal] = {}
+
+    def take(self, envelope: bytes) -> Opened | None:
+        """What is inside; None for a layer of a later mixer that does not open.
+
+        Raises:
+            BatchRefused: why the envelope is dropped, or, at a later mixer, the ticket is no good.
+        """
+        if self._opener.first:
+            one = self._opener.open(envelope)
+            self._come(one.signer, one.masks)
+        else:
+            split = len(envelope) - self._opener.ticket_bytes
+            ticket = self._opener.open_ticket(envelope[split:])
+            self._come(ticket.signer, ticket.masks)
+            self._masked += ticket.masked
+            try:
+                one = self._opener.open(envelope[:split])
+            except BatchRefused:
+                self._whole = False  # its place in the batch says nothing about whose it is
+                return None
+            self._marks += one.mark
+        self.real += one.real
+        return one
+
+    def check(self, earlier_masks: int) -> None:
+        """Check, at a later mixer, that the layers are those of the clients whose tickets came.
+
+        Raises:
+            BatchRefused: INCONSISTENT if they are not; the ticket's own code if one was no good.
+        """
+        if self._opener.first:
+            return
+        for code in self.rejected.values():
+            raise BatchRefused(code, self.rejected)
+        agreed = agree(masked=self._masked, marks=self._marks, masks=earlier_masks)
+        if not (self._whole and agreed):
+            raise BatchRefused(Refusal.INCONSISTENT)
+
+    def _come(self, signer: bytes, masks: tuple[int, ...]) -> None:
+        if signer not in self._absent:
+            raise BatchRefused(Refusal.DUPLICATE)
+        self._absent.remove(signer)
+        self.answered += 1
+        self.masks = [sum(pair) for pair in zip(self.masks, masks, strict=True)]

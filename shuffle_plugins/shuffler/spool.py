@@ -113,21 +113,27 @@ class BatchSpool:
                     os.rename(folder / _INPUTS, folder / _MIXING)  # no second process, and no second time
                 except FileNotFoundError:
                     raise BatchRefused(Refusal.WRONG_ROUND) from None
-                digest = ItemsDigest(request.size)
-                stream = mixer.mix_spent(
-                    _digested(_records(folder / _MIXING, request.size), digest),
-                    context=request.context,
-                    analyzer_key=request.analyzer_key,
-                    size=request.size,
-                    count=request.count,
-                    minimum=request.minimum,
-                    mixer_keys=request.mixer_keys,
-                    memory=self._memory,
-                    directory=folder,
-                )
+                split = request.size - request.ticket_bytes
+                items, layers = ItemsDigest(request.size), ItemsDigest(split)
+                records = _digested(_records(folder / _MIXING, request.size), items)
+                try:
+                    stream = mixer.mix_spent(
+                        _digested(records, layers, part=split),
+                        context=request.context,
+                        analyzer_key=request.analyzer_key,
+                        size=request.size,
+                        count=request.count,
+                        minimum=request.minimum,
+                        mixer_keys=request.mixer_keys,
+                        earlier_masks=request.earlier_masks,
+                        memory=self._memory,
+                        directory=folder,
+                    )
+                except BatchRefused:
+                    request.check_items(items=items, layers=layers)  # other pieces are nobody else's fault
+                    raise
                 os.unlink(folder / _MIXING)
-                if digest.count != request.count or digest.value() != request.inputs:
-                    raise BatchRefused(Refusal.UNREADABLE)
+                request.check_items(items=items, layers=layers)
                 outputs = ItemsDigest(stream.size)
                 with open(folder / _OUTPUTS, "xb") as file:
                     file.writelines(_digested(stream.reports, outputs))
@@ -140,6 +146,7 @@ class BatchSpool:
             rejected=stream.rejected,
             count=outputs.count,
             outputs=outputs.value(),
+            masks=stream.masks,
         )
         return replace(said, signature=mixer.sign(request.statement(said)))
 
@@ -217,8 +224,8 @@ def _records(path: Path, size: int) -> Iterator[bytes]:
             yield record
 
 
-def _digested(items: Iterator[bytes], digest: ItemsDigest) -> Iterator[bytes]:
-    """The items as they are, while a digest takes them."""
+def _digested(items: Iterator[bytes], digest: ItemsDigest, *, part: int | None = None) -> Iterator[bytes]:
+    """The items as they are, while a digest takes them, or a part from the beginning of each."""
     for item in items:
-        digest.add(item)
+        digest.add(item[:part])
         yield item

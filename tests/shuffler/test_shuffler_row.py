@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,15 +28,19 @@ from shuffle_plugins.shuffler import (
     Refusal,
     ShuffleError,
     SpentTokens,
-    envelope_size,
+    layer_size,
     open_reports,
+    part_sizes,
+    ticket_size,
 )
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
     generate_mixer_key,
+    generate_signing_key,
     public_key_bytes,
     write_private_key,
 )
+from shuffle_plugins.shuffler.marks import agree, draw_marks
 
 REPORTS = [bytes([i]) * SIZE for i in range(6)]
 
@@ -76,17 +82,32 @@ class Row(Parties):
         ]
 
     def size(self, position: int) -> int:
-        return envelope_size(SIZE, mixers=len(self.keys), position=position)
+        """Bytes of the layer at a position."""
+        return layer_size(SIZE, mixers=len(self.keys), position=position)
+
+    def parts(self, envelopes: Sequence[bytes]) -> list[list[bytes]]:
+        """The first layers, and the tickets of each later mixer."""
+        parts, start = [], 0
+        for size in part_sizes(SIZE, mixers=len(self.keys)):
+            parts.append([envelope[start : start + size] for envelope in envelopes])
+            start += size
+        assert {len(envelope) for envelope in envelopes} == {start}
+        return parts
+
+    def items(self, layers: Sequence[bytes], envelopes: Sequence[bytes], *, position: int) -> list[bytes]:
+        """What a mixer gets: layers, and with them the tickets of the clients' envelopes."""
+        tickets = self.parts(envelopes)[position] if position else [b""] * len(layers)
+        return [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
 
     def request(
         self,
         items: Sequence[bytes],
         *,
         position: int = 0,
-        previous: MixedStatement | None = None,
+        previous: tuple[MixedStatement, ...] = (),
         **changes: Any,
     ) -> BatchRequest:
-        size = self.size(position)
+        size = self.size(position) + ticket_size(mixers=len(self.keys), position=position)
         values = {
             "context": self.context,
             "analyzer_key": self.analyzer_key,
@@ -105,7 +126,7 @@ class Row(Parties):
         items: Sequence[bytes],
         *,
         position: int = 0,
-        previous: MixedStatement | None = None,
+        previous: tuple[MixedStatement, ...] = (),
         piece: int = 2,
     ) -> tuple[list[bytes], MixedStatement]:
         """One mixer's work, its items in pieces."""
@@ -123,6 +144,33 @@ class Row(Parties):
         key = self.mixers[position].verifying
         assert request.statement(said).holds(said.signature, verifying_key=key)
         return taken, said
+
+    def first(self, envelopes: Sequence[bytes]) -> tuple[list[bytes], MixedStatement]:
+        """The first mixer's work."""
+        return self.step(self.parts(envelopes)[0])
+
+    def opener(self, position: int, **changes: Any) -> EnvelopeOpener:
+        """What the mixer at a position opens with."""
+        values = {
+            "context": self.context,
+            "analyzer_key": self.analyzer_key,
+            "private_key": self.keys[position].sealing,
+            "enrolled": self.enrolled,
+            "mixer_keys": self.sealing_keys,
+        }
+        return EnvelopeOpener(**{**values, **changes})
+
+    def signed(self, layers: Sequence[bytes], *, masks: tuple[int, ...]) -> MixedStatement:
+        """What a first mixer says that signs whatever it likes."""
+        said = MixedStatement(
+            request=bytes(32),
+            answered=len(layers),
+            count=len(layers),
+            outputs=ItemsDigest.of(layers, size=self.size(1)).value(),
+            masks=masks,
+        )
+        request = self.request(self.parts(self.envelopes(REPORTS[0]))[0])
+        return replace(said, signature=self.at(0).sign(request.statement(said)))
 
     def opened(self, items: Sequence[bytes]) -> list[bytes]:
         return open_reports(items, context=self.context, analyzer_private_key=self.analyzer)
@@ -146,15 +194,18 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
 
 def test_reports_come_through_all_mixers_in_pieces(row: Row) -> None:
     """Everything but dummies; lengths are equal at every layer; nothing is left on any disk."""
-    items, said = row.envelopes(*REPORTS[:4], None, REPORTS[5]), None
+    envelopes = row.envelopes(*REPORTS[:4], None, REPORTS[5])
+    layers, said = row.parts(envelopes)[0], ()
+    last = len(row.keys) - 1
     for position in range(len(row.keys)):
-        assert {len(item) for item in items} == {row.size(position)}
-        items, said = row.step(items, position=position, previous=said)
-        assert said.rejected == {}
-        assert (said.answered, said.count) == ((6, 5) if position == 0 else (5, 5))
-        assert not set(items) & set(row.envelopes(*REPORTS))
-    assert {len(item) for item in items} == {row.size(len(row.keys))}
-    assert sorted(row.opened(items)) == [*REPORTS[:4], REPORTS[5]]
+        assert {len(layer) for layer in layers} == {row.size(position)}
+        items = row.items(layers, envelopes, position=position)
+        layers, one = row.step(items, position=position, previous=said)
+        said = (*said, one)
+        assert one.rejected == {}
+        assert (one.answered, one.count, len(one.masks)) == (6, 5 if position == last else 6, last - position)
+    assert {len(layer) for layer in layers} == {row.size(len(row.keys))}
+    assert sorted(row.opened(layers)) == [*REPORTS[:4], REPORTS[5]]
     for position in range(len(row.keys)):
         assert list((row.folder / f"spool{position}").iterdir()) == []
 
@@ -164,35 +215,28 @@ def test_each_mixer_permutes(two: Row) -> None:
     seen: list[set[tuple[int, ...]]] = [set(), set()]
     for _ in range(30):
         two.context = round_context()
-        items, said = two.envelopes(*REPORTS[:2]), None
+        envelopes, said = two.envelopes(*REPORTS[:2]), ()
+        layers = two.parts(envelopes)[0]
         for position in range(2):
-            opener = EnvelopeOpener(
-                context=two.context,
-                analyzer_key=two.analyzer_key,
-                private_key=two.keys[position].sealing,
-                enrolled=two.enrolled,
-                mixer_keys=two.sealing_keys,
-            )
-            inside = [opener.open(item).inner for item in items]
-            items, said = two.step(items, position=position, previous=said)
-            seen[position].add(tuple(inside.index(item) for item in items))
+            inside = [two.opener(position).open(layer).inner for layer in layers]
+            items = two.items(layers, envelopes, position=position)
+            layers, one = two.step(items, position=position, previous=said)
+            said = (one,)
+            seen[position].add(tuple(inside.index(layer) for layer in layers))
     assert [len(orders) for orders in seen] == [2, 2]  # a mixer that permutes fails with probability 2**-29
 
 
-def test_a_later_mixer_sees_no_signer_and_nobody_sees_the_report(two: Row) -> None:
-    items, _ = two.step(two.envelopes(*REPORTS))
-    opener = EnvelopeOpener(
-        context=two.context,
-        analyzer_key=two.analyzer_key,
-        private_key=two.keys[1].sealing,
-        enrolled=two.enrolled,
-        mixer_keys=two.sealing_keys,
-    )
-    for item in items:
-        opened = opener.open(item)
+def test_a_later_mixer_sees_no_signer_in_a_layer_and_nobody_sees_the_report(two: Row) -> None:
+    envelopes = two.envelopes(*REPORTS)
+    layers, _ = two.first(envelopes)
+    for layer in layers:
+        opened = two.opener(1).open(layer)
         assert opened.signer == b""
         assert not any(public_key_bytes(client) in opened.inner for client in two.clients)
         assert not any(report in opened.inner for report in REPORTS)
+    tickets = [two.opener(1).open_ticket(ticket) for ticket in two.parts(envelopes)[1]]
+    assert [ticket.signer for ticket in tickets] == [public_key_bytes(client) for client in two.clients]
+    assert not {ticket.masked for ticket in tickets} & {two.opener(1).open(layer).mark for layer in layers}
 
 
 def changed(items: list[bytes], change: str) -> list[bytes]:
@@ -209,68 +253,136 @@ def changed(items: list[bytes], change: str) -> list[bytes]:
 @pytest.mark.parametrize("change", ["replace", "drop", "repeat", "reorder", "tag"])
 def test_between_mixers_nothing_can_be_changed(two: Row, change: str) -> None:
     """By who relays: a later mixer takes what the one before it has signed, item for item, in its order."""
-    items, said = two.step(two.envelopes(*REPORTS))
-    open_lie = two.request(changed(items, change), position=1, previous=said)
-    assert refused(two.spool(1).begin, open_lie, mixer=two.at(1), row=two.mixers) is Refusal.NOT_PROVEN
+    for honest_request in (False, True):
+        two.context = round_context()
+        envelopes = two.envelopes(*REPORTS)
+        layers, said = two.first(envelopes)
+        items = two.items(layers, envelopes, position=1)
+        other = changed(items, change)
+        request = two.request(items if honest_request else other, position=1, previous=(said,))
+        spool, mixer = two.spool(1), two.at(1)
+        if change == "drop" and not honest_request:
+            assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.NOT_PROVEN
+            continue
+        spool.begin(request, mixer=mixer, row=two.mixers)
+        spool.put(request, other, first=0)
+        code = refused(spool.mix, request, mixer=mixer)
+        if change == "reorder" and not honest_request:
+            assert code is Refusal.UNREADABLE  # the layers are in another order than they were signed in
+        else:
+            assert code in (Refusal.UNREADABLE, Refusal.DUPLICATE, Refusal.INCONSISTENT)
+        assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
+
+
+def masks_of(row: Row, envelopes: Sequence[bytes]) -> tuple[int, ...]:
+    """The first mixer's sums of masks, which it knows."""
+    opened = [row.opener(0).open(layer) for layer in row.parts(envelopes)[0]]
+    return tuple(sum(masks) % (1 << 128) for masks in zip(*(one.masks for one in opened), strict=True))
+
+
+CHEATS = ["replace", "replace all but one", "drop", "repeat", "tag", "old", "nothing"]
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_first_mixer_that_cheats_is_found_out(two: Row, cheat: str) -> None:
+    """It signs what it likes, with the server's help; the second one gives out nothing but an honest batch.
+
+    For the layers that it leaves out it would have to know their marks.
+    """
+    old, _ = two.first(two.envelopes(*REPORTS))
     two.context = round_context()
-    items, said = two.step(two.envelopes(*REPORTS))
-    request, spool, mixer = two.request(items, position=1, previous=said), two.spool(1), two.at(1)
-    spool.begin(request, mixer=mixer, row=two.mixers)
-    spool.put(request, changed(items, change), first=0)
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
-    assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
+    envelopes = two.envelopes(*REPORTS)
+    honest = [two.opener(0).open(layer).inner for layer in two.parts(envelopes)[0]]
+    accomplice = two.envelopes(*REPORTS[::-1])  # other layers of the same round, and their marks known
+    own = [two.opener(0).open(layer).inner for layer in two.parts(accomplice)[0]]
+    layers = {
+        "replace": [own[0], *honest[1:]],
+        "replace all but one": [honest[0], *own[1:]],
+        "drop": honest[1:],
+        "repeat": [honest[1], *honest[1:]],
+        "tag": [bytes([honest[0][0] ^ 1]) + honest[0][1:], *honest[1:]],
+        "old": [old[0], *honest[1:]],
+        "nothing": honest,
+    }[cheat]
+    tickets = two.parts(envelopes)[1][: len(layers)]
+    items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
+    said = two.signed(layers, masks=masks_of(two, envelopes[: len(layers)] if cheat == "drop" else envelopes))
+    if cheat == "nothing":
+        assert len(two.opened(two.step(items, position=1, previous=(said,))[0])) == 6
+        return
+    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.INCONSISTENT
 
 
-def test_what_a_first_mixer_tags_repeats_or_takes_from_elsewhere_is_dropped(two: Row) -> None:
-    """It signs what it likes, but no ciphertext opens that a client has not made for this round and row."""
-    honest, _ = two.step(two.envelopes(*REPORTS))
-    old = honest[5]
-    two.context = round_context()
-    items, _ = two.step(two.envelopes(*REPORTS))
-    cheated = [*items[:3], items[0], bytes([items[4][0] ^ 1]) + items[4][1:], old]
-    said = MixedStatement(
-        request=bytes(32),
-        answered=6,
-        count=6,
-        outputs=ItemsDigest.of(cheated, size=two.size(1)).value(),
-    )
-    signature = two.at(0).sign(two.request(two.envelopes(*REPORTS)).statement(said))
-    given, said = two.step(cheated, position=1, previous=replace(said, signature=signature))
-    assert dict(said.rejected) == {3: Refusal.DUPLICATE, 4: Refusal.UNREADABLE, 5: Refusal.UNREADABLE}
-    assert (said.answered, len(two.opened(given))) == (3, 3)
-
-
-def test_a_later_mixer_counts_for_itself(two: Row) -> None:
-    """Dummies that come through, and more items than clients, are found by a mixer that sees no signers."""
+def test_clients_that_sit_out_cannot_take_the_place_of_others(two: Row) -> None:
+    """Their layers are there up to the last mixer, which counts reports for itself."""
     two.minimum = 3
-    items = two.envelopes(*REPORTS[:2], None, None)
-    opener = EnvelopeOpener(
-        context=two.context,
-        analyzer_key=two.analyzer_key,
-        private_key=two.keys[0].sealing,
-        enrolled=two.enrolled,
-        mixer_keys=two.sealing_keys,
-    )
-    let_through = [opener.open(item).inner for item in items]
-
-    def signed(items: list[bytes]) -> MixedStatement:
-        outputs = ItemsDigest.of(items, size=two.size(1)).value()
-        said = MixedStatement(request=bytes(32), answered=4, count=len(items), outputs=outputs)
-        return replace(said, signature=two.at(0).sign(two.request(two.envelopes(None)).statement(said)))
-
-    with pytest.raises(BatchRefused) as under:
-        two.step(let_through, position=1, previous=signed(let_through))
-    assert under.value.code is Refusal.UNDER_MINIMUM
+    envelopes = two.envelopes(REPORTS[0], REPORTS[1], None, None)
+    honest = [two.opener(0).open(layer).inner for layer in two.parts(envelopes)[0]]
+    items = two.items(honest, envelopes, position=1)
+    said = two.signed(honest, masks=masks_of(two, envelopes))
+    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.UNDER_MINIMUM
     two.context = round_context()
-    many = [os.urandom(two.size(1)) for _ in range(7)]
-    with pytest.raises(BatchRefused) as too_many:
-        two.step(many, position=1, previous=signed(many))
-    assert too_many.value.code is Refusal.UNKNOWN_SIGNER
+    envelopes = two.envelopes(REPORTS[0], REPORTS[1], None, None)
+    honest = [two.opener(0).open(layer).inner for layer in two.parts(envelopes)[0]]
+    own = [two.opener(0).open(layer).inner for layer in two.parts(two.envelopes(*REPORTS))[0]]
+    layers = [*honest[:2], own[2], own[3]]  # reports of its own instead of the dummies
+    said = two.signed(layers, masks=masks_of(two, envelopes))
+    items = two.items(layers, envelopes, position=1)
+    assert refused(two.step, items, position=1, previous=(said,)) is Refusal.INCONSISTENT
+
+
+def test_tickets_are_of_enrolled_clients_once_each_and_faults_are_told_by_position(two: Row) -> None:
+    stranger = generate_signing_key()
+    for place, code in enumerate((Refusal.UNKNOWN_SIGNER, Refusal.DUPLICATE, Refusal.UNREADABLE), 1):
+        two.context = round_context()
+        envelopes = two.envelopes(*REPORTS)
+        tickets = two.parts(envelopes)[1]
+        strange = two.envelope(REPORTS[0], mixer_key=two.sealing_keys, signing_key=stranger)
+        tickets[place] = {
+            Refusal.UNKNOWN_SIGNER: two.parts([strange])[1][0],
+            Refusal.DUPLICATE: tickets[0],
+            Refusal.UNREADABLE: bytes(len(tickets[0])),
+        }[code]
+        layers, said = two.first(envelopes)
+        items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
+        with pytest.raises(BatchRefused) as error:
+            two.step(items, position=1, previous=(said,))
+        assert (error.value.code, dict(error.value.rejected)) == (code, {place: code})
+
+
+def test_tickets_tell_nothing_of_marks_but_their_sum() -> None:
+    """All that two colluding later mixers and a server see of three clients' marks, modulo 2, by enumeration.
+
+    The first mixer is honest: of its masks only the sums come out. For every pair of marks with equal sums
+    the law of what is seen is the same.
+    """
+    laws: dict[tuple[int, ...], Counter[Any]] = {}
+    for marks in itertools.product(range(2), repeat=2):
+        law: Counter[Any] = Counter()
+        for masks in itertools.product(range(2), repeat=4):  # two clients, two later mixers
+            for others in itertools.product(range(2), repeat=2):  # the second mixer's masks for the third
+                seen = []
+                for client in range(2):
+                    given = masks[2 * client : 2 * client + 2]
+                    script = iter([marks[client], marks[client], *given, others[client]])
+                    drawn = draw_marks(3, modulus=2, draw=lambda _, script=script: next(script))
+                    assert drawn.marks == (0, marks[client], marks[client])
+                    assert drawn.masks == (given, (others[client],), ())
+                    seen.append((drawn.masked[1], drawn.masked[2], drawn.masks[1]))
+                sums = tuple(sum(masks[place::2]) % 2 for place in range(2))
+                law[(*seen, sums)] += 1
+        laws[marks] = law
+    assert laws[(0, 1)] == laws[(1, 0)]
+    assert laws[(0, 0)] != laws[(0, 1)]
+    for law in laws.values():
+        assert agree(masked=0, marks=0, masks=0, modulus=2)
+        assert sum(law.values()) == 64
 
 
 def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
-    items, said = two.step(two.envelopes(*REPORTS))
-    good = two.request(items, position=1, previous=said)
+    envelopes = two.envelopes(*REPORTS)
+    layers, said = two.first(envelopes)
+    good = two.request(two.items(layers, envelopes, position=1), position=1, previous=(said,))
     good.check_previous()
     stranger = generate_mixer_key()
     wrong: list[dict[str, Any]] = [
@@ -279,44 +391,36 @@ def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
         {"mixers": (stranger.public, two.mixers[1])},
         {"mixers": (*two.mixers, stranger.public)},
         {"mixers": (two.mixers[1], two.mixers[0])},
-        {"previous": replace(said, signature=stranger.signing.sign(bytes(32)))},
-        {"previous": replace(said, answered=5)},
-        {"previous": replace(said, rejected={0: Refusal.DUPLICATE})},
-        {"previous": replace(said, request=bytes(32))},
+        {"previous": (replace(said, signature=stranger.signing.sign(bytes(32))),)},
+        {"previous": (replace(said, answered=5),)},
+        {"previous": (replace(said, rejected={0: Refusal.DUPLICATE}),)},
+        {"previous": (replace(said, request=bytes(32)),)},
+        {"previous": (replace(said, outputs=bytes(32)),)},
+        {"previous": (replace(said, masks=(said.masks[0] ^ 1,)),)},
+        {"previous": (replace(said, masks=()),)},
         {"count": 5},
-        {"inputs": bytes(32)},
     ]
     for change in wrong:
         with pytest.raises(BatchRefused) as error:
             replace(good, **change).check_previous()
         assert error.value.code is Refusal.NOT_PROVEN
-    with pytest.raises(ShuffleError, match="before it"):
-        replace(good, previous=None)
+    with pytest.raises(ShuffleError, match="mixers before"):
+        replace(good, previous=())
     with pytest.raises(ShuffleError, match="position"):
         replace(good, position=2)
 
 
 def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
-    items, _ = two.step(two.envelopes(*REPORTS))
-    reversed_keys = two.sealing_keys[::-1]
-    for keys in (reversed_keys, [], [*two.sealing_keys, public_key_bytes(two.analyzer)]):
-        opener = EnvelopeOpener(
-            context=two.context,
-            analyzer_key=two.analyzer_key,
-            private_key=two.keys[1].sealing,
-            enrolled=two.enrolled,
-            mixer_keys=keys,
-        )
-        assert refused(opener.open, items[0]) is Refusal.UNREADABLE
-        assert refused(opener.open, two.envelopes(*REPORTS)[0]) is Refusal.UNREADABLE
+    envelopes = two.envelopes(*REPORTS)
+    layers, _ = two.first(envelopes)
+    for keys in (two.sealing_keys[::-1], [], [*two.sealing_keys, public_key_bytes(two.analyzer)]):
+        opener = two.opener(1, mixer_keys=keys)
+        assert refused(opener.open, layers[0]) is Refusal.UNREADABLE
+        assert refused(opener.open, two.parts(envelopes)[0][0]) is Refusal.UNREADABLE
+        if not opener.first:
+            assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
     with pytest.raises(ShuffleError, match="not one of the mixers"):
-        EnvelopeOpener(
-            context=two.context,
-            analyzer_key=two.analyzer_key,
-            private_key=generate_mixer_key().sealing,
-            enrolled=two.enrolled,
-            mixer_keys=two.sealing_keys,
-        )
+        two.opener(1, private_key=generate_mixer_key().sealing)
     for keys in ([], [bytes(31)], [two.sealing_keys[0]] * 2):
         with pytest.raises(ShuffleError):
             two.envelope(REPORTS[0], mixer_key=keys)
@@ -324,7 +428,7 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
 
 def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Row) -> None:
     stranger = generate_mixer_key().public
-    items = two.envelopes(*REPORTS)
+    items = two.parts(two.envelopes(*REPORTS))[0]
     rows = ((), two.mixers[::-1], (*two.mixers, stranger), (stranger, two.mixers[1]))
     for row in rows:
         two.context = round_context()
@@ -338,7 +442,7 @@ def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Row) -> None:
 
 
 def pieces_of(row: Row) -> tuple[BatchSpool, Mixer, BatchRequest, list[bytes]]:
-    items = row.envelopes(*REPORTS)
+    items = row.parts(row.envelopes(*REPORTS))[0]
     request = row.request(items)
     spool, mixer = row.spool(0), row.at(0)
     spool.begin(request, mixer=mixer, row=row.mixers)
@@ -391,7 +495,7 @@ def test_a_batch_is_told_apart_from_others(two: Row) -> None:
 
 
 def test_too_few_reports_are_not_given_out_and_the_round_is_spent(two: Row) -> None:
-    items = two.envelopes(REPORTS[0], None, None)
+    items = two.parts(two.envelopes(REPORTS[0], None, None))[0]
     request = two.request(items)
     spool, mixer = two.spool(0), two.at(0)
     spool.begin(request, mixer=mixer, row=two.mixers)
@@ -431,7 +535,7 @@ killed()
 @pytest.mark.process
 @pytest.mark.parametrize("point", ["pieces", "mixing", "answers"])
 def test_what_a_killed_mixer_leaves_is_refused_and_removed(two: Row, point: str) -> None:
-    items = two.envelopes(*REPORTS)
+    items = two.parts(two.envelopes(*REPORTS))[0]
     request = two.request(items)
     write_private_key(two.folder / "key", two.keys[0])
     (two.folder / "batch").write_bytes(pickle.dumps((request, items, two.mixers, two.enrolled)))
@@ -446,6 +550,6 @@ def test_what_a_killed_mixer_leaves_is_refused_and_removed(two: Row, point: str)
         assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
     assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
     two.context = round_context()
-    items, _ = two.step(two.envelopes(*REPORTS))
+    items, _ = two.first(two.envelopes(*REPORTS))
     assert len(items) == 6
     assert list((two.folder / "spool0").iterdir()) == []

@@ -38,7 +38,9 @@ from shuffle_plugins.shuffler import (
     SealingKey,
     envelope_size,
     keys,
+    layer_size,
     open_reports,
+    part_sizes,
 )
 
 _Read = TypeVar("_Read")
@@ -55,7 +57,7 @@ class MixNodeStage(ShuffleStage):
     this round is refused. See docs/guides/shuffling.md for what each party learns.
 
     Mixers in a row belong to different organisations. Clients seal once to each; each removes its layer,
-    drops what is no good, permutes the rest, and takes nothing that the one before it has not signed.
+    permutes, and takes nothing but one layer of each client whose signed ticket it got.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
@@ -111,8 +113,7 @@ class MixNodeStage(ShuffleStage):
         if self.mixers > 1:
             return (
                 f"The first of {self.mixers} mix nodes in a row sees who took part, none sees a report, the "
-                "server sees reports but not whose: the first mix node must not break the protocol, or "
-                "else not work together with the server, and not all of them may work together with it."
+                "server sees reports but not whose: not all of the mix nodes may work together with it."
             )
         return (
             "The mix node's operator sees who took part but no report, the server sees reports but not "
@@ -173,7 +174,7 @@ class MixNodeStage(ShuffleStage):
             )
             in_pieces = self.mixers > 1 or size * len(envelopes) > self._piece_bytes
             mixed = self._mixed_in_pieces if in_pieces else self._mixed
-            batch, lost = mixed(request, report_bytes=replies.layout.report_bytes, replies=replies)
+            batch = mixed(request, report_bytes=replies.layout.report_bytes, replies=replies)
         except BatchRefused as refused:
             self._offenders.note(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
@@ -188,12 +189,12 @@ class MixNodeStage(ShuffleStage):
         return replies.anonymous(
             reports,
             answered=answered - damaged,
-            unreadable=unreadable + len(batch.rejected) + lost + damaged,
+            unreadable=unreadable + len(batch.rejected) + damaged,
             refusal=Refusal.UNREADABLE if reports is None else None,
         )
 
-    def _mixed(self, request: MixRequest, *, report_bytes: int, replies: Replies) -> tuple[MixedBatch, int]:
-        """The batch that a single mixer gives back in one message; no report is lost on the way."""
+    def _mixed(self, request: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
+        """The batch that a single mixer gives back in one message."""
         del report_bytes
         [mixer] = self._opened(replies.grid)
         message = Message(request.to_content(), mixer.node, MIX_QUERY)
@@ -202,51 +203,42 @@ class MixNodeStage(ShuffleStage):
         def read(content: RecordDict) -> MixedBatch:
             return read_answer(content, request=request, verifying_key=key)
 
-        return self._answer(message, read, replies), 0
+        return self._answer(message, read, replies)
 
-    def _mixed_in_pieces(
-        self, whole: MixRequest, *, report_bytes: int, replies: Replies
-    ) -> tuple[MixedBatch, int]:
-        """The batch after all mixers, and how many reports the later ones have dropped."""
-        items, previous, dropped = whole.envelopes, None, 0
-        statements: list[MixedStatement] = []
+    def _mixed_in_pieces(self, whole: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
+        """The batch after all mixers."""
+        parts = _split(whole.envelopes, sizes=part_sizes(report_bytes, mixers=self.mixers))
+        layers, taken = parts[0], list(range(len(whole.envelopes)))
+        said: list[MixedStatement] = []
         for position, mixer in enumerate(self._opened(replies.grid)):
-            sizes = [
-                envelope_size(report_bytes, mixers=self.mixers, position=place)
-                for place in (position, position + 1)
-            ]
+            tickets = [parts[position][place] for place in taken] if position else [b""] * len(layers)
+            items = [layer + ticket for layer, ticket in zip(layers, tickets, strict=True)]
             request = BatchRequest(
                 context=whole.context,
                 analyzer_key=whole.analyzer_key,
                 mixers=self._nodes.pinned,
                 position=position,
                 minimum=whole.minimum,
-                size=sizes[0],
+                size=len(items[0]),
                 count=len(items),
-                inputs=ItemsDigest.of(items, size=sizes[0]).value(),
-                previous=previous,
+                inputs=ItemsDigest.of(items, size=len(items[0])).value(),
+                previous=tuple(said),
             )
+            size = layer_size(report_bytes, mixers=self.mixers, position=position + 1)
             try:
-                items, previous = self._mixed_by(mixer.node, request, items, size=sizes[1], replies=replies)
+                layers, given = self._mixed_by(mixer.node, request, items, size=size, replies=replies)
             except BatchRefused as refused:
-                if position == 0:
-                    raise
                 _log.error("shuffle: mixer %d of %d: %s", position + 1, self.mixers, refused)
-                raise BatchRefused(refused.code) from None  # its positions are not those of nodes
-            statements.append(previous)
-            if position > 0 and len(items) < request.count:
-                dropped += request.count - len(items)
-                _log.warning(
-                    "shuffle: mixer %d of %d dropped %d of the %d layers that the one before it had signed: "
-                    "one of the two breaks the protocol, or a client sealed nonsense",
-                    position + 1,
-                    self.mixers,
-                    request.count - len(items),
-                    request.count,
-                )
-        first = statements[0]
-        batch = MixedBatch(reports=items, answered=first.answered - dropped, rejected=first.rejected)
-        return batch, dropped
+                # A later mixer gets the tickets of those that the first one found good.
+                rejected = {taken[place]: code for place, code in refused.rejected.items()}
+                raise BatchRefused(refused.code, rejected) from None
+            said.append(given)
+            if position == 0:
+                taken = [place for place in taken if place not in given.rejected]
+            if position + 1 < self.mixers and len(layers) != len(taken):
+                raise BatchRefused(Refusal.NOT_PROVEN)
+        first = said[0]
+        return MixedBatch(reports=layers, answered=first.answered, rejected=first.rejected)
 
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, size: int, replies: Replies
@@ -298,6 +290,15 @@ class MixNodeStage(ShuffleStage):
             self._nodes.forget()
         if refused.code is Refusal.NOT_PROVEN:
             _log.error("shuffle: node %d: %s", node, refused)
+
+
+def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[bytes]]:
+    """The parts of all envelopes, by part: the first mixer's layers, and each later mixer's tickets."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append([envelope[start : start + size] for envelope in envelopes])
+        start += size
+    return parts
 
 
 def _readable(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:

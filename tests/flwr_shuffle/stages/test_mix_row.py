@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,10 @@ from shuffle_plugins.shuffler import (
     RoundContext,
     ShuffleError,
     SpentTokens,
-    envelope_size,
+    layer_size,
+    ticket_size,
 )
+from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
     generate_mixer_key,
@@ -49,7 +54,7 @@ from shuffle_plugins.shuffler.keys import (
     write_private_key,
 )
 
-PIECE = 2 * envelope_size(SIZE, mixers=2)
+PIECE = 2 * layer_size(SIZE, mixers=2, position=0)
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -86,10 +91,11 @@ def test_a_round_through_all_mixers_in_pieces(row: MixedRun) -> None:
     assert len(found.participants) == 6
     expected = []
     for place in range(row.mixers):
-        inputs = envelope_size(SIZE, mixers=row.mixers, position=place)
-        outputs = envelope_size(SIZE, mixers=row.mixers, position=place + 1)
-        puts = len(list(pieces(6 if place == 0 else 5, size=inputs, piece_bytes=PIECE)))
-        takes = len(list(pieces(5, size=outputs, piece_bytes=PIECE)))
+        inputs, outputs = (layer_size(SIZE, mixers=row.mixers, position=place + i) for i in (0, 1))
+        inputs += ticket_size(mixers=row.mixers, position=place)
+        given = 5 if place == row.mixers - 1 else 6  # the last mixer drops the dummy
+        puts = len(list(pieces(6, size=inputs, piece_bytes=PIECE)))
+        takes = len(list(pieces(given, size=outputs, piece_bytes=PIECE)))
         assert puts > 1
         expected += [(place, "begin"), *[(place, "put")] * puts, (place, "mix"), *[(place, "take")] * takes]
     assert steps(row) == expected
@@ -117,7 +123,7 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(two: MixedRun) -> Non
         [item for message in two.grid.seen for item in items_of(message, two.nodes[place])]
         for place in (0, 1)
     ]
-    assert [len(items) for items in (envelopes, *taken)] == [6, 5, 5]
+    assert [len(items) for items in (envelopes, *taken)] == [6, 6, 5]
     everything = [*envelopes, *taken[0], *taken[1]]
     windows = [{item[i : i + 8] for i in range(len(item) - 7)} for item in everything]
     assert sum(map(len, windows)) == len(set().union(*windows))
@@ -210,7 +216,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("mixer", [0, 1])
-def test_pieces_changed_on_the_way_to_a_mixer_are_not_mixed(two: MixedRun, change: str, mixer: int) -> None:
+def test_pieces_changed_on_the_way_to_a_mixer_are_not_mixed(
+    two: MixedRun, change: str, mixer: int, caplog: pytest.LogCaptureFixture
+) -> None:
     def relay(messages: list[Message]) -> list[Message]:
         for message in messages:
             values = message.content.get(SERVICE_KEY, {})
@@ -221,6 +229,7 @@ def test_pieces_changed_on_the_way_to_a_mixer_are_not_mixed(two: MixedRun, chang
     two.grid.relay = relay
     found = two.round()
     assert (found.reports, found.refusal) == (None, Refusal.UNREADABLE)
+    assert "of nodes" not in caplog.text  # it is nobody's fault but the relay's
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -268,15 +277,14 @@ def test_what_a_mixer_did_not_sign_is_refused(two: MixedRun, mixer: int, entry: 
 
 
 def test_a_second_mixer_takes_nothing_that_the_first_has_not_signed(two: MixedRun) -> None:
-    """By a server that inserts its own layers, and says that the first mixer gave them out."""
-    forged = [os.urandom(envelope_size(SIZE, mixers=2, position=1)) for _ in range(6)]
+    """By a server that says that the first mixer gave out other layers."""
 
     def relay(messages: list[Message]) -> list[Message]:
         for message in messages:
             values = message.content.get(SERVICE_KEY, {})
             if values.get("step") == "begin" and message.metadata.dst_node_id == two.nodes[1]:
-                size = len(forged[0])
-                values["inputs"] = ItemsDigest.of(forged, size=size).value()
+                [text] = values["previous"]
+                values["previous"] = [json.dumps(json.loads(text) | {"outputs": "00" * 32})]
         return messages
 
     two.grid.relay = relay
@@ -284,37 +292,72 @@ def test_a_second_mixer_takes_nothing_that_the_first_has_not_signed(two: MixedRu
     assert (found.reports, found.refusal) == (None, Refusal.NOT_PROVEN)
 
 
-def test_a_first_mixer_that_cheats_is_noticed_where_its_layers_do_not_open(
-    two: MixedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("cheat", "refusal"),
+    [("repeat", Refusal.NO_ANSWER), ("tag", Refusal.INCONSISTENT), ("replace", Refusal.INCONSISTENT)],
+)
+def test_a_first_mixer_that_cheats_ends_the_round(
+    two: MixedRun, monkeypatch: pytest.MonkeyPatch, cheat: str, refusal: Refusal
 ) -> None:
-    """It signs a batch with a tagged layer, a repeated one and one of its own making: each is dropped."""
+    """It signs a tagged layer, one of its own making, or a repeated one, which the server sees itself."""
     original = Mixer.mix_spent
 
     def cheating(self: Mixer, *args: Any, **kwargs: Any) -> Any:
         stream = original(self, *args, **kwargs)
         if self.public_key == two.mixer_keys[0].public:
             items = list(stream.reports)
-            items[:3] = [bytes([items[0][0] ^ 1]) + items[0][1:], items[3], os.urandom(len(items[0]))]
+            items[0] = {
+                "repeat": items[1],
+                "tag": bytes([items[0][0] ^ 1]) + items[0][1:],
+                "replace": os.urandom(len(items[0])),
+            }[cheat]
             object.__setattr__(stream, "reports", iter(items))
         return stream
 
     monkeypatch.setattr(Mixer, "mix_spent", cheating)
     found = two.round()
-    # The repeated layer shows when the server gets it, before the second mixer sees any.
-    assert (found.reports, found.refusal) == (None, Refusal.NO_ANSWER)
+    assert (found.reports, found.refusal) == (None, refusal)
+    assert not refusal.conclusive
 
-    def tagging(self: Mixer, *args: Any, **kwargs: Any) -> Any:
-        stream = original(self, *args, **kwargs)
-        if self.public_key == two.mixer_keys[0].public:
-            items = list(stream.reports)
-            items[:2] = [bytes([items[0][0] ^ 1]) + items[0][1:], os.urandom(len(items[0]))]
-            object.__setattr__(stream, "reports", iter(items))
-        return stream
 
-    monkeypatch.setattr(Mixer, "mix_spent", tagging)
+def test_a_client_that_lies_in_its_ticket_ends_the_round(
+    two: MixedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say whose fault it was, or the mixer would know whose layer is whose."""
+    original = envelopes_module.draw_marks
+
+    def lying(mixers: int) -> Any:
+        drawn = original(mixers)
+        return replace(drawn, masked=(0, drawn.masked[1] ^ 1)) if next(turns) == 3 else drawn
+
+    turns = itertools.count()
+    monkeypatch.setattr(envelopes_module, "draw_marks", lying)
     found = two.round()
-    assert (found.count, found.answered, found.unreadable) == (4, 4, 2)
-    assert "mixer 2 of 2 dropped 2 of the 6 layers" in caplog.text
+    assert (found.reports, found.refusal) == (None, Refusal.INCONSISTENT)
+
+
+def test_a_client_that_the_second_mixer_does_not_know_is_named(
+    two: MixedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The round is refused; who is named so three times is not invited any more."""
+    enrolled = (two.folder / "enrolled").read_text().splitlines()
+    (two.folder / "others").write_text("\n".join(enrolled[:3] + enrolled[4:]) + "\n")
+    as_all = two.config
+
+    def config(position: int) -> dict[str, Any]:
+        own = {"shuffle-enrolled-file": str(two.folder / "others")} if position == 1 else {}
+        return {**as_all(position), **own}
+
+    two.grid._node_config = config
+    for _ in range(3):
+        found = two.round()
+        assert (found.reports, found.refusal) == (None, Refusal.UNKNOWN_SIGNER)
+    assert two.nodes[5] in two.stage.excluded_nodes
+    assert f"dropped (unknown-signer), of nodes {two.nodes[5]}" in caplog.text
+    two.connected = range(8)
+    instruction = two.instruction()
+    others = [reply for reply in two.answers(instruction) if reply.metadata.src_node_id != two.nodes[5]]
+    assert two.collect(others, instruction).count == 5
 
 
 def test_too_few_reports_at_a_later_mixer_are_not_given_out(two: MixedRun) -> None:
@@ -392,13 +435,16 @@ REQUEST = BatchRequest(
     size=300,
     count=4,
     inputs=ItemsDigest.of(ITEMS, size=300).value(),
-    previous=MixedStatement(
-        request=bytes(range(32)),
-        answered=5,
-        rejected={7: Refusal.DUPLICATE},
-        count=4,
-        outputs=ItemsDigest.of(ITEMS, size=300).value(),
-        signature=bytes(64),
+    previous=(
+        MixedStatement(
+            request=bytes(range(32)),
+            answered=5,
+            rejected={7: Refusal.DUPLICATE},
+            count=4,
+            outputs=bytes(32),
+            masks=(1 << 127,),
+            signature=bytes(64),
+        ),
     ),
 )
 MESSAGES = {
