@@ -32,6 +32,7 @@ from shuffle_plugins.secure_aggregation import (
     VerifiedTerms,
     statements,
 )
+from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
 from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext
 
 AGGREGATE_QUERY = "query.aggregate"
@@ -150,7 +151,9 @@ class AggregateRequest:
         commitments, envelopes = all_bytes(values["commitments"]), all_bytes(values["envelopes"])
         if len(commitments) != len(envelopes):
             raise ValueError("each envelope comes with the digest of a share")
-        messages = all_bytes(values.get(_MESSAGES, []))
+        messages, verify_key = all_bytes(values.get(_MESSAGES, [])), values.get(_KEY, b"")
+        if _KEY in values and len(verify_key) != VERIFY_KEY_SIZE:
+            raise ValueError(f"a verification key has {VERIFY_KEY_SIZE} bytes")
         if _MESSAGES in values and len(messages) != len(envelopes):
             raise ValueError("each envelope comes with a verifier message")
         terms = SumTerms(
@@ -176,7 +179,7 @@ class AggregateRequest:
             minimum=checks.whole("minimum", values["minimum"], at_least=2),
             commitments=commitments,
             envelopes=envelopes,
-            verify_key=values.get(_KEY, b""),
+            verify_key=verify_key,
             messages=messages,
         )
 

@@ -9,7 +9,8 @@ the second every aggregator gives out one sum, of its shares of the clients whos
 
 An aggregator takes nonce and public share from the client and never from the server: with a public share of
 its own, a server could learn linear functions of a client's counts from the aggregator's answer. And it
-answers about a client once: answers to queries with two keys would say something about the counts.
+answers about a client once: answers to queries with two keys would say something about the counts. One
+answer says nothing, whatever the key, so the server may draw it when all reports are in.
 """
 
 from __future__ import annotations

@@ -296,6 +296,13 @@ def test_messages_of_another_length_are_refused(honest):
         )
 
 
+def test_a_context_is_as_long_as_a_tag_has_room_for():
+    prio3 = Prio3Sum(max_measurement=1)
+    assert prio3.shard(1, context=bytes(65_527))
+    with pytest.raises(ValueError, match="context"):
+        prio3.shard(1, context=bytes(65_528))
+
+
 def test_elements_that_are_not_below_the_prime_are_refused(honest):
     prio3, report = honest
     size = prio3.field.encoded_size

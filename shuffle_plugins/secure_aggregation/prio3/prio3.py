@@ -36,6 +36,7 @@ NONCE_SIZE = 16
 VERIFY_KEY_SIZE = SEED_SIZE
 """Bytes of the verification key that aggregators share and clients must not know."""
 
+_MOST_CONTEXT = 65_527  # bytes; the tag's length is written in two
 _WIRE_VERSION = 18  # of the drafts from 18 on
 _MEASUREMENT_SHARE, _PROOF_SHARE, _JOINT_RANDOMNESS, _PROVE_RANDOMNESS = 1, 2, 3, 4
 _QUERY_RANDOMNESS, _JOINT_RANDOMNESS_SEED, _JOINT_RANDOMNESS_PART = 5, 6, 7
@@ -410,6 +411,8 @@ class Prio3(Generic[Measurement, AggregateResult]):
 
     def _tag(self, context: bytes, usage: int) -> bytes:
         """The domain separation tag of one use of the XOF."""
+        if len(context) > _MOST_CONTEXT:
+            raise ValueError(f"a context has at most {_MOST_CONTEXT:,} bytes, not {len(context):,}")
         version = bytes([_WIRE_VERSION, 0])
         return version + self.algorithm.to_bytes(4, "big") + usage.to_bytes(2, "big") + context
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
-from flwr_shuffle.service_messages import SERVICE_KEY
+from flwr_shuffle.service_messages import SERVICE_KEY, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
 from flwr_shuffle.stages.base import Anonymous
 from sharing_run import DIM, MODEL, SUM, SharedRun, update_of
@@ -241,6 +242,27 @@ def test_an_aggregator_answers_each_step_of_a_round_once(run: VerifiedRun) -> No
             message = Message(again.to_content(), run.nodes[0], AGGREGATE_QUERY)
             [reply] = run.grid.send_and_receive([message])
             assert reply.content[SERVICE_KEY]["refusal"] == Refusal.REPLAYED
+
+
+def test_requests_that_are_no_requests_spend_nothing(run: VerifiedRun) -> None:
+    """A key or messages of a wrong length, a bound that does not fit, or none."""
+    run.round()
+    wrong: dict[Step, list[dict[str, Any]]] = {
+        Step.VERIFY: [{"verify-key": b"short"}, {"largest": 0}, {"largest": 1 << 62}, {"messages": [b""]}],
+        Step.ADD_VERIFIED: [{"messages": [b"x"]}, {"largest": -1}],
+    }
+    for step, changes in wrong.items():
+        values = dict(asked(run, step)[0].content[SERVICE_KEY])
+        for change in [*changes, None]:
+            altered = {**values, **(change or {}), "token": secrets.token_bytes(16)}
+            if change is None:
+                del altered["largest"]
+            content = RecordDict({SERVICE_KEY: ConfigRecord(altered)})
+            [reply] = run.grid.send_and_receive([Message(content, run.nodes[0], AGGREGATE_QUERY)])
+            assert refusal_in(reply.content) is Refusal.UNREADABLE
+            with sqlite3.connect(run.folder / "aggregator0.rounds") as state:
+                found = state.execute("SELECT * FROM spent WHERE token = ?", (altered["token"],))
+                assert found.fetchall() == []
 
 
 def test_clients_are_told_nothing_of_the_verification_key(run: VerifiedRun) -> None:
