@@ -54,164 +54,151 @@ class _Entry:
     kind: Kind | None
 
 
-_PACKAGE = "shuffle_plugins.mechanisms"
-_ENTRIES: dict[str, _Entry] = {
-    "binary-rr": _Entry(
-        f"{_PACKAGE}.signs.binary_rr:BinaryRandomizedResponse",
-        "unbiased binary randomized response of one number, 1 bit per report",
-        f"{_PACKAGE}.signs.randomized_response_law:bit_blanket",
-        Kind.VECTORS,
-    ),
-    "l1-hadamard": _Entry(
-        f"{_PACKAGE}.signs.l1_hadamard:L1Hadamard",
-        "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
-        f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
-        Kind.VECTORS,
-    ),
-    "l2-bit-planes": _Entry(
-        f"{_PACKAGE}.signs.l2_bit_planes:L2BitPlanes",
-        "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
-        f"{_PACKAGE}.signs.coefficients_law:l2_bit_planes_blanket",
-        Kind.VECTORS,
-    ),
-    "l2-block": _Entry(
-        f"{_PACKAGE}.signs.l2_block:L2Block",
-        "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
-        f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
-        Kind.VECTORS,
-    ),
-    "linf-bit-planes": _Entry(
-        f"{_PACKAGE}.signs.linf_bit_planes:LInfBitPlanes",
-        "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
-        f"{_PACKAGE}.signs.bit_planes_law:bit_planes_blanket",
-        Kind.VECTORS,
-    ),
-    "linf-block": _Entry(
-        f"{_PACKAGE}.signs.linf_block:LInfBlock",
-        "one block of coordinates of an l-infinity ball, as a pattern of signs",
-        f"{_PACKAGE}.signs.linf_block_law:linf_block_blanket",
-        Kind.VECTORS,
-    ),
-    "linf-coordinate": _Entry(
-        f"{_PACKAGE}.signs.linf_coordinate:LInfCoordinate",
-        "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
-        f"{_PACKAGE}.signs.randomized_response_law:randomized_response_blanket",
-        Kind.VECTORS,
-    ),
-    "discrete-gaussian": _Entry(
-        f"{_PACKAGE}.noise.discrete_gaussian:DiscreteGaussian",
-        "exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP; whole numbers of few bits",
-        None,
-        Kind.VECTORS,
-    ),
-    "discrete-laplace": _Entry(
-        f"{_PACKAGE}.noise.discrete_laplace:DiscreteLaplace",
-        "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
-        f"{_PACKAGE}.noise.discrete_laplace_law:grid_blanket",
-        Kind.VECTORS,
-    ),
-    "gaussian": _Entry(
-        f"{_PACKAGE}.noise.gaussian:Gaussian",
-        "Gaussian noise on an l2 ball by the analytic calibration, (ε0, δ0)-LDP, 20 bits per coordinate",
-        None,
-        Kind.VECTORS,
-    ),
-    "laplace": _Entry(
-        f"{_PACKAGE}.noise.laplace:Laplace",
-        "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
-        f"{_PACKAGE}.noise.discrete_laplace_law:fine_blanket",
-        Kind.VECTORS,
-    ),
-    "privunit": _Entry(
-        f"{_PACKAGE}.privunit.privunit:PrivUnit",
-        "optimised PrivUnit on an l2 ball, a dense unit vector per report",
-        f"{_PACKAGE}.privunit.privunit_law:privunit_blanket",
-        Kind.VECTORS,
-    ),
-    "privunit-g": _Entry(
-        f"{_PACKAGE}.privunit.privunit_g:PrivUnitG",
-        "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
-        f"{_PACKAGE}.privunit.privunit_g_law:privunit_g_blanket",
-        Kind.VECTORS,
-    ),
-    "projunit": _Entry(
-        f"{_PACKAGE}.privunit.projunit:ProjUnit",
-        "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
-        f"{_PACKAGE}.privunit.projunit_law:projunit_blanket",
-        Kind.VECTORS,
-    ),
-    "sampled-bits": _Entry(
-        f"{_PACKAGE}.signs.sampled_bits:SampledBits",
-        "a sign of each of several coordinates of an l-infinity ball, or of bits",
-        f"{_PACKAGE}.signs.bit_planes_law:sampled_bits_blanket",
-        Kind.VECTORS,
-    ),
-    "hadamard-response": _Entry(
-        f"{_PACKAGE}.categories.hadamard_response:HadamardResponse",
-        "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
-        f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
-        Kind.CATEGORIES,
-    ),
-    "k-rr": _Entry(
-        f"{_PACKAGE}.categories.k_rr:KRandomizedResponse",
-        "K-ary randomized response of a category, ceil(log2 dim) bits per report",
-        f"{_PACKAGE}.categories.oracles_law:k_rr_blanket",
-        Kind.CATEGORIES,
-    ),
-    "limited-hadamard": _Entry(
-        f"{_PACKAGE}.categories.limited_hadamard:LimitedHadamard",
-        "one-bit Hadamard response of a category in a random group, also with little randomness",
-        f"{_PACKAGE}.categories.oracles_law:hadamard_blanket",
-        Kind.CATEGORIES,
-    ),
-    "local-hashing": _Entry(
-        f"{_PACKAGE}.categories.local_hashing:LocalHashing",
-        "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
-        f"{_PACKAGE}.categories.oracles_law:local_hashing_blanket",
-        Kind.CATEGORIES,
-    ),
-    "oue": _Entry(
-        f"{_PACKAGE}.categories.unary_encoding:OptimalUnaryEncoding",
-        "optimal unary encoding of a category, dim bits per report",
-        f"{_PACKAGE}.categories.oracles_law:oue_blanket",
-        Kind.CATEGORIES,
-    ),
-    "rappor": _Entry(
-        f"{_PACKAGE}.categories.unary_encoding:Rappor",
-        "symmetric unary encoding of a category, dim bits per report",
-        f"{_PACKAGE}.categories.oracles_law:rappor_blanket",
-        Kind.CATEGORIES,
-    ),
-    "sqkr": _Entry(
-        f"{_PACKAGE}.signs.sqkr:SQKR",
-        "sampled signs of a Kashin representation of an l2 ball, as one pattern",
-        f"{_PACKAGE}.signs.sqkr_law:sqkr_blanket",
-        Kind.VECTORS,
-    ),
-    "subset-selection": _Entry(
-        f"{_PACKAGE}.categories.subset_selection:SubsetSelection",
-        "subset selection of a category, the least error; at most dim bits per report",
-        f"{_PACKAGE}.categories.oracles_law:subset_blanket",
-        Kind.CATEGORIES,
-    ),
-    "multi-message": _Entry(
-        "shuffle_plugins.protocols.tags.ball_sum:BallSum",
-        "sum of vectors of an l2 ball from tagged bits of sampled coefficients, flipped by each client",
-        None,
-        Kind.SUMS,
-    ),
-    "unary-l1-sum": _Entry(
-        "shuffle_plugins.protocols.unary.l1_sum:UnaryL1Sum",
-        "sum of vectors of an l1 ball from flipped bits of one signed coordinate, summed bit by bit",
-        None,
-        Kind.SUMS,
-    ),
-    "vector-sum": _Entry(
-        "shuffle_plugins.protocols.coins.vector_sum:VectorSum",
-        "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",
-        None,
-        Kind.SUMS,
-    ),
+_PACKAGE = "shuffle_plugins"
+_BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
+    Kind.VECTORS: {
+        "binary-rr": (
+            "mechanisms.signs.binary_rr:BinaryRandomizedResponse",
+            "unbiased binary randomized response of one number, 1 bit per report",
+            "mechanisms.signs.randomized_response_law:bit_blanket",
+        ),
+        "l1-hadamard": (
+            "mechanisms.signs.l1_hadamard:L1Hadamard",
+            "one Hadamard coefficient of an l1 (or lp, p < 2) ball, as a sign",
+            "mechanisms.signs.randomized_response_law:randomized_response_blanket",
+        ),
+        "l2-bit-planes": (
+            "mechanisms.signs.l2_bit_planes:L2BitPlanes",
+            "bit planes of sampled coefficients of a rotated, or Kashin-represented, l2 ball",
+            "mechanisms.signs.coefficients_law:l2_bit_planes_blanket",
+        ),
+        "l2-block": (
+            "mechanisms.signs.l2_block:L2Block",
+            "one block of Kashin coefficients of an l2 ball, as a pattern of signs",
+            "mechanisms.signs.sqkr_law:sqkr_blanket",
+        ),
+        "linf-bit-planes": (
+            "mechanisms.signs.linf_bit_planes:LInfBitPlanes",
+            "bit planes of an l-infinity ball, each sampled and flipped within its share of ε0",
+            "mechanisms.signs.bit_planes_law:bit_planes_blanket",
+        ),
+        "linf-block": (
+            "mechanisms.signs.linf_block:LInfBlock",
+            "one block of coordinates of an l-infinity ball, as a pattern of signs",
+            "mechanisms.signs.linf_block_law:linf_block_blanket",
+        ),
+        "linf-coordinate": (
+            "mechanisms.signs.linf_coordinate:LInfCoordinate",
+            "one random coordinate of an l-infinity ball, as a sign; ceil(log2 dim) + 1 bits per report",
+            "mechanisms.signs.randomized_response_law:randomized_response_blanket",
+        ),
+        "discrete-gaussian": (
+            "mechanisms.noise.discrete_gaussian:DiscreteGaussian",
+            "exact discrete Gaussian noise on an l2 ball, (ε0, δ0)-LDP; whole numbers of few bits",
+            None,
+        ),
+        "discrete-laplace": (
+            "mechanisms.noise.discrete_laplace:DiscreteLaplace",
+            "exact discrete Laplace noise on an l1 ball, 12 bits per coordinate",
+            "mechanisms.noise.discrete_laplace_law:grid_blanket",
+        ),
+        "gaussian": (
+            "mechanisms.noise.gaussian:Gaussian",
+            "Gaussian noise on an l2 ball by the analytic calibration, (ε0, δ0)-LDP, 20 bits per coordinate",
+            None,
+        ),
+        "laplace": (
+            "mechanisms.noise.laplace:Laplace",
+            "Laplace noise on an l1 ball, on a fine grid, 20 bits per coordinate",
+            "mechanisms.noise.discrete_laplace_law:fine_blanket",
+        ),
+        "privunit": (
+            "mechanisms.privunit.privunit:PrivUnit",
+            "optimised PrivUnit on an l2 ball, a dense unit vector per report",
+            "mechanisms.privunit.privunit_law:privunit_blanket",
+        ),
+        "privunit-g": (
+            "mechanisms.privunit.privunit_g:PrivUnitG",
+            "optimised Gaussian PrivUnit on an l2 ball, a dense vector per report",
+            "mechanisms.privunit.privunit_g_law:privunit_g_blanket",
+        ),
+        "projunit": (
+            "mechanisms.privunit.projunit:ProjUnit",
+            "PrivUnit of an l2 ball folded to a few thousand numbers by public signs",
+            "mechanisms.privunit.projunit_law:projunit_blanket",
+        ),
+        "sampled-bits": (
+            "mechanisms.signs.sampled_bits:SampledBits",
+            "a sign of each of several coordinates of an l-infinity ball, or of bits",
+            "mechanisms.signs.bit_planes_law:sampled_bits_blanket",
+        ),
+        "sqkr": (
+            "mechanisms.signs.sqkr:SQKR",
+            "sampled signs of a Kashin representation of an l2 ball, as one pattern",
+            "mechanisms.signs.sqkr_law:sqkr_blanket",
+        ),
+    },
+    Kind.CATEGORIES: {
+        "hadamard-response": (
+            "mechanisms.categories.hadamard_response:HadamardResponse",
+            "Hadamard response of a category, floor(log2 dim) + 1 bits per report",
+            "mechanisms.categories.oracles_law:hadamard_blanket",
+        ),
+        "k-rr": (
+            "mechanisms.categories.k_rr:KRandomizedResponse",
+            "K-ary randomized response of a category, ceil(log2 dim) bits per report",
+            "mechanisms.categories.oracles_law:k_rr_blanket",
+        ),
+        "limited-hadamard": (
+            "mechanisms.categories.limited_hadamard:LimitedHadamard",
+            "one-bit Hadamard response of a category in a random group, also with little randomness",
+            "mechanisms.categories.oracles_law:hadamard_blanket",
+        ),
+        "local-hashing": (
+            "mechanisms.categories.local_hashing:LocalHashing",
+            "optimal local hashing of a category, (ceil(log2 dim) + 1) ceil(log2 range) bits per report",
+            "mechanisms.categories.oracles_law:local_hashing_blanket",
+        ),
+        "oue": (
+            "mechanisms.categories.unary_encoding:OptimalUnaryEncoding",
+            "optimal unary encoding of a category, dim bits per report",
+            "mechanisms.categories.oracles_law:oue_blanket",
+        ),
+        "rappor": (
+            "mechanisms.categories.unary_encoding:Rappor",
+            "symmetric unary encoding of a category, dim bits per report",
+            "mechanisms.categories.oracles_law:rappor_blanket",
+        ),
+        "subset-selection": (
+            "mechanisms.categories.subset_selection:SubsetSelection",
+            "subset selection of a category, the least error; at most dim bits per report",
+            "mechanisms.categories.oracles_law:subset_blanket",
+        ),
+    },
+    Kind.SUMS: {
+        "multi-message": (
+            "protocols.tags.ball_sum:BallSum",
+            "sum of vectors of an l2 ball from tagged bits of sampled coefficients, flipped by each client",
+            None,
+        ),
+        "unary-l1-sum": (
+            "protocols.unary.l1_sum:UnaryL1Sum",
+            "sum of vectors of an l1 ball from flipped bits of one signed coordinate, summed bit by bit",
+            None,
+        ),
+        "vector-sum": (
+            "protocols.coins.vector_sum:VectorSum",
+            "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",
+            None,
+        ),
+    },
+}
+"""Of each kind by name: the class, a line on it, and the function that gives its blanket; in this package."""
+
+_ENTRIES = {
+    name: _Entry(f"{_PACKAGE}.{factory}", summary, blanket and f"{_PACKAGE}.{blanket}", kind)
+    for kind, mechanisms in _BUILT_IN.items()
+    for name, (factory, summary, blanket) in mechanisms.items()
 }
 
 _CATEGORIES = "categories"
