@@ -83,7 +83,7 @@ _REFUSED: dict[str, type] = {
 }
 
 
-class Step(StrEnum):
+class BatchStep(StrEnum):
     """What a message asks a mix node to do with a batch."""
 
     BEGIN = "begin"
@@ -92,8 +92,8 @@ class Step(StrEnum):
     TAKE = "take"
 
 
-_STEPS: dict[Step, dict[str, type]] = {Step.BEGIN: {}, Step.PUT: _PIECE, Step.MIX: {}, Step.TAKE: _RANGE}
-_ANSWERS: dict[Step, dict[str, type]] = {Step.BEGIN: {}, Step.PUT: {}, Step.MIX: _MIXED, Step.TAKE: _PIECE}
+_STEPS: dict[BatchStep, dict[str, type]] = {BatchStep.BEGIN: {}, BatchStep.PUT: _PIECE, BatchStep.MIX: {}, BatchStep.TAKE: _RANGE}
+_ANSWERS: dict[BatchStep, dict[str, type]] = {BatchStep.BEGIN: {}, BatchStep.PUT: {}, BatchStep.MIX: _MIXED, BatchStep.TAKE: _PIECE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class BatchMessage:
         item_size: bytes of each of those.
     """
 
-    step: Step
+    step: BatchStep
     request: BatchRequest
     first: int = 0
     items: list[bytes] = field(default_factory=list)
@@ -136,9 +136,9 @@ class BatchMessage:
         }
         if request.previous:
             values["previous"] = [_to_text(said) for said in request.previous]
-        if self.step is Step.PUT:
+        if self.step is BatchStep.PUT:
             values |= {"first": self.first, "items": self.items}
-        elif self.step is Step.TAKE:
+        elif self.step is BatchStep.TAKE:
             values |= {"first": self.first, "number": self.number, "item-size": self.item_size}
         return service_content(values)
 
@@ -150,7 +150,7 @@ class BatchMessage:
             ValueError: if it is anything else.
         """
         record: Mapping[str, Any] = content.get(SERVICE_KEY, {})
-        step = Step(str(record.get("step")))
+        step = BatchStep(str(record.get("step")))
         later = "previous" in record
         values = service_values(content, _REQUEST | _STEPS[step] | (_PREVIOUS if later else {}))
         request = BatchRequest(

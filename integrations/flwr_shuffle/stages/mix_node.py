@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_shuffle.batch_messages import (
     BatchMessage,
-    Step,
+    BatchStep,
     done_content,
     mixed_content,
     refused_step_content,
@@ -130,11 +130,11 @@ def _take(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> Re
     return taken_content(asked, items)
 
 
-_STEPS: dict[Step, Callable[[BatchMessage, Mixer, BatchSpool, _Row], RecordDict]] = {
-    Step.BEGIN: _begin,
-    Step.PUT: _put,
-    Step.MIX: _mix,
-    Step.TAKE: _take,
+_STEPS: dict[BatchStep, Callable[[BatchMessage, Mixer, BatchSpool, _Row], RecordDict]] = {
+    BatchStep.BEGIN: _begin,
+    BatchStep.PUT: _put,
+    BatchStep.MIX: _mix,
+    BatchStep.TAKE: _take,
 }
 
 

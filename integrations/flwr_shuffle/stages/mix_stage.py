@@ -14,7 +14,7 @@ from flwr_shuffle.batch_messages import (
     BATCH_QUERY,
     PIECE_BYTES,
     BatchMessage,
-    Step,
+    BatchStep,
     check_taken,
     pieces,
     read_mixed,
@@ -249,14 +249,14 @@ class MixNodeStage(ShuffleStage):
             sent = Message(message.to_content(), node, BATCH_QUERY)
             return self._answer(sent, partial(read, message=message), replies)
 
-        ask(BatchMessage(step=Step.BEGIN, request=request), read_step)
+        ask(BatchMessage(step=BatchStep.BEGIN, request=request), read_step)
         for first, number in pieces(len(items), size=request.size, piece_bytes=self._piece_bytes):
             piece = items[first : first + number]
-            ask(BatchMessage(step=Step.PUT, request=request, first=first, items=piece), read_step)
-        said = ask(BatchMessage(step=Step.MIX, request=request), read_mixed)
+            ask(BatchMessage(step=BatchStep.PUT, request=request, first=first, items=piece), read_step)
+        said = ask(BatchMessage(step=BatchStep.MIX, request=request), read_mixed)
         taken: list[bytes] = []
         for first, number in pieces(said.count, size=size, piece_bytes=self._piece_bytes):
-            wanted = BatchMessage(step=Step.TAKE, request=request, first=first, number=number, item_size=size)
+            wanted = BatchMessage(step=BatchStep.TAKE, request=request, first=first, number=number, item_size=size)
             taken += ask(wanted, read_taken)
         try:
             check_taken(taken, said=said, size=size)

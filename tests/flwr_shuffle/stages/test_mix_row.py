@@ -20,7 +20,7 @@ from flwr_shuffle import ClientRefusal, FixedSize, InProcessGrid, MixNodeStage, 
 from flwr_shuffle.batch_messages import (
     BATCH_QUERY,
     BatchMessage,
-    Step,
+    BatchStep,
     done_content,
     mixed_content,
     pieces,
@@ -448,10 +448,10 @@ REQUEST = BatchRequest(
     ),
 )
 MESSAGES = {
-    "begin": BatchMessage(step=Step.BEGIN, request=REQUEST),
-    "put": BatchMessage(step=Step.PUT, request=REQUEST, first=2, items=ITEMS[2:]),
-    "mix": BatchMessage(step=Step.MIX, request=REQUEST),
-    "take": BatchMessage(step=Step.TAKE, request=REQUEST, first=1, number=2, item_size=250),
+    "begin": BatchMessage(step=BatchStep.BEGIN, request=REQUEST),
+    "put": BatchMessage(step=BatchStep.PUT, request=REQUEST, first=2, items=ITEMS[2:]),
+    "mix": BatchMessage(step=BatchStep.MIX, request=REQUEST),
+    "take": BatchMessage(step=BatchStep.TAKE, request=REQUEST, first=1, number=2, item_size=250),
 }
 
 
