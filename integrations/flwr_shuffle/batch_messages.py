@@ -92,8 +92,18 @@ class BatchStep(StrEnum):
     TAKE = "take"
 
 
-_STEPS: dict[BatchStep, dict[str, type]] = {BatchStep.BEGIN: {}, BatchStep.PUT: _PIECE, BatchStep.MIX: {}, BatchStep.TAKE: _RANGE}
-_ANSWERS: dict[BatchStep, dict[str, type]] = {BatchStep.BEGIN: {}, BatchStep.PUT: {}, BatchStep.MIX: _MIXED, BatchStep.TAKE: _PIECE}
+_STEPS: dict[BatchStep, dict[str, type]] = {
+    BatchStep.BEGIN: {},
+    BatchStep.PUT: _PIECE,
+    BatchStep.MIX: {},
+    BatchStep.TAKE: _RANGE,
+}
+_ANSWERS: dict[BatchStep, dict[str, type]] = {
+    BatchStep.BEGIN: {},
+    BatchStep.PUT: {},
+    BatchStep.MIX: _MIXED,
+    BatchStep.TAKE: _PIECE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -256,7 +256,9 @@ class MixNodeStage(ShuffleStage):
         said = ask(BatchMessage(step=BatchStep.MIX, request=request), read_mixed)
         taken: list[bytes] = []
         for first, number in pieces(said.count, size=size, piece_bytes=self._piece_bytes):
-            wanted = BatchMessage(step=BatchStep.TAKE, request=request, first=first, number=number, item_size=size)
+            wanted = BatchMessage(
+                step=BatchStep.TAKE, request=request, first=first, number=number, item_size=size
+            )
             taken += ask(wanted, read_taken)
         try:
             check_taken(taken, said=said, size=size)
