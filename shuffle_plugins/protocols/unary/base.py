@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from shuffle_plugins.accounting import (
     Adversary,
@@ -20,14 +21,7 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
-from shuffle_plugins.protocols.base import (
-    SummingProtocol,
-    check_clips,
-    check_cohort,
-    hiding,
-    honest_population,
-    population_of,
-)
+from shuffle_plugins.protocols.base import SummingProtocol, check_clips, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
@@ -95,6 +89,7 @@ class UnaryCounts(SummingProtocol):
 
     # -- what it costs ----------------------------------------------------------------------------------
 
+    @override
     def round(
         self,
         *,
@@ -103,17 +98,6 @@ class UnaryCounts(SummingProtocol):
         sampling: Sampling | None = None,
         adversary: Adversary = Adversary.MODEL_OBSERVER,
     ) -> CountedRound:
-        """The round for an accountant.
-
-        Args:
-            population: n of the whole training; by default the clients of this sum.
-            cohort: clients whose bits were really received, by default the field: fewer hide less.
-            sampling: k of n where the population is larger, else everybody, by default.
-            adversary: against whom the guarantee holds.
-
-        Raises:
-            ValueError: if the numbers contradict each other, or no honest client is left.
-        """
         present = self.participants(population=population, cohort=cohort, sampling=sampling)
         return CountedRound(
             bit_epsilon=self.bit_epsilon,
@@ -227,13 +211,8 @@ class UnaryCounts(SummingProtocol):
             bits[again] = randomness.bernoulli(thresholds[again]).to(torch.uint8)
         return bits
 
+    @override
     def messages(self, reports: Reports) -> list[Reports]:
-        """Each client's bits as labelled bits, a batch for each client, for a ``Shuffler``.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, one has too many ones, or everybody's messages
-                are too many to list.
-        """
         if self.cohort * self.size > MOST_MESSAGES:
             raise ValueError(
                 f"{self.size:,} messages from each of {self.cohort:,} clients are too many to list: hand the "
@@ -337,8 +316,7 @@ def calibrated_bits(
         ValueError: if an argument is out of range.
         TargetUnreachable: if no ε0 of a bit is within the target.
     """
-    honest = honest_population(check_cohort(cohort), honest_fraction)
-    people = hiding(population_of(cohort, population), cohort=cohort, honest_fraction=honest_fraction)
+    honest, people = counted_on(cohort, population, honest_fraction)
     noise = least_noise_multiplier(target, sampling_rate=cohort / people)
     found = largest_within(
         lambda level: target.cost(build(level).round(population=population)),
