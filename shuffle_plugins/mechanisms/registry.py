@@ -186,6 +186,11 @@ _BUILT_IN: dict[Kind, dict[str, tuple[str, str, str | None]]] = {
             "sum of vectors of an l1 ball from flipped bits of one signed coordinate, summed bit by bit",
             None,
         ),
+        "poisson-binomial": (
+            "protocols.counts.poisson_binomial_sum:PoissonBinomialSum",
+            "sum of vectors of an l2 ball from counts of random bits, whose randomness is all the noise",
+            None,
+        ),
         "vector-sum": (
             "protocols.coins.vector_sum:VectorSum",
             "sum of vectors of an l2 ball from counts of bits, with fair coins of all clients as its noise",

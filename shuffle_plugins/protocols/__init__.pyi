@@ -11,6 +11,7 @@ from .coins.vector_sum import VectorSum as VectorSum
 from .dap import DapTask as DapTask
 from .dap import Vdaf as Vdaf
 from .dap import dap_task as dap_task
+from .counts.poisson_binomial_sum import PoissonBinomialSum as PoissonBinomialSum
 from .errors import TargetUnreachable as TargetUnreachable
 from .frequencies.estimation import FrequencyEstimation as FrequencyEstimation
 from .histograms import Histogram as Histogram

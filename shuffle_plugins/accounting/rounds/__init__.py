@@ -3,6 +3,6 @@
 Importing this package makes the kinds that come with it known to ``Round.from_state``.
 """
 
-from shuffle_plugins.accounting.rounds import coins, counted, laplace, shuffle, tags
+from shuffle_plugins.accounting.rounds import coins, counted, laplace, poisson_binomial, shuffle, tags
 
-__all__ = ["coins", "counted", "laplace", "shuffle", "tags"]
+__all__ = ["coins", "counted", "laplace", "poisson_binomial", "shuffle", "tags"]

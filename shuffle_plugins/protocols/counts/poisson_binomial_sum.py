@@ -1,0 +1,426 @@
+"""Sums of vectors in an ℓ2 ball by the Poisson binomial mechanism: a few random bits per coefficient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
+from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
+from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
+from shuffle_plugins.protocols.base import (
+    SummingProtocol,
+    check_clips,
+    check_cohort,
+    check_overhead,
+    hiding,
+    honest_population,
+    population_of,
+)
+from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
+from shuffle_plugins.protocols.counts.calibration import MOST_BITS, fewest_bits, loudest_gain
+from shuffle_plugins.protocols.errors import TargetUnreachable
+from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
+from shuffle_plugins.randomness import WHOLE, Randomness, secure
+
+_STRETCH = (
+    1.05  # ‖coefficients‖ over ‖vector‖, at most; a Kashin frame's are 1.00 to 1.05 but for few vectors
+)
+_ROUNDING = 1e-9  # relative, by which rounding may move a norm
+_BITS_AT_ONCE = 1 << 24
+_MORE_NOISE = 1e-3
+_MOST_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoissonBinomialSum(SummingProtocol, PrivateSum):
+    r"""The sum of vectors in an ℓ2 ball, from random bits alone: nobody adds noise beside them.
+
+    Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
+    aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
+    large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
+    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What stays is one count per
+    coefficient, as in a :class:`VectorSum`; the bits' randomness is its noise. It is accounted by the ℓ2
+    norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+
+    Attributes:
+        dim: d, length of a client's vector.
+        cohort: n, how many clients take part in one sum, at least 2.
+        bits: m, of one client for each coefficient, in [1, 2**20).
+        message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
+        radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
+        seed: whole number that fixes the frame. It is public and all must use the same.
+        honest_fraction: share of the clients that are counted on to follow the protocol; the guarantee holds
+            whatever the others send or do not send.
+
+    Raises:
+        ValueError: if a field is out of range, or so few clients hide nobody.
+    """
+
+    name: ClassVar[str] = "poisson-binomial"
+    privacy_parameter: ClassVar[PrivacyParameter] = "noise_multiplier"
+    norm: ClassVar[Norm] = Norm.L2
+
+    dim: int
+    bits: int
+    message_epsilon: float
+    radius: float = 1.0
+    seed: int = 0
+    spread: KashinRepresentation = field(init=False, repr=False, compare=False)
+    thresholds: SignThresholds = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.dim(self.dim)
+        object.__setattr__(self, "radius", checks.radius(self.radius))
+        checks.whole("bits", self.bits, at_most=MOST_BITS)
+        epsilon = checks.local_epsilon(self.message_epsilon, name="message_epsilon")
+        object.__setattr__(self, "message_epsilon", epsilon)
+        object.__setattr__(self, "thresholds", SignThresholds.of(epsilon))
+        object.__setattr__(self, "spread", _spread(dim=self.dim, seed=self.seed))
+        SummingProtocol.__post_init__(self)
+        _ = self.round()
+
+    @classmethod
+    def with_noise(
+        cls,
+        *,
+        dim: int,
+        cohort: int,
+        noise_multiplier: float,
+        radius: float = 1.0,
+        seed: int = 0,
+        honest_fraction: float = 1.0,
+        overhead: float = 0.1,
+        bits: int | None = None,
+    ) -> Self:
+        """The protocol with the fewest bits that protects as a Gaussian of this noise multiplier.
+
+        Args:
+            dim, cohort, radius, seed, honest_fraction: as the fields.
+            noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
+                the replace-one sensitivity it is half as much.
+            overhead: share of variance that fewer bits may cost, in (0, 1].
+            bits: m; chosen by default.
+
+        Raises:
+            ValueError: if a number is out of range, or no bits protect as much.
+        """
+        noise = checks.number("noise_multiplier", noise_multiplier, above=0) / 2
+        honest = honest_population(check_cohort(cohort), honest_fraction)
+        spread = _spread(dim=checks.dim(dim), seed=seed)
+        distance = _distance(spread)
+        if bits is None:
+            bits = fewest_bits(
+                size=spread.size,
+                honest=honest,
+                distance=distance,
+                noise_multiplier=noise,
+                overhead=check_overhead(overhead),
+            )
+        bits = checks.whole("bits", bits, at_most=MOST_BITS)
+
+        def round_of(gain: float) -> PoissonBinomialRound:
+            return PoissonBinomialRound(
+                dim=spread.size,
+                bits=bits,
+                flip=_flip(SignThresholds.of(2 * math.atanh(gain))),
+                distance=distance,
+                population=honest,
+                cohort=honest,
+            )
+
+        odds = math.sqrt(honest / bits) / (distance * noise)
+        gain = loudest_gain(noise, start=odds / math.sqrt(1 + odds**2), round_of=round_of)
+        return cls(
+            dim=dim,
+            cohort=cohort,
+            bits=bits,
+            message_epsilon=2 * math.atanh(gain),
+            radius=radius,
+            seed=seed,
+            honest_fraction=honest_fraction,
+        )
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        dim: int,
+        cohort: int,
+        epsilon: float,
+        delta: float,
+        num_steps: int = 1,
+        population: int | None = None,
+        radius: float = 1.0,
+        seed: int = 0,
+        honest_fraction: float = 1.0,
+        participation: float | None = None,
+        overhead: float = 0.1,
+        bits: int | None = None,
+    ) -> Self:
+        """The loudest protocol of few bits whose certified ε at δ is at most ``epsilon``.
+
+        Args:
+            dim, cohort, radius, seed, honest_fraction: as the fields.
+            epsilon: target for all rounds together, replace-one.
+            delta: δ of the target.
+            num_steps: sums that the same people take part in.
+            population: n, if each sum draws ``cohort`` of them without replacement.
+            participation: probability with which each client sends its data, by a secret coin of its own; see
+                :meth:`round`.
+            overhead, bits: as in :meth:`with_noise`.
+
+        Raises:
+            ValueError: if a target is out of range or cannot be reached.
+        """
+        target = PrivacyTarget(epsilon=epsilon, delta=delta, num_steps=num_steps)
+        people = hiding(
+            population_of(check_cohort(cohort), population), cohort=cohort, honest_fraction=honest_fraction
+        )
+        noise = least_noise_multiplier(
+            target, sampling_rate=cohort / people, participation=checks.participation(participation)
+        )
+        for _ in range(_MOST_ATTEMPTS):
+            found = cls.with_noise(
+                dim=dim,
+                cohort=cohort,
+                noise_multiplier=2 * noise,
+                radius=radius,
+                seed=seed,
+                honest_fraction=honest_fraction,
+                overhead=overhead,
+                bits=bits,
+            )
+            if target.allows(found.round(population=population, participation=participation)):
+                return found
+            noise *= 1 + _MORE_NOISE
+        raise TargetUnreachable(
+            f"no bits reach ε={epsilon:g} at δ={delta:g} over {num_steps} steps: ask for a larger δ, another "
+            "ε, or fewer steps"
+        )
+
+    # -- what it costs ----------------------------------------------------------------------------------
+
+    def round(
+        self,
+        *,
+        population: int | None = None,
+        cohort: float | None = None,
+        sampling: Sampling | None = None,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+        participation: float | None = None,
+    ) -> PoissonBinomialRound:
+        """As :meth:`SummingProtocol.round`, or with secret participation.
+
+        Args:
+            population, cohort, sampling, adversary: as there.
+            participation: probability with which each client's bits are of its vector, by a secret coin of
+                its own; the others' are of zero. None if all are of the client's own.
+
+        Raises:
+            ValueError: if the numbers contradict each other, or too few honest clients are left.
+        """
+        present = self.participants(population=population, cohort=cohort, sampling=sampling)
+        return PoissonBinomialRound(
+            dim=self.size,
+            bits=self.bits,
+            flip=_flip(self.thresholds),
+            distance=_distance(self.spread),
+            population=present.population,
+            cohort=present.reports,
+            honest=None if present.honest == present.reports else present.honest,
+            sampling=present.sampling,
+            adversary=adversary,
+            participation=participation,
+        )
+
+    def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
+        """The round of those who answer, each adding data with that probability; see :meth:`round`.
+
+        Raises:
+            ValueError: as :meth:`round`.
+        """
+        return self.round(cohort=answered, participation=participation)
+
+    @property
+    def size(self) -> int:
+        """D, coefficients of a vector: twice the next power of two."""
+        return self.spread.size
+
+    @property
+    def coefficient_radius(self) -> float:
+        """No coefficient is larger, in units of the data."""
+        return self.spread.frame.level * self.radius / math.sqrt(self.size)
+
+    @property
+    def worst_variance(self) -> float:
+        """Bound on E‖estimate − Σ x_i‖² over data whose coefficients are not shortened."""
+        each = self.cohort / (self.bits * self.thresholds.gain**2)
+        return self.dim * each * self.coefficient_radius**2  # the frame is tight: size·column_square = dim
+
+    @property
+    def messages_per_client(self) -> int:
+        """Labelled bits that a client sends."""
+        return self.size * self.bits
+
+    @property
+    def bits_per_message(self) -> int:
+        """A label and a bit."""
+        return label_bits(self.size) + 1
+
+    @property
+    def layout(self) -> ReportLayout:
+        """The form of a client's whole report: its number of ones for each coefficient."""
+        return ReportLayout(self.name, self.size, (FieldLayout(self.bits.bit_length(), self.size),))
+
+    # -- what is done -----------------------------------------------------------------------------------
+
+    def randomize(
+        self, x: Tensor | Rows, *, randomness: Randomness | None = None, clip: bool = True
+    ) -> Reports:
+        """Each client's number of ones for each coefficient, in [0, bits].
+
+        Raises:
+            ValueError: if x is not a floating (clients, dim) batch, or has NaN or infinite entries, or if
+                ``clip`` is false: a sum always clips.
+        """
+        check_clips(clip)
+        source = secure(randomness)
+        rows = self._checked(x)
+        counts = torch.empty(rows.num_rows, self.size, dtype=torch.int64)
+        for start, stop in self._parts(rows):
+            counts[start:stop] = self._counts_of(rows.narrow(start, stop), source).cpu()
+        return self.layout.reports(counts)
+
+    def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
+        """Randomise each row and add up all counts, int64 (size,) on the CPU; groups of clients add up.
+
+        Raises:
+            ValueError: as :meth:`randomize`.
+        """
+        source = secure(randomness)
+        rows = self._checked(x)
+        total = torch.zeros(self.size, dtype=torch.int64)
+        for start, stop in self._parts(rows):
+            total += self._counts_of(rows.narrow(start, stop), source).sum(dim=0).cpu()
+        return total
+
+    def total(self, reports: Reports) -> Tensor:
+        """Whole reports added up: ones for each coefficient, int64 (size,). Totals of groups add up.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, or a count is impossible; then a client did
+                not follow the protocol.
+        """
+        return self._read(reports).sum(dim=0)
+
+    def messages(self, reports: Reports) -> list[Reports]:
+        """Each client's counts as the labelled bits they stand for, a batch for each client.
+
+        Raises:
+            ValueError: if the reports are not this protocol's, a count is impossible, or everybody's messages
+                are too many to list.
+        """
+        if self.cohort * self.messages_per_client > MOST_MESSAGES:
+            raise ValueError(
+                f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
+                "list: hand the shuffler whole reports, or calibrate with a larger overhead"
+            )
+        layout = labelled_bits(self.name, labels=self.size)
+        return [as_messages(counts, each=self.bits, layout=layout) for counts in self._read(reports)]
+
+    def tally(self, messages: Reports) -> Tally:
+        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
+
+        Raises:
+            ValueError: if the reports are not this protocol's messages.
+        """
+        labelled_bits(self.name, labels=self.size).check(messages)
+        label, bit = (part.values for part in messages.fields)
+        return Tally.of(label, bit, labels=self.size)
+
+    def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
+        """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
+
+        Args:
+            total: what :meth:`total` or :meth:`tally` returned.
+            reports: how many clients' bits are in it. A tally says so by itself.
+
+        Raises:
+            ValueError: if the total is of another width, or does not say of how many clients it is.
+        """
+        ones = total.ones if isinstance(total, Tally) else total
+        if ones.shape != (self.size,):
+            raise ValueError(f"a total is ({self.size},), got {tuple(ones.shape)}")
+        if isinstance(total, Tally):
+            sent = total.bits.double()
+        elif reports is None:
+            raise ValueError("ones alone do not say how many clients sent them: pass reports=")
+        else:
+            sent = torch.full((self.size,), float(checks.whole("reports", reports, at_least=0) * self.bits))
+        values = (2 * ones.double() - sent.double()) / (self.bits * self.thresholds.gain)
+        return self.spread.reconstruct(values * self.coefficient_radius)
+
+    def _checked(self, x: Tensor | Rows) -> Rows:
+        rows = Rows.of(x)
+        if rows.dim != self.dim:
+            raise ValueError(f"{self.name} takes vectors of dimension {self.dim}, got {rows.dim}")
+        if not bool(rows.l2_norm().isfinite().all()):
+            raise ValueError("the batch has NaN or infinite entries; nothing was released")
+        return rows
+
+    def _parts(self, rows: Rows) -> list[tuple[int, int]]:
+        step = max(1, _BITS_AT_ONCE // (self.size * min(self.bits, 64)))
+        return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
+
+    def _values(self, rows: Rows) -> Tensor:
+        """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
+        found = self.spread.represent(rows.dense().to(rows.compute_dtype)).double()
+        scale = self.radius / rows.l2_norm().double().clamp(min=self.radius) / self.coefficient_radius
+        found.mul_(scale.unsqueeze(1)).clamp_(-1, 1)
+        length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+        most = _distance(self.spread) / 2 * (1 - _ROUNDING)
+        return found.mul_(most / length.clamp(min=most))
+
+    def _counts_of(self, rows: Rows, randomness: Randomness) -> Tensor:
+        plus = plus_thresholds(self._values(rows), thresholds=self.thresholds)
+        counts = torch.zeros(plus.shape, dtype=torch.int64, device=plus.device)
+        left = self.bits
+        while left:
+            now = min(left, 64)
+            drawn = randomness.bernoulli(plus.expand(now, *plus.shape).contiguous())
+            counts += drawn.to(torch.int64).sum(dim=0)
+            left -= now
+        return counts
+
+    def _read(self, reports: Reports) -> Tensor:
+        """The reports' counts, int64 (clients, size)."""
+        self.layout.check(reports)
+        counts = reports.fields[0].values.to(torch.int64).reshape(-1, self.size)
+        if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= self.bits):
+            raise ValueError(f"a client sent a count outside [0, {self.bits}]: leave its bits out")
+        return counts
+
+
+def _spread(*, dim: int, seed: int) -> KashinRepresentation:
+    found = representation(Frame.KASHIN, dim=dim, seed=seed)
+    assert isinstance(found, KashinRepresentation)
+    return found
+
+
+def _distance(spread: KashinRepresentation) -> float:
+    """Bound on ‖v − v'‖₂ of two vectors' coefficients, each in units of a coefficient's radius."""
+    longest = min(_STRETCH, spread.frame.level) * math.sqrt(spread.size) / spread.frame.level
+    return 2 * longest * (1 + _ROUNDING)
+
+
+def _flip(thresholds: SignThresholds) -> float:
+    """The least probability of a one, rounded down."""
+    return math.nextafter(thresholds.low / WHOLE, 0)

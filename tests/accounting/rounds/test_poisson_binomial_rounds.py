@@ -1,0 +1,159 @@
+"""Counts of random bits: the Gaussian that covers them, against exact laws of small crowds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.accounting import PoissonBinomialRound, Round, ShuffleAccountant
+from shuffle_plugins.accounting.losses.coins import gaussian_profile
+from shuffle_plugins.accounting.pairs.bit_scores import _fewest_coins, _Law, _shift, score_cover
+
+DELTA = 1e-6
+
+
+def counted(chances):
+    """The law of a sum of independent bits."""
+    law = np.ones(1)
+    for chance in chances:
+        law = np.convolve(law, [1 - chance, chance])
+    return law
+
+
+def single(**changes):
+    fields = {"dim": 64, "bits": 3, "flip": 0.45, "distance": 9.0, "population": 2000, "cohort": 2000}
+    return PoissonBinomialRound(**(fields | changes))
+
+
+def cost(one, *, num_steps=1):
+    accountant = ShuffleAccountant()
+    accountant.step(one, num_steps=num_steps)
+    return accountant.epsilon(DELTA)
+
+
+def crowds(size, flip, rng):
+    """Chances of the others' bits: all alike, of two kinds, and anything between."""
+    yield np.full(size, flip)
+    yield np.full(size, 1 - flip)
+    for ones in rng.integers(0, size + 1, 4):
+        yield np.where(np.arange(size) < ones, 1 - flip, flip)
+    for _ in range(4):
+        yield flip + (1 - 2 * flip) * rng.random(size)
+
+
+@pytest.mark.parametrize("epsilon0", [0.1, 0.4, 0.9])
+@pytest.mark.parametrize(("crowd", "own"), [(4, 1), (6, 2), (40, 3), (150, 1)])
+def test_one_count_moves_no_more_than_the_gaussian(epsilon0, crowd, own):
+    """Every kink of the exact profile, for records anywhere in [−1, 1] and crowds of any makeup."""
+    rng = np.random.default_rng(crowd)
+    flip = 1 / (math.exp(epsilon0) + 1)
+    gain = 1 - 2 * flip
+    cover = score_cover(crowd=crowd, own=own, flip=flip)
+    moves = [(-1, 1), (1, -1), (-1, -0.9), (1, 0.8), *rng.uniform(-1, 1, (3, 2))]
+    for others in crowds(crowd, flip, rng):
+        law = counted(others)
+        for v, changed in moves:
+            p, q = (np.convolve(law, counted([(1 + gain * x) / 2] * own)) for x in (v, changed))
+            kinks = np.log(p / q)
+            kinks = np.append(kinks[kinks >= 0], 0.0)
+            allowed = gaussian_profile(kinks, mu=cover.shift * own * abs(v - changed))
+            for kink, bound in zip(kinks, allowed, strict=True):
+                found = np.maximum(p - math.exp(kink) * q, 0).sum()
+                assert found <= bound * (1 + 1e-9) + 1e-15
+
+
+def test_the_cover_is_nearly_the_fisher_information_of_a_large_crowd():
+    """c² is at least τ²/(4·N·q(1 − q)), and little above it where bits are quiet."""
+    for epsilon0, crowd, most in [(0.02, 10_000, 1.03), (0.25, 10_000, 1.1), (0.7, 100_000, 1.1)]:
+        flip = 1 / (math.exp(epsilon0) + 1)
+        least = (1 - 2 * flip) / (2 * math.sqrt(crowd * flip * (1 - flip)))
+        assert 1 < (score_cover(crowd=crowd, own=3, flip=flip).shift / least) ** 2 < most
+
+
+def test_revealing_all_but_fair_coins_costs_more_and_is_covered_too():
+    flip, crowd = 0.45, 20_000
+    coins = _shift([_Law.of_coins(_fewest_coins(crowd, flip), flip, own=2)], start=1e-4)
+    cover = score_cover(crowd=crowd, own=2, flip=flip)
+    assert cover.shift < coins < 1.2 * cover.shift
+    vast = score_cover(crowd=10**9, own=2, flip=flip)
+    assert vast.shift == pytest.approx(cover.shift * math.sqrt(crowd / 10**9), rel=0.1)
+
+
+def test_more_others_and_quieter_bits_hide_better():
+    shifts = [score_cover(crowd=crowd, own=1, flip=0.4).shift for crowd in (50, 500, 5000, 50_000)]
+    assert shifts == sorted(shifts, reverse=True)
+    shifts = [score_cover(crowd=500, own=1, flip=flip).shift for flip in (0.3, 0.4, 0.45, 0.49)]
+    assert shifts == sorted(shifts, reverse=True)
+
+
+def test_no_dataset_of_three_clients_costs_more_than_certified():
+    """Two coordinates, two bits each, all data of a grid within the ball: views are enumerated."""
+    flip = 0.42
+    gain = 1 - 2 * flip
+    grid = [v for v in itertools.product((-1, -0.5, 0, 0.5, 1), repeat=2) if math.hypot(*v) <= 1]
+    one = PoissonBinomialRound(dim=2, bits=2, flip=flip, distance=2.0, population=3, cohort=3)
+    accountant = ShuffleAccountant()
+    accountant.step(one)
+    bounds = {epsilon: accountant.delta(epsilon).upper for epsilon in (0.05, 0.2, 0.5, 1.0)}
+
+    def view(data):
+        laws = [counted([(1 + gain * x[j]) / 2 for x in data for _ in range(2)]) for j in (0, 1)]
+        return np.multiply.outer(*laws)
+
+    worst = dict.fromkeys(bounds, 0.0)
+    for others in itertools.combinations_with_replacement(grid, 2):
+        laws = [view([x, *others]) for x in grid]
+        for p, q in itertools.permutations(laws, 2):
+            for epsilon in bounds:
+                worst[epsilon] = max(worst[epsilon], float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
+    for epsilon, found in worst.items():
+        assert found <= bounds[epsilon]
+    assert worst[0.05] > 0.4 * bounds[0.05]
+
+
+def test_a_vector_costs_what_its_length_does():
+    """In the same ball many coordinates cost no more than few; the ball's radius counts."""
+    costs = [cost(single(dim=dim)).upper for dim in (4, 64, 1024)]
+    assert costs == pytest.approx([costs[0]] * 3, rel=1e-6)
+    assert cost(single(distance=4.5)).upper < 0.55 * costs[0]
+
+
+def test_sampling_and_secret_participation_lower_the_cost():
+    whole = cost(single(), num_steps=10).upper
+    drawn = single(population=20_000, sampling="without-replacement")
+    secret = single(participation=0.1)
+    assert cost(secret, num_steps=10).upper == pytest.approx(cost(drawn, num_steps=10).upper, rel=1e-2)
+    assert cost(secret, num_steps=10).upper < 0.3 * whole
+    assert single(participation=1.0) == single()
+    assert secret.opened() == single()
+
+
+def test_dishonest_clients_are_not_counted():
+    few = single(population=1000, cohort=1000)
+    assert single(honest=1000).noise_multiplier == few.noise_multiplier
+    assert single().noise_multiplier > few.noise_multiplier
+
+
+def test_a_state_comes_back():
+    for one in (single(), single(honest=7), single(participation=0.5), single(honest=9, participation=0.5)):
+        assert Round.from_state(one.state()) == one
+    assert "0.5" in str(single(participation=0.5))
+    assert single().local_epsilon == pytest.approx(64 * 3 * math.log(0.55 / 0.45))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"flip": 0.5}, "flip"),
+        ({"flip": 0.0}, "flip"),
+        ({"distance": 0.0}, "distance"),
+        ({"bits": 0}, "bits"),
+        ({"honest": 2001}, "honest"),
+        ({"honest": 1}, "hide nobody"),
+        ({"sampling": "poisson"}, "k of n"),
+    ],
+)
+def test_impossible_fields_are_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        single(**changes)

@@ -1,0 +1,145 @@
+"""The Poisson binomial mechanism in an ℓ2 ball: what is sent, its law, and what it costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.mechanisms import SumSpec, registry, spec_from_json
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
+from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
+from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.shuffler import InMemoryShuffler
+
+DELTA = 1e-6
+
+
+def unit(clients: int, dim: int, *, seed: int = 0) -> torch.Tensor:
+    rows = torch.randn(clients, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def small(**changes: object) -> PoissonBinomialSum:
+    fields: dict[str, object] = {"dim": 20, "cohort": 200, "bits": 3, "message_epsilon": 0.3}
+    return PoissonBinomialSum(**(fields | changes))  # type: ignore[arg-type]
+
+
+def spent(one: object, *, num_steps: int = 1) -> float:
+    accountant = ShuffleAccountant()
+    accountant.step(one, num_steps=num_steps)  # type: ignore[arg-type]
+    return accountant.epsilon(DELTA).upper
+
+
+def test_the_estimate_has_the_mean_and_variance_that_it_says() -> None:
+    protocol = small()
+    rows = unit(200, 20)
+    errors = torch.stack(
+        [
+            protocol.randomize_sum(rows, randomness=SeededRandomness(seed)) - rows.sum(dim=0)
+            for seed in range(400)
+        ]
+    )
+    deviation = math.sqrt(protocol.worst_variance / 20)
+    assert float(errors.mean(dim=0).abs().max()) < 5 * deviation / 20
+    ratio = float(errors.square().sum(dim=1).mean()) / protocol.worst_variance
+    assert 0.8 < ratio < 1.03  # the bound leaves out that a leaning bit varies less
+
+
+def test_reports_messages_and_shares_are_the_same_sum() -> None:
+    protocol = small(cohort=10, dim=5, message_epsilon=0.1)
+    rows = unit(10, 5)
+    reports = protocol.randomize(rows, randomness=SeededRandomness(3))
+    total = protocol.total(reports)
+    assert torch.equal(total, protocol.share(rows, randomness=SeededRandomness(3)))
+    tally = protocol.tally(InMemoryShuffler(minimum=2).shuffle(protocol.messages(reports)))
+    assert torch.equal(tally.ones, total)
+    torch.testing.assert_close(protocol.estimate(tally), protocol.estimate(total, reports=10))
+    assert len(reports.to_bytes()) * 8 >= 10 * protocol.bits_per_report
+    assert protocol.messages_per_client == 3 * protocol.size
+
+
+def test_coefficients_stay_in_their_box_and_ball() -> None:
+    """Whatever a client holds: the bound on what its values move is what the accountant was told."""
+    protocol = small(dim=64, cohort=50, message_epsilon=0.1)
+    frame = protocol.spread
+    columns = frame.reconstruct(torch.eye(frame.size, dtype=torch.float64))  # the hardest vectors
+    rows = torch.cat(
+        [columns, unit(50, 64) * 3, torch.zeros(1, 64, dtype=torch.float64), torch.eye(64).double()]
+    )
+    from shuffle_plugins.core import Rows
+
+    values = protocol._values(Rows.of(rows))
+    assert float(values.abs().max()) <= 1
+    assert float(values.norm(dim=1).max()) <= protocol.round().distance / 2
+    assert not values[len(columns) + 50].any()
+    # All but the hardest are represented as they are.
+    kept = frame.reconstruct(values[-64:] * protocol.coefficient_radius)
+    torch.testing.assert_close(kept, rows[-64:], rtol=1e-9, atol=1e-9)
+
+
+def test_calibrated_for_a_target_it_is_near_the_gaussian_and_far_below_the_coordinates_bound() -> None:
+    target = PrivacyTarget(epsilon=1.0, delta=DELTA, num_steps=1)
+    gaussian = 100 * (2 * least_noise_multiplier(target, sampling_rate=1.0)) ** 2
+    protocol = PoissonBinomialSum.calibrated(dim=100, cohort=1000, epsilon=1.0, delta=DELTA)
+    assert 0.99 < spent(protocol.round()) <= 1.0
+    assert protocol.worst_variance < 1.25 * gaussian
+    ball = BallSum.calibrated(dim=100, cohort=1000, epsilon=1.0, delta=DELTA)
+    assert ball.worst_variance > 3 * protocol.worst_variance
+
+
+def test_calibrated_for_a_secret_share_of_all_clients() -> None:
+    options = {"dim": 30, "cohort": 500, "epsilon": 2.0, "delta": DELTA, "num_steps": 2, "bits": 7}
+    protocol = PoissonBinomialSum.calibrated(participation=0.1, **options)
+    assert 1.95 < spent(protocol.round(participation=0.1), num_steps=2) <= 2.0
+    assert protocol.worst_variance < 0.2 * PoissonBinomialSum.calibrated(**options).worst_variance
+
+
+def test_with_noise_protects_as_that_gaussian_and_liars_cost_more_bits() -> None:
+    protocol = PoissonBinomialSum.with_noise(dim=30, cohort=500, noise_multiplier=6.0)
+    assert 3.0 <= protocol.round().noise_multiplier < 3.01
+    wary = PoissonBinomialSum.with_noise(dim=30, cohort=500, noise_multiplier=6.0, honest_fraction=0.5)
+    assert 3.0 <= wary.round().noise_multiplier < 3.01
+    assert wary.worst_variance > 1.8 * protocol.worst_variance
+
+
+def test_it_is_registered_and_travels_as_text() -> None:
+    protocol = small()
+    again = spec_from_json(SumSpec(protocol=protocol).to_json()).build(dim=20)
+    assert again == protocol
+    built = registry.get("poisson-binomial", dim=20, cohort=500, noise_multiplier=6.0)
+    assert isinstance(built, PoissonBinomialSum)
+
+
+def test_forged_counts_are_refused() -> None:
+    protocol = small(bits=2)
+    forged = protocol.layout.reports(torch.full((1, protocol.size), 3))
+    with pytest.raises(ValueError, match=r"outside \[0, 2\]"):
+        protocol.total(forged)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bits": 0}, "bits"),
+        ({"message_epsilon": 0.0}, "message_epsilon"),
+        ({"dim": 0}, "dim"),
+        ({"cohort": 1}, "cohort"),
+        ({"honest_fraction": 0.006}, "hide nobody"),
+    ],
+)
+def test_impossible_fields_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        small(**changes)
+
+
+def test_data_that_are_no_vectors_are_refused() -> None:
+    protocol = small()
+    with pytest.raises(ValueError, match="dimension 20"):
+        protocol.randomize(torch.zeros(2, 19))
+    with pytest.raises(ValueError, match="NaN"):
+        protocol.randomize(torch.full((2, 20), math.nan))
+    with pytest.raises(ValueError, match="pass reports="):
+        protocol.estimate(torch.zeros(protocol.size, dtype=torch.int64))
