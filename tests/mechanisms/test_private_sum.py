@@ -36,6 +36,7 @@ NAMES = [
     "vector-sum",
     "multi-message",
     "unary-l1-sum",
+    "poisson-binomial",
     "signed-sum",
 ]
 
@@ -143,7 +144,13 @@ def test_a_sum_is_for_its_cohort_and_clips() -> None:
 
 def test_kinds_tell_mechanisms_apart() -> None:
     assert set(available()) == {name for kind in registry.Kind for name in available(kind)}
-    assert available("sums") == ("multi-message", "signed-sum", "unary-l1-sum", "vector-sum")
+    assert available("sums") == (
+        "multi-message",
+        "poisson-binomial",
+        "signed-sum",
+        "unary-l1-sum",
+        "vector-sum",
+    )
     assert "signed-sum" not in available(*registry.ONE_MESSAGE)
     assert {"k-rr", "oue"} <= set(available("categories"))
     assert registry.kind_of("privunit") is registry.Kind.VECTORS
@@ -166,7 +173,7 @@ def test_sums_are_built_by_noise_or_by_their_fields() -> None:
         get("privunit", dim=3)
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum"])
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum"])
 def test_a_sum_asked_for_by_local_epsilon_names_what_sets_its_privacy_first(name: str) -> None:
     with pytest.raises(
         TypeError, match=r"takes no option local_epsilon; its options: cohort, noise_m\w+, \w"
@@ -174,7 +181,7 @@ def test_a_sum_asked_for_by_local_epsilon_names_what_sets_its_privacy_first(name
         get(name, dim=3, local_epsilon=2.0)
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum"])
+@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum"])
 def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
     with pytest.raises(ValueError, match=rf'sp\.get\("{name}", dim=.*ShuffleAccountant\.step$'):
         registry.blanket(name, local_epsilon=1.0, dim=3)
@@ -184,7 +191,9 @@ def test_a_sum_without_a_blanket_says_what_to_record_instead(name: str) -> None:
     assert accountant.epsilon(1e-5).upper > 0
 
 
-@pytest.mark.parametrize("name", ["vector-sum", "multi-message", "unary-l1-sum", "signed-sum"])
+@pytest.mark.parametrize(
+    "name", ["vector-sum", "multi-message", "poisson-binomial", "unary-l1-sum", "signed-sum"]
+)
 def test_a_sum_is_agreed_on_as_text(name: str) -> None:
     mechanism = built(name)
     spec = SumSpec(protocol=mechanism)

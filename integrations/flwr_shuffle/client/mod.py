@@ -216,7 +216,7 @@ class ShuffleMod:
             instruction.mechanism,
             dim,
             instruction.minimum,
-            instruction.participation if instruction.sealed else 1,
+            instruction.participation if instruction.shared else 1,
         )
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
         terms = instruction.update
@@ -350,7 +350,8 @@ def _sleep(*, until: float) -> None:
 def _promised(spec: Spec, dim: int, minimum: int, participation: float) -> str | None:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger.
 
-    Of a sum whose shares are sealed, the client's own coin counts as well: nobody sees more than the sum.
+    Where counts are shared with aggregators that the client has pinned, its own coin counts as well: nobody
+    sees more than the sum.
     None if it cannot be accounted for. More than a hundred million reports count as that many, which costs no
     less (Lemma 5 of ``docs/proofs/accounting.md``), so that no server can make a client compute for minutes.
     """

@@ -143,6 +143,11 @@ class SharedSumStage(ShuffleStage):
         return True
 
     @property
+    def hides_shares(self) -> bool:
+        """True: the server sees no client's counts, unless all aggregators help it."""
+        return True
+
+    @property
     def excluded_nodes(self) -> frozenset[int]:
         """Ids of nodes that claimed to be an aggregator, and of nodes that never sent good envelopes."""
         return self._nodes.claimed | self._offenders.nodes

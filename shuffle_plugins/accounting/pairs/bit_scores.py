@@ -25,12 +25,13 @@ from scipy.stats import binom
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 
-LOG_TAIL = 32 * math.log(10)
+CUT_TAIL = 32 * math.log(10)
 """−log of the mass that is cut off a count, at most; of each of the three cuts that there are."""
 
 _REACH = 17.0  # deviations of a binomial that are listed: beyond lies less than 1e-62
 _MOST_LISTED = 1 << 19  # bits of a crowd whose makeup is told apart
 _BUCKETS = 48  # of the share of ones that the rest of the crowd leans to
+_LEAST = 1e-280  # a mass that floats can tell from nothing, also once multiplied
 _SLACK = 1e-8  # relative, for roundoff in masses and in their differences
 _PRECISION = 1e-4  # relative, of c
 
@@ -71,7 +72,7 @@ def score_cover(*, crowd: int, own: int, flip: float) -> ScoreCover:
     best = min(found, default=math.inf)
     if not best < math.inf:
         raise ValueError(f"{crowd} bits of other clients, at least {flip:.3g} likely each, hide nobody")
-    return ScoreCover(shift=best * (1 + _SLACK), distance=min(1.0, 3 * math.exp(-LOG_TAIL)))
+    return ScoreCover(shift=best * (1 + _SLACK), distance=min(1.0, 3 * math.exp(-CUT_TAIL)))
 
 
 def _leading(crowd: int, flip: float) -> float:
@@ -82,7 +83,7 @@ def _leading(crowd: int, flip: float) -> float:
 def _fewest_coins(crowd: int, flip: float) -> int:
     """Fair coins that the crowd tosses at least, but for a tail: each bit is one with probability 2q."""
     mean = 2 * flip * crowd
-    return math.floor(mean - math.sqrt(2 * mean * LOG_TAIL))  # Chernoff
+    return math.floor(mean - math.sqrt(2 * mean * CUT_TAIL))  # Chernoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class _Law:
     def of_coins(cls, coins: int, flip: float, *, own: int) -> _Law:
         """A crowd of fair coins alone; the rest of each bit is revealed."""
         low, mass = _binomial(coins, 0.5, room=own)
-        cut = math.sqrt(coins * (LOG_TAIL + math.log(2)) / 2)  # Hoeffding, both tails
+        cut = math.sqrt(coins * (CUT_TAIL + math.log(2)) / 2)  # Hoeffding, both tails
         return cls.of(mass, flip, first=low, lowest=coins / 2 - cut - own, highest=coins / 2 + cut + own)
 
     @classmethod
@@ -117,6 +118,8 @@ class _Law:
             lowest, highest: counts that may be seen, the bit included; others are cut off.
         """
         gain = 1 - 2 * flip
+        listed = np.flatnonzero(crowd > _LEAST)  # no gaps: the law is log-concave
+        first, crowd = first + int(listed[0]), crowd[listed[0] : listed[-1] + 1]
         with_one, without = np.append(0.0, crowd), np.append(crowd, 0.0)
         law = (1 - flip) * without + flip * with_one  # of the count, at v = −1
         score = gain / 2 * (with_one - without) / law
@@ -178,7 +181,7 @@ def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
         other, other_mass = _binomial(likely, 1 - flip, room=own)
         law = np.convolve(mass, other_mass)
         first += other
-        tail = math.exp(-LOG_TAIL) / 2
+        tail = math.exp(-CUT_TAIL) / 2
         low = first + int(np.searchsorted(np.cumsum(law), tail))
         high = first + len(law) - 1 - int(np.searchsorted(np.cumsum(law[::-1]), tail))
         yield _Law.of(law, flip, first=first, lowest=low - own, highest=high + own)

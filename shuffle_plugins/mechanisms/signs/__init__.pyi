@@ -3,6 +3,7 @@ from . import bit_planes_law as bit_planes_law
 from . import coefficients_law as coefficients_law
 from . import coordinate_blocks as coordinate_blocks
 from . import linf_block_law as linf_block_law
+from . import randomized_response as randomized_response
 from . import randomized_response_law as randomized_response_law
 from . import representations as representations
 from . import sign_patterns_law as sign_patterns_law

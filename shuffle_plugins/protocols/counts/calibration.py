@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shuffle_plugins.accounting import PoissonBinomialRound
 from shuffle_plugins.protocols.errors import TargetUnreachable
 
-MOST_BITS = (1 << 20) - 1  # of one client in one coordinate
+MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
 _LOUDEST = 0.97  # gain of a bit, of which the crowd hides little
 _SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
 _PRECISION = 5e-4  # relative, of the noise
@@ -29,7 +29,7 @@ def fewest_bits(*, size: int, honest: int, distance: float, noise_multiplier: fl
         TargetUnreachable: if no number of bits will do.
     """
     width = 1
-    while (bits := (1 << width) - 1) <= MOST_BITS:
+    while (bits := (1 << width) - 1) <= MOST_BITS_EACH:
         odds = math.sqrt(honest / bits) / (distance * noise_multiplier)
         gain = odds / math.sqrt(1 + odds**2)
         crowd = max((honest - 1) * bits, 1)
@@ -55,7 +55,7 @@ def loudest_gain(
     Raises:
         TargetUnreachable: if there is none.
     """
-    gain, best = min(start, _LOUDEST), 0.0
+    gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
     for _ in range(_MOST_ATTEMPTS):
         try:
             found = round_of(gain).noise_multiplier / noise_multiplier
@@ -63,9 +63,13 @@ def loudest_gain(
             found = 0.25
         if found >= 1:
             best = max(best, gain)
-            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST:
+            if found <= 1 + 2 * _PRECISION or gain == _LOUDEST or worst <= best * (1 + _PRECISION):
                 return best
+        else:
+            worst = min(worst, gain)
         gain = min(gain * found / (1 + _PRECISION), _LOUDEST)
+        if best and worst < math.inf and not best * 1.05 < gain < worst / 1.05:
+            gain = math.sqrt(best * worst)
     if best:
         return best
     raise TargetUnreachable(

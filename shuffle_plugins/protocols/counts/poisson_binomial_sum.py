@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
-from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
@@ -25,7 +25,7 @@ from shuffle_plugins.protocols.base import (
     population_of,
 )
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.protocols.counts.calibration import MOST_BITS, fewest_bits, loudest_gain
+from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
 from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
@@ -79,7 +79,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
     def __post_init__(self) -> None:
         checks.dim(self.dim)
         object.__setattr__(self, "radius", checks.radius(self.radius))
-        checks.whole("bits", self.bits, at_most=MOST_BITS)
+        checks.whole("bits", self.bits, at_most=MOST_BITS_EACH)
         epsilon = checks.local_epsilon(self.message_epsilon, name="message_epsilon")
         object.__setattr__(self, "message_epsilon", epsilon)
         object.__setattr__(self, "thresholds", SignThresholds.of(epsilon))
@@ -124,7 +124,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
                 noise_multiplier=noise,
                 overhead=check_overhead(overhead),
             )
-        bits = checks.whole("bits", bits, at_most=MOST_BITS)
+        bits = checks.whole("bits", bits, at_most=MOST_BITS_EACH)
 
         def round_of(gain: float) -> PoissonBinomialRound:
             return PoissonBinomialRound(
@@ -279,6 +279,11 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
     def layout(self) -> ReportLayout:
         """The form of a client's whole report: its number of ones for each coefficient."""
         return ReportLayout(self.name, self.size, (FieldLayout(self.bits.bit_length(), self.size),))
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's ones for each coefficient: from none to all of its bits."""
+        return CountRange(self.size, 0, self.bits)
 
     # -- what is done -----------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
-from shuffle_plugins.protocols import BallSum, ScalarSum, VectorSum
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, ScalarSum, VectorSum
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 DELTA = 1e-6
@@ -370,6 +370,23 @@ def test_one_liars_influence_is_bounded() -> None:
     deviation = math.sqrt(SUM.coins / 4 / CLIENTS) * SUM.lattice.step
     most = (SUM.coins / 2 + SUM.levels) * SUM.lattice.step / CLIENTS
     assert float(found.abs().max()) <= most + 1 / CLIENTS + 1 + 7 * deviation
+
+
+@pytest.mark.parametrize("sampling", [FixedSize(CLIENTS), SelfSampling(0.5)])
+def test_counts_of_few_bits_train_in_flower(sampling: FixedSize | SelfSampling) -> None:
+    """The Poisson binomial sum: its mean is the updates', and its round is what is charged."""
+    few = PoissonBinomialSum(dim=DIM, cohort=16, bits=63, message_epsilon=0.1)
+    strategy = strategy_of(randomizer=few, sampling=sampling)
+    found = moves(strategy, agreed_app(), rounds=4)
+    rate = sampling.participation
+    truth = np.mean([update(client) for client in range(CLIENTS)], axis=0)
+    deviation = math.sqrt(few.worst_variance / 16 / CLIENTS / DIM / 4) / rate + math.sqrt(
+        1 / rate / CLIENTS / 4
+    )
+    assert np.abs(found.mean(dim=0).numpy() - truth).max() < 6 * deviation
+    alone = ShuffleAccountant()
+    alone.step(few.round(participation=rate), num_steps=4)
+    assert strategy.spending().observer.upper == pytest.approx(alone.epsilon(DELTA).upper, rel=1e-9)
 
 
 class HidingStage(SummingStage):

@@ -94,7 +94,7 @@ def test_calibrated_for_a_secret_share_of_all_clients() -> None:
     options = {"dim": 30, "cohort": 500, "epsilon": 2.0, "delta": DELTA, "num_steps": 2, "bits": 7}
     protocol = PoissonBinomialSum.calibrated(participation=0.1, **options)
     assert 1.95 < spent(protocol.round(participation=0.1), num_steps=2) <= 2.0
-    assert protocol.worst_variance < 0.2 * PoissonBinomialSum.calibrated(**options).worst_variance
+    assert protocol.worst_variance < 0.35 * PoissonBinomialSum.calibrated(**options).worst_variance
 
 
 def test_with_noise_protects_as_that_gaussian_and_liars_cost_more_bits() -> None:
