@@ -8,10 +8,10 @@ from .coins.sampling import drawn_range as drawn_range
 from .coins.sampling import heads as heads
 from .coins.scalar_sum import ScalarSum as ScalarSum
 from .coins.vector_sum import VectorSum as VectorSum
+from .counts.poisson_binomial_sum import PoissonBinomialSum as PoissonBinomialSum
 from .dap import DapTask as DapTask
 from .dap import Vdaf as Vdaf
 from .dap import dap_task as dap_task
-from .counts.poisson_binomial_sum import PoissonBinomialSum as PoissonBinomialSum
 from .errors import TargetUnreachable as TargetUnreachable
 from .frequencies.estimation import FrequencyEstimation as FrequencyEstimation
 from .histograms import Histogram as Histogram

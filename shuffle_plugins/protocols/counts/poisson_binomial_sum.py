@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Adversary, PoissonBinomialRound, PrivacyTarget, Sampling
+from shuffle_plugins.compressors import KashinFrame
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
-from shuffle_plugins.mechanisms.signs.representations import Frame, KashinRepresentation, representation
 from shuffle_plugins.protocols.base import (
     SummingProtocol,
     check_clips,
@@ -30,9 +30,7 @@ from shuffle_plugins.protocols.errors import TargetUnreachable
 from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
-_STRETCH = (
-    1.05  # ‖coefficients‖ over ‖vector‖, at most; a Kashin frame's are 1.00 to 1.05 but for few vectors
-)
+_STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
 _BITS_AT_ONCE = 1 << 24
 _MORE_NOISE = 1e-3
@@ -73,7 +71,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
     message_epsilon: float
     radius: float = 1.0
     seed: int = 0
-    spread: KashinRepresentation = field(init=False, repr=False, compare=False)
+    spread: KashinFrame = field(init=False, repr=False, compare=False)
     thresholds: SignThresholds = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +81,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         epsilon = checks.local_epsilon(self.message_epsilon, name="message_epsilon")
         object.__setattr__(self, "message_epsilon", epsilon)
         object.__setattr__(self, "thresholds", SignThresholds.of(epsilon))
-        object.__setattr__(self, "spread", _spread(dim=self.dim, seed=self.seed))
+        object.__setattr__(self, "spread", KashinFrame(dim=self.dim, seed=self.seed))
         SummingProtocol.__post_init__(self)
         _ = self.round()
 
@@ -114,7 +112,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         """
         noise = checks.number("noise_multiplier", noise_multiplier, above=0) / 2
         honest = honest_population(check_cohort(cohort), honest_fraction)
-        spread = _spread(dim=checks.dim(dim), seed=seed)
+        spread = KashinFrame(dim=checks.dim(dim), seed=seed)
         distance = _distance(spread)
         if bits is None:
             bits = fewest_bits(
@@ -257,7 +255,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
     @property
     def coefficient_radius(self) -> float:
         """No coefficient is larger, in units of the data."""
-        return self.spread.frame.level * self.radius / math.sqrt(self.size)
+        return self.spread.level * self.radius / math.sqrt(self.size)
 
     @property
     def worst_variance(self) -> float:
@@ -414,15 +412,9 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         return counts
 
 
-def _spread(*, dim: int, seed: int) -> KashinRepresentation:
-    found = representation(Frame.KASHIN, dim=dim, seed=seed)
-    assert isinstance(found, KashinRepresentation)
-    return found
-
-
-def _distance(spread: KashinRepresentation) -> float:
+def _distance(spread: KashinFrame) -> float:
     """Bound on ‖v − v'‖₂ of two vectors' coefficients, each in units of a coefficient's radius."""
-    longest = min(_STRETCH, spread.frame.level) * math.sqrt(spread.size) / spread.frame.level
+    longest = min(_STRETCH, spread.level) * math.sqrt(spread.size) / spread.level
     return 2 * longest * (1 + _ROUNDING)
 
 
