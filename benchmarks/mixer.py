@@ -1,9 +1,10 @@
 """A mixer on one core: reports per second and peak memory, with reports that do not fit in memory.
 
 One process seals envelopes and sends them through a pipe; the other one mixes them as a mix node does, and
-gives back every report. The mixer's processor time is counted, so waiting for envelopes costs nothing.
+gives back every report. The mixer's processor time is counted, so waiting for envelopes costs nothing. With
+--later the mixer is the second of two in a row: it opens a layer and a ticket for each client.
 
-Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--memory-mib 256]
+Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--memory-mib 256] [--later]
      [--folder DIR] [--json FILE]
 """
 
@@ -24,18 +25,22 @@ from pathlib import Path
 from typing import IO, Any
 
 from shuffle_plugins.shuffler import (
+    EnvelopeOpener,
     Mixer,
     RoundContext,
     SigningKey,
     SpentTokens,
-    envelope_size,
+    envelopes,
+    layer_size,
     seal,
+    ticket_size,
 )
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
     SealingKey,
     public_key_bytes,
 )
+from shuffle_plugins.shuffler.marks import Marks, draw_marks
 
 _CONTEXT = RoundContext(run="benchmark", token=bytes(range(16)), fingerprint=bytes(32))
 _ANALYZER = public_key_bytes(SealingKey.from_private_bytes(bytes([7]) * 32))
@@ -43,6 +48,7 @@ _OWN_KEY = MixerKey(
     sealing=SealingKey.from_private_bytes(bytes([8]) * 32),
     signing=SigningKey.from_private_bytes(bytes([9]) * 32),
 )
+_FIRST_KEY = SealingKey.from_private_bytes(bytes([10]) * 32)
 _PIPE_BYTES = 1 << 20
 
 
@@ -62,7 +68,18 @@ def records(source: IO[bytes], *, count: int, size: int) -> Iterator[bytes]:
         yield source.read(size)
 
 
-def mix(*, count: int, size: int, memory: int, folder: str) -> dict[str, Any]:
+def row(*, later: bool) -> tuple[bytes, ...]:
+    """Public keys of the mixers to which clients seal."""
+    own = _OWN_KEY.public.sealing
+    return (public_key_bytes(_FIRST_KEY), own) if later else (own,)
+
+
+def without_marks(mixers: int) -> Marks:
+    """Marks of zero, so that the mixer's process knows their sums."""
+    return draw_marks(mixers, draw=lambda _: 0)
+
+
+def mix(*, count: int, size: int, memory: int, later: bool, folder: str) -> dict[str, Any]:
     """The mixer's process: take envelopes from standard input, and give back every report."""
     enrolled = frozenset(public_key_bytes(client_key(number)) for number in range(count))
     with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -77,6 +94,7 @@ def mix(*, count: int, size: int, memory: int, folder: str) -> dict[str, Any]:
             analyzer_key=_ANALYZER,
             size=size,
             count=count,
+            mixer_keys=row(later=later),
             memory=memory,
             directory=own,
         )
@@ -93,10 +111,14 @@ def mix(*, count: int, size: int, memory: int, folder: str) -> dict[str, Any]:
     }
 
 
-def measured(*, count: int, report_bytes: int, memory: int, folder: str) -> dict[str, Any]:
+def measured(*, count: int, report_bytes: int, memory: int, later: bool, folder: str) -> dict[str, Any]:
     """Seal envelopes of so many clients, and have them mixed by a process of its own."""
-    size = envelope_size(report_bytes)
-    arguments = ["--mix", str(count), str(size), str(memory), folder]
+    keys = row(later=later)
+    place = len(keys) - 1
+    layer = layer_size(report_bytes, mixers=len(keys), position=0)
+    size = layer_size(report_bytes, mixers=len(keys), position=place)
+    size += ticket_size(mixers=len(keys), position=place)
+    arguments = ["--mix", str(count), str(size), str(memory), str(int(later)), folder]
     begun = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, __file__, *arguments],
@@ -112,13 +134,24 @@ def measured(*, count: int, report_bytes: int, memory: int, folder: str) -> dict
                 size=report_bytes,
                 context=_CONTEXT,
                 analyzer_key=_ANALYZER,
-                mixer_key=_OWN_KEY.public.sealing,
+                mixer_key=keys,
                 signing_key=client_key(number),
             )
+            if later:
+                key = client_key(number)
+                opener = EnvelopeOpener(
+                    context=_CONTEXT,
+                    analyzer_key=_ANALYZER,
+                    private_key=_FIRST_KEY,
+                    enrolled=frozenset({public_key_bytes(key)}),
+                    mixer_keys=keys,
+                )
+                envelope = opener.open(envelope[:layer]).inner + envelope[layer:]
             process.stdin.write(envelope)
         process.stdin.close()
         found: dict[str, Any] = json.loads(process.stdout.read())
     return {
+        "mixer": "second of two" if later else "single",
         "reports": count,
         "report_bytes": report_bytes,
         "total_mib": round(count * report_bytes / 2**20),
@@ -135,12 +168,16 @@ def main() -> None:
     parser.add_argument("--report-bytes", type=int, default=16_000)
     parser.add_argument("--memory-mib", type=int, nargs="+", default=[256])
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for temporary files, on a disk")
+    parser.add_argument("--later", action="store_true", help="measure the second of two mixers in a row")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mix", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--mix", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.later:
+        vars(envelopes)["draw_marks"] = without_marks
     if options.mix:
-        count, size, memory = map(int, options.mix[:3])
-        print(json.dumps(mix(count=count, size=size, memory=memory, folder=options.mix[3])))
+        count, size, memory, later = map(int, options.mix[:4])
+        found = mix(count=count, size=size, memory=memory, later=bool(later), folder=options.mix[4])
+        print(json.dumps(found))
         return
     rows = []
     for count in options.counts:
@@ -150,6 +187,7 @@ def main() -> None:
                     count=count,
                     report_bytes=options.report_bytes,
                     memory=mebibytes << 20,
+                    later=options.later,
                     folder=options.folder,
                 )
             )
