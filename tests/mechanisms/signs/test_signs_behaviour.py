@@ -10,7 +10,6 @@ import torch
 from shuffle_plugins.core import Field, Reports, Rows
 from shuffle_plugins.mechanisms import get
 from shuffle_plugins.mechanisms.signs.coefficients_law import balanced_level, sound_level
-from shuffle_plugins.mechanisms.signs.coordinate_blocks import entries
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.randomness import SeededRandomness
 
@@ -211,8 +210,8 @@ def test_entries_are_gathered_across_blocks():
     x = torch.randn(6, 9)
     columns = torch.randint(0, 9, (6, 2, 4), generator=torch.Generator().manual_seed(2))
     expected = x.gather(1, columns.flatten(1)).view(6, 2, 4)
-    assert torch.equal(entries(Rows(x), columns), expected)
-    assert torch.equal(entries(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]), columns), expected)
+    assert torch.equal(Rows(x).gather(columns), expected)
+    assert torch.equal(Rows([x[:, :2], x[:, 2:7], x[:, 7:]]).gather(columns), expected)
 
 
 @pytest.mark.parametrize(("name", "options"), ALL)
