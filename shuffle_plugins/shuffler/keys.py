@@ -145,10 +145,10 @@ def parse_mixer_sealing_key(text: object) -> bytes:
 
 
 def parse_mixer_row(text: object) -> tuple[MixerPublicKey, ...]:
-    """Public keys of mixers in the order in which they work, separated by commas; one for a single mixer.
+    """Public keys of mixers in the order in which they work: a list, or one text with commas between.
 
     Raises:
-        ShuffleError: if one is not 128 hexadecimal digits, or is there twice.
+        ShuffleError: if there is none, or one is not 128 hexadecimal digits, or is there twice.
     """
     return _row([parse_mixer_public_key(part) for part in _parts(text)])
 
@@ -163,12 +163,14 @@ def parse_mixer_sealing_row(text: object) -> tuple[bytes, ...]:
 
 
 def _parts(text: object) -> list[object]:
-    return [part.strip() for part in text.split(",")] if isinstance(text, str) else [text]
+    if isinstance(text, str):
+        return [part.strip() for part in text.split(",")]
+    return list(text) if isinstance(text, list | tuple) else [text]
 
 
 def _row(found: list[_Key]) -> tuple[_Key, ...]:
-    if len(set(found)) < len(found):
-        raise ShuffleError("mixers in a row have keys of their own: the same one is there twice")
+    if not found or len(set(found)) < len(found):
+        raise ShuffleError("mixers in a row have a key each: there is none, or the same one twice")
     return tuple(found)
 
 

@@ -21,6 +21,7 @@ from shuffle_plugins.shuffler import (
     BatchRequest,
     BatchSpool,
     EnvelopeOpener,
+    ExternalPermutation,
     ItemsDigest,
     MixedStatement,
     Mixer,
@@ -553,3 +554,26 @@ def test_what_a_killed_mixer_leaves_is_refused_and_removed(two: Row, point: str)
     items, _ = two.first(two.envelopes(*REPORTS))
     assert len(items) == 6
     assert list((two.folder / "spool0").iterdir()) == []
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_mixed_all_the_same(
+    two: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spilled = []
+    original = ExternalPermutation.drain
+
+    def noted(self: ExternalPermutation) -> Any:
+        spilled.append(self.spilled)
+        return original(self)
+
+    monkeypatch.setattr(ExternalPermutation, "drain", noted)
+    envelopes = two.envelopes(*REPORTS)
+    items = two.parts(envelopes)[0]
+    request, spool, mixer = two.request(items), two.spool(0, memory=256), two.at(0)
+    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.put(request, items, first=0)
+    said = spool.mix(request, mixer=mixer)
+    layers = spool.take(request, first=0, count=said.count, size=two.size(1))
+    assert spilled == [True]
+    given, _ = two.step(two.items(layers, envelopes, position=1), position=1, previous=(said,))
+    assert sorted(two.opened(given)) == REPORTS

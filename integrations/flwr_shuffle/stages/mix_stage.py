@@ -102,8 +102,7 @@ class MixNodeStage(ShuffleStage):
         self._offenders = Offenders(exclude_after=exclude_after)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
-        single = isinstance(mixer_public_key, str)
-        row = keys.parse_mixer_row(mixer_public_key if single else ",".join(mixer_public_key))
+        row = keys.parse_mixer_row(mixer_public_key)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
         self._nodes = ServiceNodes(Role.MIXER, pinned=row, waiting=waiting)
 

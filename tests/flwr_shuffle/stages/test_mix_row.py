@@ -182,7 +182,8 @@ def test_keys_in_a_sequence_or_in_one_text(two: MixedRun) -> None:
         assert stage.mixers == 2
         assert "2 mix nodes in a row" in stage.trust
     assert MixNodeStage(mixer_public_key=keys[0]).mixers == 1
-    for wrong in ([], [keys[0], keys[0]], [keys[0], "f" * 64], ",".join([*keys, ""])):
+    wrong_ones: list[Any] = [[], [keys[0], keys[0]], [keys[0], "f" * 64], ",".join([*keys, ""]), b"", None, 7]
+    for wrong in wrong_ones:
         with pytest.raises(ShuffleError):
             MixNodeStage(mixer_public_key=wrong)
     with pytest.raises(ValueError, match="piece_bytes"):
