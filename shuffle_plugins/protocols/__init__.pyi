@@ -26,4 +26,7 @@ from .tags.binary_sum import BinarySum as BinarySum
 from .tags.cube_sum import CubeSum as CubeSum
 from .tally import Tally as Tally
 from .unary.counted_unary import CountedUnary as CountedUnary
+from .unary.heavy_hitters import FoundValues as FoundValues
+from .unary.heavy_hitters import HeavyHitters as HeavyHitters
+from .unary.heavy_hitters import PrefixQuestion as PrefixQuestion
 from .unary.l1_sum import UnaryL1Sum as UnaryL1Sum

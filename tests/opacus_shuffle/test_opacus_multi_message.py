@@ -16,8 +16,8 @@ from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader
 
-from shuffle_plugins.accounting import ShuffleAccountant, TaggedRound
-from shuffle_plugins.protocols import BallSum
+from shuffle_plugins.accounting import CountedRound, ShuffleAccountant, TaggedRound
+from shuffle_plugins.protocols import BallSum, UnaryL1Sum
 from shuffle_plugins.randomness import Randomness
 
 
@@ -81,6 +81,27 @@ def test_an_epoch_costs_what_an_accountant_of_ones_own_says(
     accountant = ShuffleAccountant()
     accountant.step(again.round(population=len(dataset)), num_steps=steps)
     assert isinstance(optimizer.round, TaggedRound)
+    assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
+    assert all(bool(p.isfinite().all()) for p in module.parameters())
+
+
+def test_counted_bits_train_and_cost_what_their_round_says(
+    make_private: Any, train: Any, dataset: Any
+) -> None:
+    engine, module, optimizer, loader = make_private(
+        engine=PrivacyEngine(accountant="subsampled_shuffle_pld"),
+        randomizer="unary-l1-sum",
+        local_epsilon=None,
+        noise_multiplier=3.0,
+        max_grad_norm=0.5,
+    )
+    steps = train(module, optimizer, loader)
+    protocol = optimizer.mechanism
+    assert isinstance(protocol, UnaryL1Sum)
+    assert (protocol.cohort, protocol.radius) == (8, 0.5)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round(population=len(dataset)), num_steps=steps)
+    assert isinstance(optimizer.round, CountedRound)
     assert engine.get_epsilon(1e-5) == pytest.approx(accountant.epsilon(1e-5).upper)
     assert all(bool(p.isfinite().all()) for p in module.parameters())
 

@@ -192,7 +192,9 @@ class UnaryCounts(SummingProtocol):
         """
         check_clips(clip)
         source = secure(randomness)
-        held = self._held(x, source)
+        return self._reports(self._held(x, source), source)
+
+    def _reports(self, held: Tensor, source: Randomness) -> Reports:
         bits = torch.empty(len(held), self.size, dtype=torch.uint8)
         rows = max(1, _BITS_AT_ONCE // self.size)
         for start in range(0, len(held), rows):
@@ -266,7 +268,9 @@ class UnaryCounts(SummingProtocol):
             ValueError: as :meth:`randomize`.
         """
         source = secure(randomness)
-        held = self._held(x, source)
+        return self._share(self._held(x, source), source)
+
+    def _share(self, held: Tensor, source: Randomness) -> Tensor:
         count = torch.bincount(held[held >= 0].flatten(), minlength=self.size).cpu()
         kept = drawn_binomials(count, threshold=self._own_threshold, randomness=source)
         return kept + drawn_binomials(len(held) - count, threshold=self._other_threshold, randomness=source)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
-from shuffle_plugins.core import Rows, checked_categories, checks
+from shuffle_plugins.core import Reports, Rows, checked_categories, checks
 from shuffle_plugins.protocols.histograms import Histogram, Intervals
 from shuffle_plugins.protocols.tally import Tally
 from shuffle_plugins.protocols.unary.base import FAILURE, UnaryCounts, calibrated_bits, weight_limit
 from shuffle_plugins.protocols.unary.weights import bernstein
-from shuffle_plugins.randomness import Randomness
+from shuffle_plugins.randomness import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +172,29 @@ class CountedUnary(UnaryCounts):
         )
 
     # -- what is done -----------------------------------------------------------------------------------
+
+    def randomize_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Reports:
+        """As :meth:`randomize`, of clients that hold one category each, or none.
+
+        Args:
+            held: categories, int64 (clients,); -1 for a client that sets no bit.
+            randomness: source of all random bits; a fresh ``SecureRandomness`` by default.
+
+        Raises:
+            ValueError: if a category does not exist.
+        """
+        return self._reports(self._checked_held(held), secure(randomness))
+
+    def share_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Tensor:
+        """As :meth:`share`, of clients that hold one category each, or none; arguments as there above.
+
+        Raises:
+            ValueError: if a category does not exist.
+        """
+        return self._share(self._checked_held(held), secure(randomness))
+
+    def _checked_held(self, held: Tensor) -> Tensor:
+        return (checked_categories(held + 1, categories=self.length + 1) - 1).unsqueeze(1)
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of how many clients hold each bit, float64 (length,).

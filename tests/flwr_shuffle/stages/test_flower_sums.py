@@ -56,7 +56,7 @@ from shuffle_plugins.accounting import (
 from shuffle_plugins.core import Field, FieldLayout, ReportLayout, Reports
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import Norm, PrivateSum, SumSpec, registry, spec_from_json
-from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, ScalarSum, VectorSum
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, ScalarSum, UnaryL1Sum, VectorSum
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 DELTA = 1e-6
@@ -168,6 +168,34 @@ def test_a_ball_sum_is_unbiased_and_costs_what_its_tags_do() -> None:
     assert float(variance) < 1.3 * ball.worst_variance / 16**2
     distance = (found.mean(dim=0) - truth).square().sum() / (variance / rounds)
     assert float(distance) < f.isf(1e-7, dim // 2, dim * (rounds - 1))
+
+
+def test_counted_bits_are_unbiased_and_cost_what_their_counts_do() -> None:
+    """Every client has the same histogram: the mean's error is all noise, and no more than its bound."""
+    dim, rounds = 8, 6
+    counted = UnaryL1Sum.calibrated(dim=dim, cohort=16, epsilon=8.0, delta=DELTA, num_steps=rounds)
+    truth = torch.arange(1, dim + 1, dtype=torch.float64)
+    truth /= truth.sum()
+
+    def same_train(message: Message, context: Context) -> Message:
+        moved = message.content["arrays"]["w"].numpy() + truth.numpy()
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved)})}), reply_to=message)
+
+    app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=20.0, max_rounds=100))])
+    app.train()(same_train)
+    path = [ArrayRecord({"w": Array(np.zeros(dim))})]
+    strategy = strategy_of(randomizer=counted, sampling=FixedSize(16), population=16)
+    strategy.start(
+        grid_of(app, clients=16),
+        path[0],
+        num_rounds=rounds,
+        evaluate_fn=lambda now, m: path.append(m) if now else None,
+    )
+    assert 7.0 < strategy.get_epsilon(DELTA) <= 8.0
+    assert strategy.spending().local_epsilon == pytest.approx(rounds * counted.local_epsilon, rel=1e-6)
+    found = torch.stack([torch.from_numpy(arrays["w"].numpy()) for arrays in path]).diff(dim=0)
+    error = (found.mean(dim=0) - truth).square().sum() * rounds * 16**2
+    assert float(error) < 6 * counted.worst_variance  # a sum of eight squares, six times its mean
 
 
 def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,311 @@
+"""The most frequent of four billion values, by prefixes, at ε = 1 for the whole search.
+
+Every client holds one value of 32 bits; a million different ones are drawn from Zipf's law. The search of
+``HeavyHitters`` asks for ever longer prefixes. Beside it, the same questions are answered by one report of a
+frequency oracle to a shuffler, by everybody's coins, and by a trusted server's Gaussian noise, all at the
+same (ε, δ), replace-one, and with the same expected number of false positives.
+
+    python examples/heavy_hitters.py                  # 100,000 and 1,000,000 clients; some minutes
+    python examples/heavy_hitters.py --clients 20000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import matplotlib
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+from torch import Tensor
+
+from shuffle_plugins.accounting import NEIGHBOURING_RELATION, ShuffleAccountant
+from shuffle_plugins.protocols import (
+    FoundValues,
+    FrequencyEstimation,
+    HeavyHitters,
+    HistogramSum,
+    PrefixQuestion,
+)
+from shuffle_plugins.protocols.published.frequencies import central_gaussian
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+BITS, VALUES, EXPONENT = 32, 1_000_000, 1.1
+RESULTS = Path(__file__).parent / "results"
+Counting = Callable[[Tensor], Tensor]
+"""From what each client answers, -1 for no prefix, to estimated counts of all prefixes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one way to search found.
+
+    Attributes:
+        name: what to call it.
+        trusted: who is trusted with what.
+        spent: certified ε of the whole search.
+        local_epsilon: ε0 of all that one client sends; None where that alone protects nobody.
+        bits: that one client sends in one round; None for a trusted server.
+        deviation: of one estimated count.
+        found: values found.
+        held: how many of them some client holds.
+        first_missed: how many of the most frequent values are found before the first is missed.
+        of_hundred: how many of the hundred most frequent values are found.
+    """
+
+    name: str
+    trusted: str
+    spent: float
+    local_epsilon: float | None
+    bits: int | None
+    deviation: float
+    found: int
+    held: int
+    first_missed: int
+    of_hundred: int
+
+
+def zipf_values(clients: int, *, seed: int) -> Tensor:
+    """Everybody's value, int64 (clients,)."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.arange(1, VALUES + 1, dtype=torch.float64) ** -EXPONENT
+    ranks = torch.multinomial(weights, clients, replacement=True, generator=generator)
+    return torch.randint(0, 1 << BITS, (VALUES,), generator=generator)[ranks]
+
+
+def false_positive_rate(plan: HeavyHitters) -> float:
+    """Of one prefix that nobody holds, in one round."""
+    return plan.false_positives / (plan.rounds * plan.length)
+
+
+def searched(plan: HeavyHitters, held: Tensor, *, counting: Counting, threshold: float) -> FoundValues:
+    """The plan's questions, answered by other means: unbiased counts, and the one from which it survives."""
+    question = plan.first()
+    while True:
+        candidates = question.candidates()
+        counts = counting(plan.answers(held, question))[: len(candidates)]
+        chosen = (counts > threshold).nonzero().squeeze(1)
+        chosen = chosen[counts[chosen].argsort(descending=True)]
+        if question.asked_bits == plan.bits or not len(chosen):
+            return FoundValues(values=candidates[chosen], counts=counts[chosen], cut=0)
+        more = (plan.length // plan.width).bit_length() - 1
+        question = PrefixQuestion(
+            number=question.number + 1,
+            kept=candidates[chosen[: plan.width].sort().values],
+            kept_bits=question.asked_bits,
+            asked_bits=min(plan.bits, question.asked_bits + more),
+        )
+
+
+def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
+    """All ways to search, at the same (ε, δ)."""
+    clients = len(held)
+    values, counts = held.unique(return_counts=True)
+    ranked = values[counts.argsort(descending=True, stable=True)].tolist()
+    someone = set(values.tolist())
+
+    def outcome(found: FoundValues, **told: object) -> Outcome:
+        seen = set(found.values.tolist())
+        return Outcome(
+            **told,
+            found=len(seen),
+            held=len(seen & someone),
+            first_missed=next((i for i, value in enumerate(ranked) if value not in seen), len(ranked)),
+            of_hundred=len(seen & set(ranked[:100])),
+        )
+
+    target = {"epsilon": epsilon, "delta": delta}
+    rows: list[Outcome] = []
+    plan = HeavyHitters.calibrated(bits=BITS, cohort=clients, **target)
+    for encoding, groups in (("symmetric", False), ("optimal", False), ("symmetric", True)):
+        search = HeavyHitters.calibrated(
+            bits=BITS, cohort=clients, encoding=encoding, groups=groups, **target
+        )
+        accountant = ShuffleAccountant()
+        accountant.step(search.round(), num_steps=search.num_steps)
+        found = search.find(held)
+        answered = "one round each" if groups else "all rounds"
+        rows.append(
+            outcome(
+                found,
+                name=f"counted unary, {encoding}, {answered}",
+                trusted="a shuffler or a secure sum",
+                spent=accountant.epsilon(delta, lower=False).upper,
+                local_epsilon=search.round().local_epsilon * search.num_steps,
+                bits=search.length,
+                deviation=math.sqrt(search.counts.variance(0.0)) * (search.rounds if groups else 1),
+            )
+        )
+
+    size = {"categories": plan.length + 1, "cohort": clients}  # the last category is that of no prefix
+    for oracle in ("hadamard-response", "k-rr"):
+        reports = FrequencyEstimation.calibrated(**size, oracle=oracle, num_steps=plan.rounds, **target)
+        accountant = ShuffleAccountant()
+        accountant.step(reports.round(), num_steps=plan.rounds)
+
+        def estimated(answers: Tensor, reports: FrequencyEstimation = reports) -> Tensor:
+            return reports.estimate(reports.randomize(answers % (plan.length + 1))).counts
+
+        support = reports.support
+        deviation = math.sqrt(support.variance(0.0) * clients)
+        seldom = float(stats.binom.isf(false_positive_rate(plan), clients, support.other)) + 0.5
+        rows.append(
+            outcome(
+                searched(
+                    plan,
+                    held,
+                    counting=estimated,
+                    threshold=clients * support.low + seldom * support.width,
+                ),
+                name=f"one report, shuffled ({oracle})",
+                trusted="a shuffler",
+                spent=accountant.epsilon(delta, lower=False).upper,
+                local_epsilon=reports.local_epsilon * plan.rounds,
+                bits=reports.bits_per_report,
+                deviation=deviation,
+            )
+        )
+
+    coins = HistogramSum.calibrated(**size, num_steps=plan.rounds, **target)
+    accountant = ShuffleAccountant()
+    accountant.step(coins.round(), num_steps=plan.rounds)
+    rows.append(
+        outcome(
+            searched(
+                plan,
+                held,
+                counting=lambda answers: coins.randomize_histogram(answers % (plan.length + 1)).counts,
+                threshold=float(stats.norm.isf(false_positive_rate(plan))) * math.sqrt(coins.noise_variance),
+            ),
+            name="everybody's coins",
+            trusted="a shuffler or a secure sum",
+            spent=accountant.epsilon(delta, lower=False).upper,
+            local_epsilon=None,
+            bits=coins.bits_per_report,
+            deviation=math.sqrt(coins.noise_variance),
+        )
+    )
+
+    once = central_gaussian(**size, epsilon=epsilon, delta=delta)  # Gaussians compose: T of them at √T
+    deviation = math.sqrt(once / size["categories"]) * clients * math.sqrt(plan.rounds)
+
+    def noisy(answers: Tensor) -> Tensor:
+        exact = torch.bincount(answers[answers >= 0], minlength=plan.length).double()
+        return exact + deviation * torch.randn(plan.length, dtype=torch.float64)
+
+    rows.append(
+        outcome(
+            searched(
+                plan,
+                held,
+                counting=noisy,
+                threshold=float(stats.norm.isf(false_positive_rate(plan))) * deviation,
+            ),
+            name="Gaussian noise",
+            trusted="the server, with everything",
+            spent=epsilon,
+            local_epsilon=None,
+            bits=None,
+            deviation=deviation,
+        )
+    )
+    return rows
+
+
+def show(found: list[Outcome], *, title: str) -> None:
+    """Print a table."""
+    table = Table(title=title)
+    for column in (
+        "search",
+        "trusted",
+        "ε",
+        "ε0",
+        "bits",
+        "± count",
+        "found",
+        "held",
+        "of top 100",
+        "all of top",
+    ):
+        table.add_column(column)
+    for row in found:
+        table.add_row(
+            row.name,
+            row.trusted,
+            f"{row.spent:.3f}",
+            "" if row.local_epsilon is None else f"{row.local_epsilon:.1f}",
+            "" if row.bits is None else f"{row.bits:,}",
+            f"{row.deviation:.1f}",
+            str(row.found),
+            str(row.held),
+            str(row.of_hundred),
+            str(row.first_missed),
+        )
+    Console(width=160).print(table)
+
+
+def draw(by_clients: dict[int, list[Outcome]], *, path: Path) -> None:
+    """Draw how many of the most frequent values each search finds."""
+    figure, panels = plt.subplots(
+        1,
+        len(by_clients),
+        figsize=(6 * len(by_clients), 4.2),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
+    )
+    for panel, (clients, rows) in zip(panels[0], by_clients.items(), strict=True):
+        places = range(len(rows))
+        panel.barh(places, [row.found for row in rows], color="#0072b2")
+        for place, row in zip(places, rows, strict=True):
+            panel.text(
+                row.found, place, f" {row.found} found, ± {row.deviation:.0f}", va="center", fontsize="small"
+            )
+        panel.set_yticks(places, [row.name for row in rows])
+        panel.invert_yaxis()
+        panel.set_xlim(0, 1.45 * max(row.found for row in rows))
+        panel.set_xlabel("values found")
+        panel.set_title(f"{clients:,} clients", fontsize="medium")
+    figure.suptitle(f"Frequent values of 2^{BITS}, Zipf {EXPONENT}, ε = 1 for the whole search (δ = 1e-6)")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Search, print, and write JSON and a picture."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--clients", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--delta", type=float, default=1e-6)
+    parser.add_argument("--seed", type=int, default=1, help="of the data; the searches are not seeded")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    by_clients = {}
+    for clients in given.clients:
+        held = zipf_values(clients, seed=given.seed)
+        by_clients[clients] = outcomes(held, epsilon=given.epsilon, delta=given.delta)
+        show(by_clients[clients], title=f"{clients:,} clients, ({given.epsilon:g}, {given.delta:g})")
+    given.output.mkdir(parents=True, exist_ok=True)
+    told = {
+        "epsilon": given.epsilon,
+        "delta": given.delta,
+        "neighbouring_relation": NEIGHBOURING_RELATION,
+        "bits": BITS,
+        "zipf_exponent": EXPONENT,
+        "values": VALUES,
+        "searches": {str(clients): [asdict(row) for row in rows] for clients, rows in by_clients.items()},
+    }
+    (given.output / "heavy_hitters.json").write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+    draw(by_clients, path=given.output / "heavy_hitters.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Heavy hitters: what is asked, what is found and missed, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant
+from shuffle_plugins.protocols import FoundValues, HeavyHitters, PrefixQuestion
+from shuffle_plugins.randomness import SeededRandomness
+
+SMALL = HeavyHitters(bits=20, cohort=2_000, bit_epsilon=5.0, length=256, width=16)
+
+
+def values(search: HeavyHitters, *held: tuple[int, int]) -> torch.Tensor:
+    """So many clients hold each value, the others one of their own."""
+    generator = torch.Generator().manual_seed(1)
+    rest = search.cohort - sum(many for _, many in held)
+    drawn = torch.randint(0, 1 << search.bits, (rest,), generator=generator)
+    return torch.cat([drawn, *(torch.full((many,), value) for value, many in held)])
+
+
+def test_every_value_is_asked_for_by_its_prefixes() -> None:
+    loud = replace(SMALL, bit_epsilon=40.0)
+    x = values(loud, (777, 300), (1_000_001, 200), (0, 150), ((1 << 20) - 1, 100))
+    question = loud.first()
+    asked = []
+    while isinstance(question, PrefixQuestion):
+        asked.append((question.kept_bits, question.asked_bits))
+        total = loud.counts.total(loud.randomize(x, question))
+        candidates = question.candidates()
+        exact = torch.bincount(
+            torch.searchsorted(candidates, x >> (20 - question.asked_bits)).clamp(max=len(candidates) - 1),
+            weights=torch.isin(x >> (20 - question.asked_bits), candidates).double(),
+            minlength=len(candidates),
+        )
+        assert torch.equal(total[: len(candidates)].double(), exact)
+        question = loud.following(total, question, reports=2_000)
+    assert asked == [(0, 8), (8, 12), (12, 16), (16, 20)]
+    assert len(asked) == loud.rounds
+    assert question.values[:4].tolist() == [777, 1_000_001, 0, (1 << 20) - 1]
+    assert question.counts[:4].round().tolist() == [300, 200, 150, 100]
+
+
+@pytest.mark.parametrize(("encoding", "groups"), [("symmetric", False), ("optimal", True)])
+def test_frequent_values_are_found_and_the_cost_is_the_target(encoding: str, groups: bool) -> None:
+    search = HeavyHitters.calibrated(
+        bits=24,
+        cohort=20_000,
+        epsilon=1.0,
+        delta=1e-6,
+        length=1 << 12,
+        width=64,
+        encoding=encoding,
+        groups=groups,
+    )
+    accountant = ShuffleAccountant()
+    accountant.step(search.round(), num_steps=search.num_steps)
+    assert 0.98 <= accountant.epsilon(1e-6, lower=False).upper <= 1.0
+    assert search.round().sampling is (Sampling.SINGLE_PASS if groups else Sampling.FULL)
+    often = search.detectable(confidence=0.999_999)
+    x = values(search, (5, 2 * often), (1 << 23, 2 * often), (123_456, 3 * often))
+    found = search.find(x, randomness=SeededRandomness(2))
+    assert {5, 1 << 23, 123_456} <= set(found.values.tolist())
+    assert found.values[0] == 123_456
+    assert len(found.values) <= 5
+    assert float(found.counts[0]) * (search.rounds if groups else 1) == pytest.approx(3 * often, rel=0.5)
+
+
+def test_everybody_in_all_rounds_finds_rarer_values_than_groups() -> None:
+    target = {"bits": 24, "cohort": 6_000, "epsilon": 1.0, "delta": 1e-6, "length": 1 << 12, "width": 64}
+    alone, grouped = (HeavyHitters.calibrated(**target, groups=groups) for groups in (False, True))
+    assert alone.rounds == grouped.rounds == 3
+    assert 1.5 < grouped.detectable() / alone.detectable() < 2.5
+
+
+def test_false_positives_and_misses_are_as_predicted() -> None:
+    """Exact tails of the sums, against sums drawn as clients flip them."""
+    search = replace(SMALL, false_positives=200.0)  # many, to see some
+    rate = 200.0 / (search.rounds * search.length)
+    counts = search.counts
+    reached = float(stats.binom.sf(search.threshold - 1, 2_000, counts.other))
+    assert reached <= rate < float(stats.binom.sf(search.threshold - 2, 2_000, counts.other))
+    source, held = SeededRandomness(3), search.detectable(confidence=0.8)
+    answers = torch.full((2_000,), -1)
+    answers[:held] = 7
+    totals = torch.stack([counts.share_held(answers, randomness=source) for _ in range(300)])
+    survived = (totals >= search.threshold).double()
+    wrong = torch.cat([survived[:, :7], survived[:, 8:]], dim=1)
+    assert float(wrong.mean()) == pytest.approx(reached, abs=6 * math.sqrt(reached / wrong.numel()))
+    missed = 1 - float(survived[:, 7].mean())
+    assert search._missing(held) <= 0.2 / search.rounds < search._missing(held - 1)
+    assert missed == pytest.approx(search._missing(held), abs=6 * math.sqrt(0.05 / 300))
+
+
+def test_more_prefixes_than_can_be_kept_are_told() -> None:
+    loud = replace(SMALL, bit_epsilon=40.0)
+    x = torch.arange(2_000) * 500
+    found = loud.find(x)
+    assert found.cut >= 1
+    one = replace(loud, cohort=2)
+    assert one.find(torch.tensor([9, 9])).values.tolist() == [9]
+
+
+def test_nothing_frequent_is_nothing_found() -> None:
+    found = SMALL.find(torch.arange(2_000) * 500 % (1 << 20), randomness=SeededRandomness(4))
+    assert isinstance(found, FoundValues)
+    assert len(found.values) <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bits": 0}, "bits must be"),
+        ({"bits": 63}, "bits must be"),
+        ({"length": 100}, "power of two"),
+        ({"width": 3}, "power of two"),
+        ({"width": 256}, "width must be"),
+        ({"false_positives": 0}, "false_positives must be"),
+        ({"bit_epsilon": 0}, "bit_epsilon must be"),
+        ({"cohort": 1}, "cohort must be"),
+    ],
+)
+def test_wrong_fields_are_named(changes: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(SMALL, **changes)
+
+
+def test_wrong_data_are_refused() -> None:
+    with pytest.raises(ValueError, match="2000 clients"):
+        SMALL.find(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="outside"):
+        SMALL.find(torch.full((2_000,), 1 << 20))
+    with pytest.raises(ValueError, match="integers"):
+        SMALL.find(torch.zeros(2_000))
+    with pytest.raises(ValueError, match="not even a value that everybody holds"):
+        replace(SMALL, cohort=4, bit_epsilon=0.5).detectable()
