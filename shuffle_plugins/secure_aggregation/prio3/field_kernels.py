@@ -6,7 +6,8 @@ second. Every function takes vectors of either field; all elements are below the
 nothing, :mod:`~shuffle_plugins.secure_aggregation.prio3.field` and the circuits do.
 
 Both primes are 2**w - k·2**s + 1. So 2**w ≡ k·2**s - 1, and a product is reduced by folding what is above
-bit w back, three times, with shifts and additions.
+bit w back, three times, with shifts and additions. numba compiles some seconds once per machine and field;
+its cache keeps the code.
 
 One file on purpose: numba's cache notices changes of the file that a function is in, and of no other.
 """
