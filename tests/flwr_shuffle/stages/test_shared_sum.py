@@ -18,6 +18,7 @@ from flwr_shuffle import (
     ClientRefusal,
     InProcessGrid,
     MechanismSpec,
+    SelfSampling,
     SharedSumStage,
     ShuffleMod,
     register_aggregator,
@@ -29,7 +30,8 @@ from flwr_shuffle.shared_terms import SharedTerms
 from flwr_shuffle.stages.base import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
 
-from shuffle_plugins.protocols import BallSum
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.secure_aggregation import (
     Expansion,
     ResidueLayout,
@@ -93,6 +95,26 @@ def test_a_ball_sum_is_shared_too(tmp_path: Path) -> None:
     assert found.total.sum.shape == (DIM,)
     truth = torch.from_numpy(sum(update_of(i) for i in range(6)))
     assert float((found.total.sum - truth).norm()) < 6 * math.sqrt(ball.worst_variance * 6 / COHORT)
+
+
+def test_counts_of_leaning_bits_are_shared_too(tmp_path: Path) -> None:
+    few = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=255, message_epsilon=0.2)
+    found = SharedRun(folder=tmp_path, mechanism=few, aggregators=1).round()
+    assert found.total is not None
+    truth = torch.from_numpy(sum(update_of(i) for i in range(6)))
+    assert float((found.total.sum - truth).norm()) < 6 * math.sqrt(few.worst_variance * 6 / COHORT)
+
+
+def test_self_sampled_clients_hide_their_participation_from_the_server(run: SharedRun) -> None:
+    """The server sees the total alone, so that ε against it is an observer's; and it is the sum's own."""
+    strategy = run.strategy(sampling=SelfSampling(0.3))
+    strategy.start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2)
+    found = strategy.spending()
+    alone = ShuffleAccountant()
+    alone.step(SUM.round(participation=0.3), num_steps=2)
+    assert found.num_rounds == 2
+    assert found.server.upper == found.observer.upper
+    assert found.server.upper == pytest.approx(alone.epsilon(found.delta).upper, rel=1e-9)
 
 
 def test_training_is_accounted_for_and_reaches_the_model(run: SharedRun, tmp_path: Path) -> None:
