@@ -26,10 +26,12 @@ from typing import IO, Any
 
 from shuffle_plugins.shuffler import (
     EnvelopeOpener,
+    Marks,
     Mixer,
     RoundContext,
     SigningKey,
     SpentTokens,
+    draw_marks,
     envelopes,
     layer_size,
     seal,
@@ -40,7 +42,6 @@ from shuffle_plugins.shuffler.keys import (
     SealingKey,
     public_key_bytes,
 )
-from shuffle_plugins.shuffler.marks import Marks, draw_marks
 
 _CONTEXT = RoundContext(run="benchmark", token=bytes(range(16)), fingerprint=bytes(32))
 _ANALYZER = public_key_bytes(SealingKey.from_private_bytes(bytes([7]) * 32))

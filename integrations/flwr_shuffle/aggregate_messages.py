@@ -105,7 +105,7 @@ class AggregateRequest:
 
     def digest(self) -> bytes:
         """Digest of the request, 32 bytes, which the aggregator signs with its answer."""
-        return statements.request_digest(
+        return statements.aggregation_digest(
             step=self.step,
             terms=self.terms,
             minimum=self.minimum,
@@ -213,7 +213,7 @@ def declined_content(
     refused: BatchRefused, *, request: AggregateRequest, aggregator: Aggregator
 ) -> RecordDict:
     """The content of an aggregator's reply that it gives nothing for a request; signed."""
-    said = statements.refusal_statement(
+    said = statements.aggregation_refusal(
         request=request.digest(), code=refused.code, rejected=refused.rejected
     )
     entries = _answer(request, rejected=refused.rejected, signature=aggregator.sign(said))
@@ -307,7 +307,7 @@ def _signed_values(
     if refuses:
         code = Refusal(values[_REFUSAL])
         rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
-        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
+        said = statements.aggregation_refusal(request=request.digest(), code=code, rejected=rejected)
         check_signed(said, values["signature"], verifying_key=verifying_key)
         raise BatchRefused(code, rejected)
     return values

@@ -20,7 +20,7 @@ class Sum(StrEnum):
     VECTOR_SUM = "vector-sum"
 
 
-class Form(StrEnum):
+class ExportForm(StrEnum):
     """What is printed."""
 
     JSON = "json"
@@ -71,13 +71,13 @@ def dap_task_command(
         ),
     ] = None,
     form: Annotated[
-        Form,
+        ExportForm,
         typer.Option(
             "--format",
             metavar="FORM",
             help="json (everything), janus (part of a task file, YAML) or divviup (part of a task, JSON).",
         ),
-    ] = Form.JSON,
+    ] = ExportForm.JSON,
 ) -> None:
     """Print what a DAP deployment (janus, Divvi Up) must know to take a private sum of K clients."""
     from shuffle_plugins import protocols
@@ -98,12 +98,12 @@ def dap_task_command(
         built = protocols.HistogramSum.calibrated(categories=length, **common)
     else:
         built = protocols.VectorSum.calibrated(dim=length, **common)
-    if vdaf is None and form is not Form.JSON:
+    if vdaf is None and form is not ExportForm.JSON:
         vdaf = protocols.Vdaf.SUM_VEC
     task = protocols.dap_task(built, vdaf=vdaf)
-    if form is Form.JANUS:
+    if form is ExportForm.JANUS:
         print(task.janus_yaml(), end="")
-    elif form is Form.DIVVIUP:
+    elif form is ExportForm.DIVVIUP:
         output.print_json(task.divviup())
     else:
         accountant = accounting.ShuffleAccountant()

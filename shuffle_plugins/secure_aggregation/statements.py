@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shuffle_plugins.secure_aggregation.terms import SumTerms
 from shuffle_plugins.shuffler import Refusal, Statement
-from shuffle_plugins.shuffler.statements import number, positions, statement
+from shuffle_plugins.shuffler.statements import encoded_number, positions, statement
 
 _REQUEST = b"shuffle-plugins/1 aggregator request"
 _CHECKED = b"shuffle-plugins/1 aggregator checked"
@@ -15,7 +15,7 @@ _SUM = b"shuffle-plugins/1 aggregator sum"
 _REFUSED = b"shuffle-plugins/1 aggregator refused"
 
 
-def request_digest(
+def aggregation_digest(
     *,
     step: str,
     terms: SumTerms,
@@ -29,7 +29,8 @@ def request_digest(
     It covers whether envelopes are to be checked or their seeds added up, and the order of the envelopes.
     """
     inputs = [statement(_REQUEST, *parts).digest for parts in (commitments, envelopes)]
-    return statement(_REQUEST, step.encode(), terms.digest(), number(minimum), *inputs, *further).digest
+    asked = (step.encode(), terms.digest(), encoded_number(minimum))
+    return statement(_REQUEST, *asked, *inputs, *further).digest
 
 
 def checked_statement(*, request: bytes, rejected: Mapping[int, Refusal]) -> Statement:
@@ -49,6 +50,6 @@ def sum_statement(*, request: bytes, rejected: Mapping[int, Refusal], total: byt
     return statement(_SUM, request, *positions(rejected), total)
 
 
-def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+def aggregation_refusal(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
     """An aggregator's statement that it gives nothing for a request, and why."""
     return statement(_REFUSED, request, str(code).encode(), *positions(rejected))

@@ -23,6 +23,8 @@ from .keys import MixerKey as MixerKey
 from .keys import MixerPublicKey as MixerPublicKey
 from .keys import SealingKey as SealingKey
 from .keys import SigningKey as SigningKey
+from .marks import Marks as Marks
+from .marks import draw_marks as draw_marks
 from .marks import mark_bytes as mark_bytes
 from .marks import read_marks as read_marks
 from .memory import InMemoryShuffler as InMemoryShuffler

@@ -19,7 +19,7 @@ from shuffle_plugins.shuffler.envelopes import row_binding, ticket_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerPublicKey
 from shuffle_plugins.shuffler.marks import mark_bytes
-from shuffle_plugins.shuffler.statements import Statement, number, positions, statement
+from shuffle_plugins.shuffler.statements import Statement, encoded_number, positions, statement
 
 DIGEST_BYTES = 32
 """Bytes of a digest of items, and of a request."""
@@ -37,7 +37,7 @@ class ItemsDigest:
     """
 
     def __init__(self, size: int) -> None:
-        self._digest = hashlib.sha256(_ITEMS + number(size))
+        self._digest = hashlib.sha256(_ITEMS + encoded_number(size))
         self._size = size
         self._count = 0
 
@@ -72,7 +72,7 @@ class ItemsDigest:
     def value(self) -> bytes:
         """The digest so far, 32 bytes; with another number of items it is another."""
         counted = self._digest.copy()
-        counted.update(number(self._count))
+        counted.update(encoded_number(self._count))
         return counted.digest()
 
 
@@ -150,7 +150,7 @@ class BatchRequest:
     def digest(self) -> bytes:
         """32 bytes that differ wherever two requests differ."""
         keys = b"".join(key.verifying for key in self.mixers)
-        numbers = (number(value) for value in (self.position, self.minimum, self.size, self.count))
+        numbers = (encoded_number(value) for value in (self.position, self.minimum, self.size, self.count))
         previous = b"".join(said.signature for said in self.previous)
         return statement(_REQUEST, self._binding(), keys, *numbers, self.inputs, previous).digest
 
@@ -198,11 +198,11 @@ class BatchRequest:
         return statement(
             _BATCH,
             self._binding(),
-            number(position),
+            encoded_number(position),
             said.request,
-            number(said.answered),
+            encoded_number(said.answered),
             *positions(said.rejected),
-            number(said.count),
+            encoded_number(said.count),
             said.outputs,
             mark_bytes(*said.masks),
         )

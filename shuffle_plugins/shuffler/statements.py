@@ -62,9 +62,8 @@ def role_statement(
         minimum: fewest reports that it gives out.
     """
     kind = f"shuffle-plugins/2 {role} role".encode()
-    return statement(
-        kind, challenge, run.encode("utf-8", "surrogatepass"), number(node), sealing_key, number(minimum)
-    )
+    name = run.encode("utf-8", "surrogatepass")
+    return statement(kind, challenge, name, encoded_number(node), sealing_key, encoded_number(minimum))
 
 
 def request_digest(
@@ -73,7 +72,7 @@ def request_digest(
     """Digest of a request to mix, 32 bytes; it covers the order of the envelopes, too."""
     inputs = statement(_REQUEST, *envelopes)
     return statement(
-        _REQUEST, context.digest(), analyzer_key, number(minimum), number(size), inputs.digest
+        _REQUEST, context.digest(), analyzer_key, encoded_number(minimum), encoded_number(size), inputs.digest
     ).digest
 
 
@@ -81,7 +80,7 @@ def batch_statement(
     *, request: bytes, answered: int, rejected: Mapping[int, Refusal], reports: Sequence[bytes]
 ) -> Statement:
     """A mixer's statement of the batch that it gives back for a request, given by :func:`request_digest`."""
-    return statement(_BATCH, request, number(answered), *positions(rejected), *reports)
+    return statement(_BATCH, request, encoded_number(answered), *positions(rejected), *reports)
 
 
 def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
@@ -91,11 +90,11 @@ def refusal_statement(*, request: bytes, code: Refusal, rejected: Mapping[int, R
 
 def positions(rejected: Mapping[int, Refusal]) -> list[bytes]:
     """Parts of a statement that say which envelopes were dropped, and why."""
-    pairs = [number(position) + str(code).encode() for position, code in sorted(rejected.items())]
-    return [number(len(pairs)), *pairs]
+    pairs = [encoded_number(position) + str(code).encode() for position, code in sorted(rejected.items())]
+    return [encoded_number(len(pairs)), *pairs]
 
 
-def number(value: int) -> bytes:
+def encoded_number(value: int) -> bytes:
     """The part of a statement that is a whole number."""
     return value.to_bytes(16, "big", signed=True)
 
@@ -104,5 +103,5 @@ def statement(kind: bytes, *parts: bytes) -> Statement:
     """The digest of the parts, each with its length before it, so that different lists have other bytes."""
     digest = hashlib.sha256()
     for part in (kind, *parts):
-        digest.update(number(len(part)) + part)
+        digest.update(encoded_number(len(part)) + part)
     return Statement(digest.digest())

@@ -228,7 +228,7 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
         {"envelopes": [b"d", b"c"]},
         {"commitments": [b"ab"]},
     ]
-    digests = [statements.request_digest(**{**request, **other}) for other in [{}, *others]]
+    digests = [statements.aggregation_digest(**{**request, **other}) for other in [{}, *others]]
     said = [
         statements.checked_statement(request=digest, rejected=rejected).digest
         for digest in digests[:2]
@@ -238,7 +238,7 @@ def test_statements_that_differ_in_anything_differ(parties: SumParties) -> None:
         statements.sum_statement(request=digests[0], rejected={}, total=total).digest for total in (b"", b"x")
     ]
     said += [
-        statements.refusal_statement(request=digests[0], code=code, rejected={}).digest
+        statements.aggregation_refusal(request=digests[0], code=code, rejected={}).digest
         for code in (Refusal.REPLAYED, Refusal.UNDER_MINIMUM)
     ]
     assert len({*digests, *said}) == len(digests) + len(said)
