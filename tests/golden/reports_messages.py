@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr_shuffle import PrivateEvaluation
+from flwr_shuffle.batch_messages import BatchMessage, BatchStep
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import Instruction, context_of, plain_payload, read_plain_payload
@@ -26,14 +28,19 @@ from shuffle_plugins.mechanisms import MechanismSpec, SumSpec
 from shuffle_plugins.protocols import BallSum, VectorSum
 from shuffle_plugins.shuffler import (
     BatchRefused,
+    BatchRequest,
     EnvelopeOpener,
+    ItemsDigest,
     MixedBatch,
+    MixedStatement,
     MixerKey,
     Refusal,
     RoundContext,
     Statement,
     envelope_size,
+    mark_bytes,
     open_reports,
+    part_sizes,
     seal,
 )
 from shuffle_plugins.shuffler.keys import public_key_bytes
@@ -41,6 +48,7 @@ from shuffle_plugins.shuffler.keys import public_key_bytes
 TOKEN = bytes(range(16))
 CONTEXT = RoundContext(run="run-7", token=TOKEN, fingerprint=bytes(range(32)), minimum=3)
 ENVELOPES = FILES / "envelopes.json"
+ROW_ENVELOPES = FILES / "row_envelopes.json"
 SIZE = 24
 
 
@@ -54,6 +62,7 @@ def signing_key(number: int) -> Ed25519PrivateKey:
 
 ANALYZER, CLIENTS = sealing_key(7), [signing_key(10 + i) for i in range(4)]
 MIXER = MixerKey(sealing=sealing_key(8), signing=signing_key(9))
+SECOND = MixerKey(sealing=sealing_key(20), signing=signing_key(21))
 REQUEST = MixRequest(
     context=CONTEXT,
     analyzer_key=public_key_bytes(ANALYZER),
@@ -254,6 +263,23 @@ def write_files() -> None:
         for place, client in enumerate(CLIENTS)
     ]
     ENVELOPES.write_text(json.dumps(sealed, indent=0) + "\n")
+    write_row_file()
+
+
+def write_row_file() -> None:
+    """Envelopes for two mixers in a row."""
+    sealed = [
+        seal(
+            None if place == 2 else bytes([place]) * SIZE,
+            size=SIZE,
+            context=CONTEXT,
+            analyzer_key=public_key_bytes(ANALYZER),
+            mixer_key=[MIXER.public.sealing, SECOND.public.sealing],
+            signing_key=client,
+        ).hex()
+        for place, client in enumerate(CLIENTS)
+    ]
+    ROW_ENVELOPES.write_text(json.dumps(sealed, indent=0) + "\n")
 
 
 def envelopes() -> dict[str, Any]:
@@ -270,6 +296,63 @@ def envelopes() -> dict[str, Any]:
         "real": [each.real for each in opened],
         "inner": [digest(each.inner) for each in opened],
         "reports": [report.hex() for report in reports],
+    }
+
+
+def row() -> dict[str, Any]:
+    """Envelopes for two mixers, what the second one is asked, and what it says."""
+    envelopes = [bytes.fromhex(text) for text in json.loads(ROW_ENVELOPES.read_text())]
+    keys = [MIXER.public.sealing, SECOND.public.sealing]
+    openers = [
+        EnvelopeOpener(
+            context=CONTEXT,
+            analyzer_key=public_key_bytes(ANALYZER),
+            private_key=private,
+            enrolled=frozenset(map(public_key_bytes, CLIENTS)),
+            mixer_keys=keys,
+        )
+        for private in (MIXER.sealing, SECOND.sealing)
+    ]
+    split = part_sizes(SIZE, mixers=2)[0]
+    first = [openers[0].open(envelope[:split]) for envelope in envelopes]
+    second = [openers[1].open(one.inner) for one in first]
+    tickets = [openers[1].open_ticket(envelope[split:]) for envelope in envelopes]
+    items = [one.inner + envelope[split:] for one, envelope in zip(first, envelopes, strict=True)]
+    said = MixedStatement(
+        request=bytes(range(32)),
+        answered=4,
+        rejected={4: Refusal.UNREADABLE},
+        count=4,
+        outputs=ItemsDigest.of([one.inner for one in first], size=len(first[0].inner)).value(),
+        masks=(sum(one.masks[0] for one in first) % (1 << 128),),
+        signature=bytes(64),
+    )
+    request = BatchRequest(
+        context=CONTEXT,
+        analyzer_key=public_key_bytes(ANALYZER),
+        mixers=(MIXER.public, SECOND.public),
+        position=1,
+        minimum=3,
+        size=len(items[0]),
+        count=4,
+        inputs=ItemsDigest.of(items, size=len(items[0])).value(),
+        previous=(said,),
+    )
+    message = BatchMessage(step=BatchStep.PUT, request=request, first=2, items=[b"b" * 5, b"a" * 5])
+    assert BatchMessage.from_content(message.to_content()) == message
+    reports = open_reports([one.inner for one in second], context=CONTEXT, analyzer_private_key=ANALYZER)
+    return {
+        "sizes": [[envelope_size(SIZE, mixers=k), part_sizes(SIZE, mixers=k)] for k in (1, 2, 3)],
+        "signers": [[one.signer.hex() for one in first], [one.signer.hex() for one in tickets]],
+        "real": [[one.real for one in first], [one.real for one in second]],
+        "marks": [mark_bytes(one.mark).hex() for one in second],
+        "masked": [mark_bytes(one.masked).hex() for one in tickets],
+        "masks": [mark_bytes(*one.masks).hex() for one in first],
+        "reports": [report.hex() for report in reports],
+        "request": request.digest().hex(),
+        "statement": request.statement(said).digest.hex(),
+        "put": of_content(message.to_content()),
+        "instruction": of_record(replace(INSTRUCTIONS["sealed"][1](), mixers=2).to_record()),
     }
 
 
@@ -302,6 +385,7 @@ def questions() -> Questions:
         "statements": statements,
         "mixing": mixing,
         "envelopes": envelopes,
+        "row": row,
         "checkpoint": checkpoint,
         "codes": codes,
     }
