@@ -270,10 +270,10 @@ def draw(by_clients: dict[int, list[Outcome]], *, path: Path) -> None:
                 row.found, place, f" {row.found} found, ± {row.deviation:.0f}", va="center", fontsize="small"
             )
         panel.set_yticks(places, [row.name for row in rows])
-        panel.invert_yaxis()
         panel.set_xlim(0, 1.45 * max(row.found for row in rows))
         panel.set_xlabel("values found")
         panel.set_title(f"{clients:,} clients", fontsize="medium")
+    panels[0, 0].invert_yaxis()  # of all panels: they share it
     figure.suptitle(f"Frequent values of 2^{BITS}, Zipf {EXPONENT}, ε = 1 for the whole search (δ = 1e-6)")
     figure.savefig(path, dpi=110)
     plt.close(figure)
