@@ -19,7 +19,7 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvgM
 from flwr_shuffle import FixedSize, InProcessGrid, MechanismSpec, ShuffleStrategy
+from flwr_shuffle.in_process import NodeConfig
 from flwr_shuffle.messages import Instruction, instruction_of, payload_of, plain_payload, reply
 from mnist_idx import load_mnist, paper_network
 from torch import Tensor
@@ -79,10 +80,23 @@ class PopulationGrid(InProcessGrid):
     Args:
         images: (clients, 1, 28, 28).
         labels: (clients,).
+        client_app: what nodes run that are no clients; they come after the clients.
+        others: the ``node_config`` of each of those.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        super().__init__(ClientApp(), num_nodes=len(images))
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        client_app: ClientApp | None = None,
+        others: Sequence[NodeConfig] = (),
+    ) -> None:
+        super().__init__(
+            client_app or ClientApp(),
+            num_nodes=len(images) + len(others),
+            node_config=lambda i: others[i - len(images)] if i >= len(images) else {},
+        )
         self._images, self._labels = images, labels
         self._first = self.get_node_ids()[0]
         self._network = paper_network()

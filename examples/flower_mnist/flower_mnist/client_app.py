@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle import ShuffleMod, register_mix_node
+from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
 from torch import nn
 
 from flower_mnist import task
 from shuffle_plugins.ledger import ClientLimits
 
-# What a client agrees to, whatever the server asks; its node_config can only be stricter.
-app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=8.0, max_rounds=200))])
+# What a client agrees to, whatever the server asks; its node_config can only be stricter. A share of a sum
+# has no finite ε0, so the limit on ε0 stands in the node_config of those that do not agree to sums.
+app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=200))])
 register_mix_node(app)
+register_aggregator(app)
 
 
 @app.train()

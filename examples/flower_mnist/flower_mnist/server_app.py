@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -13,11 +15,13 @@ from flwr_shuffle import (
     Poisson,
     PrivateEvaluation,
     SelfSampling,
+    SharedSumStage,
     ShuffleStrategy,
 )
 
 from flower_mnist import task
 from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.protocols import VectorSum
 
 app = ServerApp()
 
@@ -26,23 +30,19 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     delta = float(config["delta"])
+    test = task.test_examples(str(config["data-dir"]))
+    model = task.network(test[0])
     strategy = ShuffleStrategy(
         FedAvg(),
-        randomizer=str(config["randomizer"]),
-        local_epsilon=float(config["local-epsilon"]),
-        clipping_norm=float(config["clipping-norm"]),
+        **reports(config, dim=sum(numbers.numel() for numbers in model.state_dict().values())),
         sampling=sampling(config),
         population=int(config["population"]),
-        shuffler=MixNodeStage(mixer_public_key=mixer) if (mixer := str(config["mixer-public-key"])) else None,
-        minimum_reports=int(config["minimum-reports"]) or None,
         ledger=str(config["ledger-file"]) or None,
         delta=delta,
         max_epsilon=float(config["max-epsilon"]) or None,
         budget_against=Adversary(str(config["budget-against"])),
         evaluation=evaluation(config),
     )
-    test = task.test_examples(str(config["data-dir"]))
-    model = task.network(test[0])
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
@@ -72,6 +72,26 @@ def main(grid: Grid, context: Context) -> None:
         print(f"the budget is spent: {end}", flush=True)
     if config["model-file"] and strategy.arrays is not None:
         torch.save(strategy.arrays.to_torch_state_dict(), str(config["model-file"]))
+
+
+def reports(config: dict[str, str | int | float | bool], *, dim: int) -> dict[str, Any]:
+    """What clients report and who hides whose report is whose, as the run-config says."""
+    radius = float(config["clipping-norm"])
+    if aggregators := str(config["aggregator-public-keys"]):
+        cohort = int(config["cohort"])
+        noise = float(config["noise-multiplier"])
+        return {
+            "randomizer": VectorSum.with_noise(dim=dim, cohort=cohort, noise_multiplier=noise, radius=radius),
+            "shuffler": SharedSumStage(aggregator_public_keys=aggregators.split(",")),
+        }
+    mixer = str(config["mixer-public-key"])
+    return {
+        "randomizer": str(config["randomizer"]),
+        "local_epsilon": float(config["local-epsilon"]),
+        "clipping_norm": radius,
+        "shuffler": MixNodeStage(mixer_public_key=mixer) if mixer else None,
+        "minimum_reports": int(config["minimum-reports"]) or None,
+    }
 
 
 def evaluation(config: dict[str, str | int | float | bool]) -> PrivateEvaluation | None:
