@@ -9,7 +9,7 @@ from .envelopes import commitment as commitment
 from .envelopes import seal_seed as seal_seed
 from .envelopes import sealed_seed_size as sealed_seed_size
 from .expansion import Expansion as Expansion
-from .residues import MOST_BITS as MOST_BITS
+from .residues import MOST_SUM_BITS as MOST_SUM_BITS
 from .residues import ResidueLayout as ResidueLayout
 from .residues import Residues as Residues
 from .sharing import SEED_BYTES as SEED_BYTES

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shuffle_plugins.core import checks, pack_bits, unpack_bits
 
-MOST_BITS = 44
+MOST_SUM_BITS = 44
 """Largest w. A wrong sum passes its check with probability 2^-2(65 - w) at most: 2^-42 for the largest w."""
 
 CHECK_WORDS = 2
@@ -28,7 +28,7 @@ class ResidueLayout:
 
     Attributes:
         size: entries of the vector, at least 1.
-        bits: w, in [1, :data:`MOST_BITS`].
+        bits: w, in [1, :data:`MOST_SUM_BITS`].
 
     Raises:
         ValueError: if a field is out of range.
@@ -39,7 +39,7 @@ class ResidueLayout:
 
     def __post_init__(self) -> None:
         checks.dim(self.size)
-        checks.whole("bits of a shared sum", self.bits, at_most=MOST_BITS)
+        checks.whole("bits of a shared sum", self.bits, at_most=MOST_SUM_BITS)
 
     @classmethod
     def of_sum(cls, *, size: int, largest: int, clients: int) -> Self:
@@ -51,13 +51,13 @@ class ResidueLayout:
             clients: the most clients whose counts are added up.
 
         Raises:
-            ValueError: if the sum needs more than :data:`MOST_BITS` bits.
+            ValueError: if the sum needs more than :data:`MOST_SUM_BITS` bits.
         """
         most = checks.whole("largest", largest) * checks.whole("clients", clients)
-        if most.bit_length() > MOST_BITS:
+        if most.bit_length() > MOST_SUM_BITS:
             raise ValueError(
                 f"sums of {clients:,} clients' counts of up to {largest:,} need {most.bit_length()} bits, "
-                f"more than {MOST_BITS}: invite fewer clients, or build the sum with fewer coins"
+                f"more than {MOST_SUM_BITS}: invite fewer clients, or build the sum with fewer coins"
             )
         return cls(size, most.bit_length())
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from shuffle_plugins.randomness import Keystream
 from shuffle_plugins.secure_aggregation import (
-    MOST_BITS,
+    MOST_SUM_BITS,
     CheckFailed,
     Expansion,
     ResidueLayout,
@@ -50,7 +50,7 @@ def test_the_layout_has_the_fewest_bits_that_hold_the_largest_sum() -> None:
     assert ResidueLayout.of_sum(size=1, largest=1, clients=4).bits == 3
     assert ResidueLayout.of_sum(size=1, largest=6400, clients=600).bits == 22
     assert ResidueLayout(13_706, 22).num_bytes == 16 + (13_706 * 22 + 7) // 8
-    with pytest.raises(ValueError, match=f"more than {MOST_BITS}"):
+    with pytest.raises(ValueError, match=f"more than {MOST_SUM_BITS}"):
         ResidueLayout.of_sum(size=1, largest=1 << 22, clients=1 << 23)
 
 
@@ -133,6 +133,6 @@ def test_shares_of_another_form_are_refused() -> None:
         layout.zero().add(ResidueLayout(2, 5).zero())
     with pytest.raises(ValueError, match="key is 32 bytes"):
         Expansion(layout).add(b"short")
-    for size, bits in ((0, 4), (2, 0), (2, MOST_BITS + 1)):
+    for size, bits in ((0, 4), (2, 0), (2, MOST_SUM_BITS + 1)):
         with pytest.raises(ValueError, match=r"dim|bits"):
             ResidueLayout(size, bits)

@@ -81,7 +81,13 @@ def reports(config: dict[str, str | int | float | bool], *, dim: int) -> dict[st
         cohort = int(config["cohort"])
         noise = float(config["noise-multiplier"])
         return {
-            "randomizer": VectorSum.with_noise(dim=dim, cohort=cohort, noise_multiplier=noise, radius=radius),
+            "randomizer": VectorSum.with_noise(
+                dim=dim,
+                cohort=cohort,
+                noise_multiplier=noise,
+                radius=radius,
+                overhead=0.2,  # of the noise's variance, for fewer coins
+            ),
             "shuffler": SharedSumStage(aggregator_public_keys=aggregators.split(",")),
         }
     mixer = str(config["mixer-public-key"])
