@@ -18,7 +18,18 @@ from typer.core import TyperCommand, TyperGroup
 from shuffle_plugins import __version__
 from shuffle_plugins.cli.plotting import PlottingUnavailable
 
-_COMMANDS = ("epsilon", "compare", "calibrate", "plan", "audit", "mechanisms", "budget", "keys", "dap-task")
+_COMMANDS = (
+    "epsilon",
+    "compare",
+    "calibrate",
+    "plan",
+    "round-costs",
+    "audit",
+    "mechanisms",
+    "budget",
+    "keys",
+    "dap-task",
+)
 
 _ancestry = typer.BadParameter.__mro__
 # Base of all complaints about a command line: its name and package depend on the version of typer.

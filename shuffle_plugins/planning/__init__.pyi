@@ -9,6 +9,11 @@ from .plans import Edge as Edge
 from .plans import Plan as Plan
 from .plans import PlanQuestion as PlanQuestion
 from .plans import PlanRow as PlanRow
+from .round_costs import MEASURED as MEASURED
+from .round_costs import PartyCost as PartyCost
+from .round_costs import Rates as Rates
+from .round_costs import mixed_round_costs as mixed_round_costs
+from .round_costs import sum_round_costs as sum_round_costs
 from .search import BEST_MECHANISM as BEST_MECHANISM
 from .search import MOST_SEARCHED_STEPS as MOST_SEARCHED_STEPS
 from .search import plan as plan

@@ -1,0 +1,257 @@
+"""Costs of a round: sizes are those of real messages, seconds those that benchmarks have measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.cli.app import main
+from shuffle_plugins.planning import mixed_round_costs, sum_round_costs
+from shuffle_plugins.secure_aggregation import (
+    Aggregator,
+    ResidueLayout,
+    RoundVerifier,
+    Sealed,
+    SumTerms,
+    VerifiedTerms,
+    VerifyingAggregator,
+    commitment,
+    seal_seed,
+    share,
+    share_with_proof,
+)
+from shuffle_plugins.shuffler import EnvelopeOpener, Mixer, RoundContext, SpentTokens, part_sizes, seal
+from shuffle_plugins.shuffler.keys import (
+    generate_mixer_key,
+    generate_sealing_key,
+    generate_signing_key,
+    public_key_bytes,
+)
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+CONTEXT = RoundContext(run="costs", token=bytes(16), fingerprint=bytes(32))
+FACTOR = 2.5
+"""Between what the model says and what was measured."""
+
+
+def results(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def agrees(model: float, measured: float) -> bool:
+    return measured / FACTOR <= model <= measured * FACTOR
+
+
+# -- bytes, against a round that is really made ------------------------------------------------------------
+
+CLIENTS, SIZE, LARGEST = 3, 37, 9
+
+
+def made_keys(folder: Path, kind: type[Any]) -> tuple[list[Any], Any]:
+    signing = [generate_signing_key() for _ in range(CLIENTS)]
+    key = generate_mixer_key()
+    SpentTokens.create(folder / "rounds", public_key=key.public.sealing)
+    enrolled = frozenset(map(public_key_bytes, signing))
+    return signing, kind(key=key, enrolled=enrolled, minimum=2, state=folder / "rounds")
+
+
+def test_bytes_of_a_shared_sum_are_those_of_its_messages(tmp_path: Path) -> None:
+    signing, aggregator = made_keys(tmp_path, Aggregator)
+    layout = ResidueLayout.of_sum(size=SIZE, largest=LARGEST, clients=CLIENTS)
+    terms = SumTerms(context=CONTEXT, layout=layout, aggregators=(aggregator.public_key.sealing,))
+    replies, sealed = [], []
+    for key in signing:
+        made = share(np.full(SIZE, 4), layout=layout, aggregators=1, check_seed=bytes(32))
+        data = made.share.to_bytes()
+        envelope = seal_seed(
+            made.seeds[0], terms=terms, share=data, aggregator_key=terms.aggregators[0], signing_key=key
+        )
+        replies.append(data + envelope)
+        sealed.append(Sealed(commitment(data), envelope))
+    answer = aggregator.add_up(sealed, terms=terms).total.to_bytes()
+    request = sum(len(each.commitment) + len(each.envelope) for each in sealed)
+
+    client, server, helper = sum_round_costs(clients=CLIENTS, size=SIZE, largest=LARGEST)
+    assert client.sent == len(replies[0])
+    assert (server.received, server.sent) == (sum(map(len, replies)) + len(answer), request)
+    assert (helper.received, helper.sent) == (request, len(answer))
+
+
+def test_bytes_of_a_verified_sum_are_those_of_its_messages(tmp_path: Path) -> None:
+    signing, aggregator = made_keys(tmp_path, VerifyingAggregator)
+    layout = ResidueLayout.of_sum(size=SIZE, largest=LARGEST, clients=CLIENTS)
+    keys = (aggregator.public_key.sealing,)
+    terms = VerifiedTerms(context=CONTEXT, layout=layout, aggregators=keys, largest=LARGEST)
+    server_side, replies, sealed = RoundVerifier[int](terms), [], []
+    for number, key in enumerate(signing):
+        made = share_with_proof(np.full(SIZE, 4), terms=terms)
+        envelope = seal_seed(
+            made.secrets[0], terms=terms, share=made.share, aggregator_key=keys[0], signing_key=key
+        )
+        server_side.start(number, made.share)
+        replies.append(made.share + envelope)
+        sealed.append(Sealed(commitment(made.share), envelope))
+    answers = aggregator.verify(sealed, terms=terms, verify_key=server_side.verify_key).verifier_shares
+    messages = [server_side.decide(number, [answers[number]]) for number in range(CLIENTS)]
+    total = aggregator.add_verified(zip(sealed, messages, strict=True), terms=terms)
+    assert (server_side.total([total]) == 4 * CLIENTS).all()
+    request = 2 * sum(len(each.commitment) + len(each.envelope) for each in sealed) + sum(map(len, messages))
+    answered = sum(map(len, answers.values()))
+
+    client, server, helper = sum_round_costs(clients=CLIENTS, size=SIZE, largest=LARGEST, verified=True)
+    assert client.sent == len(replies[0])
+    assert (server.received, server.sent) == (sum(map(len, replies)) + answered + len(total), request)
+    assert (helper.received, helper.sent) == (request, answered + len(total))
+
+
+def test_several_aggregators_get_all_envelopes_twice() -> None:
+    one = sum_round_costs(clients=CLIENTS, size=SIZE, largest=LARGEST)
+    three = sum_round_costs(clients=CLIENTS, size=SIZE, largest=LARGEST, aggregators=3)
+    assert three[2].received == 2 * one[2].received
+    assert three[1].sent == 3 * 2 * one[1].sent
+    assert three[0].sent - one[0].sent == 2 * 176
+
+
+def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> None:
+    signing, mixer = made_keys(tmp_path, Mixer)
+    analyzer = public_key_bytes(generate_sealing_key())
+    size = 50
+    envelopes = [
+        seal(
+            bytes(size),
+            size=size,
+            context=CONTEXT,
+            analyzer_key=analyzer,
+            mixer_key=mixer.public_key.sealing,
+            signing_key=key,
+        )
+        for key in signing
+    ]
+    batch = mixer.mix(envelopes, context=CONTEXT, analyzer_key=analyzer, size=len(envelopes[0]))
+    given = sum(map(len, batch.reports))
+
+    client, server, node = mixed_round_costs(clients=CLIENTS, report_bytes=size)
+    assert client.sent == len(envelopes[0])
+    assert (node.received, node.sent) == (sum(map(len, envelopes)), given)
+    assert (server.received, server.sent) == (node.received + node.sent, node.received)
+
+
+def test_bytes_of_mixers_in_a_row_are_those_of_their_layers() -> None:
+    mixers = [generate_mixer_key() for _ in range(3)]
+    signing_key, analyzer = generate_signing_key(), public_key_bytes(generate_sealing_key())
+    row = tuple(key.public.sealing for key in mixers)
+    envelope = seal(
+        bytes(50), size=50, context=CONTEXT, analyzer_key=analyzer, mixer_key=row, signing_key=signing_key
+    )
+    sizes = part_sizes(50, mixers=3)
+    assert len(envelope) == sum(sizes)
+    layers, tickets = [envelope[: sizes[0]]], [b"", envelope[sizes[0] :][: sizes[1]], envelope[-sizes[2] :]]
+    for key in mixers:
+        opener = EnvelopeOpener(
+            context=CONTEXT,
+            analyzer_key=analyzer,
+            private_key=key.sealing,
+            enrolled=frozenset([public_key_bytes(signing_key)]),
+            mixer_keys=row,
+        )
+        layers.append(opener.open(layers[-1]).inner)
+
+    client, server, *nodes = mixed_round_costs(clients=2, report_bytes=50, mixers=3)
+    got = [len(layer) + len(ticket) for layer, ticket in zip(layers, tickets, strict=False)]
+    assert client.sent == len(envelope)
+    assert [node.received for node in nodes] == [2 * size for size in got]
+    assert [node.sent for node in nodes] == [2 * len(layer) for layer in layers[1:]]
+    assert server.sent == 2 * sum(got)
+    assert server.received == 2 * len(envelope) + sum(node.sent for node in nodes)
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["round-costs", "--clients", "1e4,2e4", "--dim", "100", "--largest", "7", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["clients"] for row in rows] == [10_000] * 3 + [20_000] * 3
+    for clients in (10_000, 20_000):
+        expected = [asdict(cost) for cost in sum_round_costs(clients=clients, size=100, largest=7)]
+        assert [row for row in rows if row["clients"] == clients] == [
+            {"clients": clients, **cost} for cost in expected
+        ]
+    assert main(["round-costs", "--clients", "1e6", "--report-bytes", "100", "--mixers", "2"]) == 0
+    assert capsys.readouterr().out.count("mixer") == 2
+
+
+def test_the_command_wants_one_kind_of_round(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["round-costs", "--clients", "10"]) == 2
+    assert "give --dim for a shared sum" in capsys.readouterr().err
+
+
+# -- seconds, against what the benchmarks have measured ----------------------------------------------------
+
+
+@pytest.mark.parametrize("row", results("sum_parties")["shared"], ids=lambda row: f"d={row['size']}")
+def test_seconds_of_a_shared_sum_are_as_measured(row: dict[str, Any]) -> None:
+    clients = 1_000
+    largest = ((1 << row["bits"]) - 1) // clients
+    client, server, aggregator = sum_round_costs(clients=clients, size=row["size"], largest=largest)
+    assert client.sent == row["bytes_to_server"] + row["bytes_to_aggregator"]
+    assert agrees(client.seconds, row["client_share_seconds"] + row["client_seal_seconds"])
+    assert agrees(server.seconds / clients, row["server_seconds"])
+    assert agrees(
+        aggregator.seconds / clients, row["aggregator_open_seconds"] + row["aggregator_expand_seconds"]
+    )
+
+
+@pytest.mark.parametrize("row", results("sum_parties")["verified"], ids=lambda row: f"d={row['size']}")
+def test_seconds_of_a_verified_sum_are_as_measured(row: dict[str, Any]) -> None:
+    costs = sum_round_costs(clients=4_096, size=row["size"], largest=row["largest"], verified=True)
+    client, server, aggregator = costs
+    assert client.sent == row["bytes_to_server"] + row["bytes_to_aggregator"]
+    assert agrees(client.seconds, row["client_share_seconds"])
+    assert agrees(server.seconds / 4_096, row["server_seconds"])
+    assert agrees(
+        aggregator.seconds / 4_096, row["aggregator_verify_seconds"] + row["aggregator_add_seconds"]
+    )
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in results("range_proofs")["costs"] if row["kind"] == "Prio3SumVecWithMultiproof"],
+    ids=lambda row: f"d={row['length']}",
+)
+def test_seconds_of_range_proofs_are_as_measured(row: dict[str, Any]) -> None:
+    costs = sum_round_costs(clients=4_096, size=row["length"], largest=row["largest"], verified=True)
+    client, server, aggregator = costs
+    assert agrees(client.seconds, row["client_seconds"])
+    assert agrees(server.seconds / 4_096, row["server_seconds"])
+    assert agrees(aggregator.seconds / 4_096, row["aggregator_seconds"])
+
+
+@pytest.mark.parametrize("row", results("mixer"), ids=lambda row: f"{row['mixer']} {row['reports']}")
+def test_costs_of_a_mixer_are_as_measured(row: dict[str, Any]) -> None:
+    mixers = 1 if row["mixer"] == "single" else 2
+    costs = mixed_round_costs(clients=row["reports"], report_bytes=row["report_bytes"], mixers=mixers)
+    assert agrees(costs[-1].seconds, row["opening_seconds"] + row["giving_back_seconds"])
+    if row["memory_limit_mib"] == 256:
+        held = row["peak_mib"] - 31  # of Python and what it has imported
+        assert agrees(costs[-1].memory / 2**20, held)
+
+
+@pytest.mark.parametrize(
+    "row", results("sum_parties")["mixed"], ids=lambda row: f"{row['report_bytes']} bytes"
+)
+def test_seconds_of_a_mixed_round_are_as_measured(row: dict[str, Any]) -> None:
+    client, server, _ = mixed_round_costs(clients=100, report_bytes=row["report_bytes"])
+    assert client.sent == row["bytes_to_mixer"]
+    assert agrees(client.seconds, row["client_seal_seconds"])
+    assert agrees(server.seconds / 100, row["server_open_seconds"])
+
+
+def test_too_many_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="need 64 bits, more than 44"):
+        sum_round_costs(clients=2**32, size=10, largest=2**32 - 1)
