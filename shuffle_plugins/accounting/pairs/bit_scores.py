@@ -21,7 +21,6 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.special import erfcx, ndtr
-from scipy.stats import binom
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 
@@ -188,12 +187,18 @@ def _makeups(crowd: int, flip: float, *, own: int) -> Iterator[_Law]:
 
 
 def _binomial(trials: int, probability: float, *, room: int) -> tuple[int, Floats]:
-    """The least count listed, and the masses of it and those after it."""
+    """The least count listed, and the masses of it and those after it, from the ratios of neighbours."""
     mean = trials * probability
     reach = _REACH * math.sqrt(mean * (1 - probability)) + room + 60
     low, high = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
-    mass = binom.pmf(np.arange(low, high + 1), trials, probability)
-    return low, np.asarray(mass, dtype=np.float64)
+    middle = min(max(math.floor(mean), low), high)
+    odds = probability / (1 - probability)
+    rising = np.arange(middle, high, dtype=np.float64)
+    falling = np.arange(middle, low, -1, dtype=np.float64)
+    above = np.cumprod((trials - rising) / (rising + 1) * odds)
+    below = np.cumprod(falling / (trials - falling + 1) / odds)
+    mass = np.concatenate([below[::-1], [1.0], above])
+    return low, np.asarray(mass / mass.sum(), dtype=np.float64)
 
 
 def _shift(laws: Iterator[_Law] | list[_Law], *, start: float) -> float:
