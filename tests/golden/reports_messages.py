@@ -370,8 +370,9 @@ def checkpoint() -> dict[str, Any]:
 
 
 def codes() -> dict[str, Any]:
-    """Codes that another version on the other side compares."""
-    return {"mixer": sorted(map(str, Refusal))}
+    """Codes that another version on the other side compares; newer codes may stand beside them."""
+    newer = {Refusal.NOT_AGREED, Refusal.INCONSISTENT, Refusal.PROOF_REFUSED}
+    return {"mixer": sorted(str(code) for code in Refusal if code not in newer)}
 
 
 def questions() -> Questions:
