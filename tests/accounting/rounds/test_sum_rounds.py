@@ -147,6 +147,18 @@ def test_the_profile_is_that_of_the_normal_distribution(epsilon, mu):
     assert found == pytest.approx(exact, rel=1e-6, abs=1e-14)
 
 
+@pytest.mark.parametrize("mu", [1.0, 1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 1e-15])
+def test_the_profile_is_never_below_the_exact_one(mu):
+    """Against 60 digits; for a small mu the profile is a difference of almost equal numbers."""
+    mpmath = pytest.importorskip("mpmath")
+    epsilons = np.linspace(0, mu**2 / 2 + 12 * mu, 200)
+    found = gaussian_profile(epsilons, mu=mu)
+    with mpmath.workdps(60):
+        for epsilon, above in zip(map(mpmath.mpf, epsilons.tolist()), found.tolist(), strict=True):
+            far, near = (mpmath.ncdf(sign * mpmath.mpf(mu) / 2 - epsilon / mu) for sign in (1, -1))
+            assert mpmath.mpf(above) >= far - mpmath.exp(epsilon) * near
+
+
 @settings(deadline=None, max_examples=20)
 @given(
     coins=st.integers(2_000, 10**6),
