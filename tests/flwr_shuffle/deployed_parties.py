@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,7 @@ class Parties:
 
     @classmethod
     def start(cls, deployment: Deployment, *, notes: Path, clients: int = 4, mixers: int = 1) -> Parties:
-        """Make keys, start a SuperLink, mix nodes and clients."""
+        """Make keys, start a SuperLink, mix nodes and clients; without mix nodes, the SuperLink alone."""
         secrets = deployment.folder / "secrets"
         secrets.mkdir()
         names = [cls.mixer_name(place) for place in range(mixers)]
@@ -62,9 +63,36 @@ class Parties:
             _printed("enrol", str(secrets / "enrolled"), accomplice)
         superlink = deployment.start_superlink()
         parties = cls(deployment, notes, secrets, client_keys, mixer_public_key, superlink)
+        if not mixers:
+            return parties
         parties.mixer, *parties.later_mixers = [parties.start_mixer(place) for place in range(mixers)]
         parties.clients = [parties.start_client(i) for i in range(clients)]
         return parties
+
+    def start_aggregators(self, count: int) -> str:
+        """Start aggregators, and the clients anew with their keys pinned; the keys, by commas."""
+        names = [f"aggregator-{i}" for i in range(count)]
+        public = ",".join(_printed("aggregator", str(self.secrets / f"{name}.key")) for name in names)
+        for name in names:
+            config = {
+                ROLE: Role.AGGREGATOR,
+                "shuffle-aggregator-key-file": str(self.secrets / f"{name}.key"),
+                serving.ENROLLED_FILE: str(self.secrets / "enrolled"),
+                serving.MIN_BATCH: 3,
+            }
+            self.deployment.start_supernode(name, node_config=config)
+        for i in range(len(self.client_keys)):
+            config = {
+                "partition-id": i,
+                "num-partitions": len(self.client_keys),
+                NodeKey.MAX_LOCAL_EPSILON: math.inf,
+                NodeKey.MAX_ROUNDS: 1000,
+                NodeKey.LEDGER_FILE: str(self.secrets / f"client-{i}.db"),
+                NodeKey.AGGREGATOR_PUBLIC_KEYS: public,
+                NodeKey.SIGNING_KEY_FILE: str(self.secrets / f"client-{i}.key"),
+            }
+            self.clients.append(self.deployment.start_supernode(f"client-{i}", node_config=config))
+        return public
 
     @staticmethod
     def mixer_name(place: int) -> str:

@@ -221,10 +221,9 @@ class Deployment:
 
     def start_supernode(self, name: str, *, node_config: Mapping[str, str | int | float | bool]) -> Program:
         """Start a SuperNode with a configuration of its own, and wait until it is connected."""
-        literals = {True: "true", False: "false"}
         pairs = [
-            f"{key}={literals[value] if isinstance(value, bool) else json.dumps(value)}"
-            for key, value in node_config.items()
+            f"{key}={value!r}" if isinstance(value, float) else f"{key}={json.dumps(value)}"
+            for key, value in node_config.items()  # TOML, which writes an infinite number as Python does
         ]
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--port", str(free_port())]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
+import flwr_shuffle.client.packing
+import flwr_shuffle.stages.aggregator_node
 import flwr_shuffle.stages.mix_node
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle import ShuffleMod, register_mix_node
+from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
+from flwr_shuffle.aggregate_messages import Step, answered_content
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.mix_messages import batch_content
 
+from shuffle_plugins.secure_aggregation import share
 from tested_app.hostile import hostile_mod
-from tested_app.pauses import pause
+from tested_app.pauses import add_line, pause
 
 app = ClientApp(mods=[hostile_mod, ShuffleMod()])
 register_mix_node(app)
+register_aggregator(app)
 
 
 def _paused_batch(*arguments, **options):
@@ -23,7 +30,25 @@ def _paused_batch(*arguments, **options):
     return batch_content(*arguments, **options)
 
 
+def _paused_sum(answer, *, request, aggregator):
+    """An aggregator has written the round down and added it up; its answer is not out."""
+    if request.step is not Step.CHECK:
+        pause("summed")
+    return answered_content(answer, request=request, aggregator=aggregator)
+
+
+def _noted_share(counts, **options):
+    """A client's counts and seeds, for the test to look for where they should not be."""
+    shared = share(counts, **options)
+    if counts.any():
+        seeds = [seed.hex() for seed in shared.seeds]
+        add_line("drawn", json.dumps({"counts": counts.tolist(), "seeds": seeds}))
+    return shared
+
+
 flwr_shuffle.stages.mix_node.batch_content = _paused_batch
+flwr_shuffle.stages.aggregator_node.answered_content = _paused_sum
+flwr_shuffle.client.packing.share = _noted_share
 
 
 @app.train()

@@ -10,16 +10,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import MixNodeStage, SelfSampling, ShuffleStrategy
+from flwr_shuffle import FixedSize, MixNodeStage, SelfSampling, SharedSumStage, ShuffleStrategy
 from flwr_shuffle.stages.base import Anonymous, Replies
 
 from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler.keys import generate_sealing_key
 from tested_app.attacks import attack
 from tested_app.pauses import add_line, folder, note, pause
 
 DIM = 40
 DELTA = 1e-3
+SUM = VectorSum.with_noise(dim=DIM, cohort=3, noise_multiplier=2.0, overhead=0.3)
 ROUND: dict[str, Any] = {"randomizer": "privunit", "local_epsilon": 2.0, "clipping_norm": 1.0}
 
 app = ServerApp()
@@ -75,21 +77,10 @@ def main(grid: Grid, context: Context) -> None:
         outcomes = attack(grid, dim=DIM, mixer_public_key=str(config["mixer-public-key"]), **ROUND)
         note("attacked", json.dumps(outcomes))
         return
-    analyzer_key = generate_sealing_key()
-    add_line("analyzer-keys", analyzer_key.private_bytes_raw().hex())
     strategy = ShuffleStrategy(
         PausingFedAvg(fraction_evaluate=0.0),
-        **ROUND,
-        sampling=SelfSampling(float(config["participation"])),
+        **(_summed(config) if config["aggregator-public-keys"] else _mixed(config)),
         population=int(config["population"]),
-        shuffler=PausingStage(
-            mixer_public_key=str(config["mixer-public-key"]),
-            analyzer_private_key=analyzer_key,
-            poll_interval=0.3,
-            answer_timeout=20,
-            exclude_after=2,
-        ),
-        minimum_reports=int(config["minimum-reports"]),
         ledger=str(config["ledger-file"]) or None,
         delta=DELTA,
         poll_interval=0.3,
@@ -112,6 +103,34 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=released,
     )
     note("finished", str(folder()))
+
+
+def _mixed(config) -> dict[str, Any]:
+    """What a strategy needs to have reports mixed."""
+    analyzer_key = generate_sealing_key()
+    add_line("analyzer-keys", analyzer_key.private_bytes_raw().hex())
+    stage = PausingStage(
+        mixer_public_key=str(config["mixer-public-key"]),
+        analyzer_private_key=analyzer_key,
+        poll_interval=0.3,
+        answer_timeout=20,
+        exclude_after=2,
+    )
+    return ROUND | {
+        "sampling": SelfSampling(float(config["participation"])),
+        "shuffler": stage,
+        "minimum_reports": int(config["minimum-reports"]),
+    }
+
+
+def _summed(config) -> dict[str, Any]:
+    """What a strategy needs to have counts added up."""
+    stage = SharedSumStage(
+        aggregator_public_keys=str(config["aggregator-public-keys"]).split(","),
+        poll_interval=0.3,
+        answer_timeout=20,
+    )
+    return {"randomizer": SUM, "sampling": FixedSize(int(config["population"])), "shuffler": stage}
 
 
 def _told(direction: str, message: Message) -> dict:
