@@ -367,7 +367,7 @@ def _of_text(text: object) -> MixedStatement:
         )
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError("not the statement of a mixer") from error
-    if values or type(answered) is not int or type(count) is not int:
+    if values or any(type(number) is not int or abs(number) >= 1 << 63 for number in (answered, count)):
         raise ValueError("not the statement of a mixer")
     return said
 

@@ -29,6 +29,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation.aggregator import Aggregator, Sealed
 from shuffle_plugins.secure_aggregation.prio3 import (
     NONCE_SIZE,
+    SEED_SIZE,
     VERIFY_KEY_SIZE,
     Prio3SumVecWithMultiproof,
     VerificationError,
@@ -41,6 +42,7 @@ from shuffle_plugins.shuffler import TOKEN_BYTES, BatchRefused, Refusal
 _Client = TypeVar("_Client", bound=Hashable)
 
 _TERMS = b"shuffle-plugins/1 verified sum"
+_MOST_AGGREGATORS = 254  # beside the server; Prio3 has up to 255 shares
 _SECOND_STEP = b"shuffle-plugins/1 verified sum, added up"
 
 
@@ -52,7 +54,8 @@ class VerifiedTerms(SumTerms):
         largest: the largest count that a client may have in any entry; the smallest is 0.
 
     Raises:
-        ValueError: if the largest count is less than 1, or does not fit in the layout.
+        ValueError: if the largest count is less than 1, or does not fit in the layout, or there are more
+            aggregators than Prio3 has room for.
     """
 
     largest: int
@@ -60,6 +63,7 @@ class VerifiedTerms(SumTerms):
     def __post_init__(self) -> None:
         SumTerms.__post_init__(self)
         checks.whole("largest", self.largest, at_most=(1 << self.layout.bits) - 1)
+        checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=_MOST_AGGREGATORS)
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two terms differ."""
@@ -81,7 +85,12 @@ class VerifiedTerms(SumTerms):
         return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(1)
 
     def started(self, secret: bytes, *, aggregator: int, verify_key: bytes) -> tuple[VerifyState, bytes]:
-        """What one party keeps of a client, and its verifier share.
+        """What one party keeps of a client, and its answer: a verifier share, and the seed of its joint
+        randomness.
+
+        Everybody who has the public share and the verifier shares can compute that seed. It is in the answer
+        because a client may send parties different public shares: the server has to find that out before it
+        asks for a sum, or such a client would make an aggregator refuse the sum of all.
 
         Args:
             secret: what the party got of the client.
@@ -91,7 +100,10 @@ class VerifiedTerms(SumTerms):
         Raises:
             VerificationError: if the bytes are nothing that a client may send.
         """
-        return self.prio3.verify_init(verify_key=verify_key, **self._parts(secret), aggregator=aggregator)
+        state, share = self.prio3.verify_init(
+            verify_key=verify_key, **self._parts(secret), aggregator=aggregator
+        )
+        return state, share + state.joint_randomness_seed
 
     def kept(self, secret: bytes, *, aggregator: int) -> VerifyState:
         """What :meth:`started` returned to keep."""
@@ -140,7 +152,8 @@ class Answers:
     """What an aggregator answers about the proofs of a round.
 
     Attributes:
-        verifier_shares: by position among all envelopes, of the good ones.
+        verifier_shares: by position among all envelopes, of the good ones, what
+            :meth:`VerifiedTerms.started` returned as the answer.
         rejected: why envelopes were dropped, by their positions.
     """
 
@@ -264,7 +277,12 @@ class RoundVerifier(Generic[_Client]):
         """
         state, own = self._started.pop(client)
         prio3 = self._terms.prio3
-        message = prio3.verifier_shares_to_message([own, *verifier_shares], context=self._terms.digest())
+        answers = [own, *verifier_shares]
+        message = prio3.verifier_shares_to_message(
+            [answer[:-SEED_SIZE] for answer in answers], context=self._terms.digest()
+        )
+        if any(answer[-SEED_SIZE:] != message for answer in answers):
+            raise VerificationError("a report is refused: its parties were sent different public shares")
         self._total = prio3.agg_update(self._total, prio3.verify_next(state, message))
         self._added += 1
         return message

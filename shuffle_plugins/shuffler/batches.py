@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext
-from shuffle_plugins.shuffler.envelopes import row_binding, ticket_size
+from shuffle_plugins.shuffler.envelopes import MOST_MIXERS, row_binding, ticket_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerPublicKey
 from shuffle_plugins.shuffler.marks import mark_bytes
@@ -131,6 +131,7 @@ class BatchRequest:
 
     def __post_init__(self) -> None:
         try:
+            checks.whole("mixers in a row", len(self.mixers), at_most=MOST_MIXERS)
             checks.whole("position", self.position, at_least=0, at_most=len(self.mixers) - 1)
             checks.whole("minimum", self.minimum, at_least=2)
             checks.whole("size", self.size)

@@ -35,6 +35,9 @@ from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, public_key_bytes
 from shuffle_plugins.shuffler.marks import MARK_BYTES, draw_marks, mark_bytes, read_marks
 
+MOST_MIXERS = 16
+"""How many mixers there may be in a row."""
+
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HPKE_BYTES = KEY_BYTES + 16
 _SIGNATURE_BYTES = 64
@@ -52,7 +55,6 @@ _TICKET_OF_ROW = b"shuffle-plugins/3 ticket for mixer"
 _SIGNED_TICKET = b"shuffle-plugins/3 signed ticket"
 _LATER_BYTES = 1 + MARK_BYTES + _HPKE_BYTES
 _NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
-_MOST_MIXERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +314,8 @@ class _Layers:
         for key in (analyzer_key, *mixer_keys):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
-        if not 1 <= len(mixer_keys) <= _MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
-            raise ShuffleError(f"there are 1 to {_MOST_MIXERS} mixers in a row, each with keys of its own")
+        if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
+            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a row, each with keys of its own")
         self._row = len(mixer_keys) > 1
         if self._row:
             binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)

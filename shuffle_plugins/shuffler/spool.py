@@ -101,18 +101,22 @@ class BatchSpool:
         """Mix a batch all of whose pieces have come, and sign what comes out of it.
 
         Raises:
-            BatchRefused: WRONG_ROUND if there is no such batch under way, or it was mixed before; UNREADABLE
-                if the pieces are not those of the request; or as by :meth:`Mixer.mix`. The batch is over
-                then.
+            BatchRefused: WRONG_ROUND if there is no such batch under way, or it was mixed before; NOT_PROVEN
+                if the mixers before have not signed what it says of them; UNREADABLE if the pieces are not
+                those of the request; or as by :meth:`Mixer.mix`. The batch is over then.
             ShuffleError: if files cannot be written.
         """
         folder = self._under_way(request)
         try:
+            # The digest that was compared with that of the begun request covers the signatures alone.
+            request.check_previous()
             with _files():
                 try:
                     os.rename(folder / _INPUTS, folder / _MIXING)  # no second process, and no second time
                 except FileNotFoundError:
                     raise BatchRefused(Refusal.WRONG_ROUND) from None
+                if (folder / _MIXING).stat().st_size != request.size * request.count:
+                    raise BatchRefused(Refusal.UNREADABLE)
                 split = request.size - request.ticket_bytes
                 items, layers = ItemsDigest(request.size), ItemsDigest(split)
                 records = _digested(_records(folder / _MIXING, request.size), items)

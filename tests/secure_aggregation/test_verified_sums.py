@@ -179,7 +179,39 @@ def replayed(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
     return parties.sealed(0, share_with_proof(parties.counts[0], terms=other), terms=other)
 
 
+def other_public_shares(parties: VerifiedParties) -> tuple[bytes, list[Sealed]]:
+    """A client that sends an aggregator another public share, and a proof that holds all the same.
+
+    Its parties go by different joint randomness; it knows both, and proves for the mixture. Its counts are
+    the largest, whose bits are all 1: then the proof's outputs are zero whatever the randomness.
+    """
+    terms, prio3 = parties.terms, parties.terms.prio3
+    field, flp, arity = prio3.field, prio3.flp, prio3.valid.arity
+    made = share_with_proof(np.full(parties.size, LARGEST), terms=terms)
+    other = bytearray(made.secrets[-1])
+    other[NONCE_SIZE] ^= 1  # what the leader's part of the joint randomness is said to be
+    held = [made.share, *made.secrets[:-1], bytes(other)]
+    received = [prio3._received(aggregator=j, **terms._parts(each)) for j, each in enumerate(held)]
+    proofs = [np.split(each.proofs, prio3.proofs) for each in received]
+    joint = [prio3._joint_randomness(terms.digest(), each.seed) for each in received]
+    mine = list[np.ndarray]()
+    for i in range(prio3.proofs):
+        wires = field.zeros(arity * prio3.valid.wire_length)
+        for each, proof, randomness in zip(received, proofs, joint, strict=True):
+            of_party = flp._wires(each.encoded, proof[i][:arity], randomness[i], shares=prio3.shares)
+            wires = field.add(wires, of_party)
+        length = prio3.valid.wire_length
+        polynomial = field.sum_of_products(prio3.valid.factors(wires, length), length)[:-1]
+        for proof in proofs[1:]:
+            polynomial = field.subtract(polynomial, proof[i][arity:])
+        mine += [proofs[0][i][:arity], polynomial]
+    proof_bytes = field.encode(np.concatenate(mine))
+    share = made.share[: -SEED_SIZE - len(proof_bytes)] + proof_bytes + made.share[-SEED_SIZE:]
+    return parties.sealed(0, ProvenShares(share, tuple(held[1:])))
+
+
 HOSTILE = {
+    "another public share for one aggregator": other_public_shares,
     "out of bounds": out_of_bounds,
     "random": random_share,
     "too short": lambda parties: (parties.honest(0)[0][:-1], parties.honest(0)[1]),
@@ -219,6 +251,11 @@ def test_an_honest_client_does_not_send_what_is_out_of_bounds(parties: VerifiedP
 def test_a_bound_that_the_layout_does_not_hold_is_refused(parties: VerifiedParties) -> None:
     with pytest.raises(ValueError, match="largest"):
         parties.terms_of(largest=1 << parties.terms.layout.bits)
+
+
+def test_more_aggregators_than_prio3_has_room_for_are_refused(parties: VerifiedParties) -> None:
+    with pytest.raises(ValueError, match="aggregators of a verified sum"):
+        parties.terms_of(aggregators=tuple(secrets.token_bytes(32) for _ in range(255)))
 
 
 def test_an_aggregator_answers_about_a_round_once(parties: VerifiedParties) -> None:

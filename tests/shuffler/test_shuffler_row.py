@@ -479,6 +479,35 @@ def test_pieces_that_are_not_the_batch_that_was_announced_are_not_mixed(two: Row
     assert list((two.folder / "spool0").iterdir()) == []
 
 
+@pytest.mark.parametrize("size", [1 << 35, 1 << 60])
+def test_a_batch_of_items_that_nobody_can_send_is_refused(two: Row, size: int) -> None:
+    request = replace(two.request(two.parts(two.envelopes(*REPORTS))[0]), size=size)
+    spool, mixer = two.spool(0), two.at(0)
+    spool.begin(request, mixer=mixer, row=two.mixers)
+    assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
+    assert list((two.folder / "spool0").iterdir()) == []
+
+
+def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Row) -> None:
+    """A server begins with a signed statement, and then names other layers under the same signature."""
+    envelopes = two.envelopes(*REPORTS)
+    layers, said = two.first(envelopes)
+    turned = layers[::-1]
+    items = two.items(turned, envelopes, position=1)
+    request = two.request(items, position=1, previous=(said,))
+    spool, mixer = two.spool(1), two.at(1)
+    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.put(request, items, first=0)
+    other = replace(said, outputs=ItemsDigest.of(turned, size=two.size(1)).value())
+    assert refused(spool.mix, replace(request, previous=(other,)), mixer=mixer) is Refusal.NOT_PROVEN
+
+
+def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
+    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
+    with pytest.raises(ShuffleError, match="mixers in a row"):
+        replace(request, mixers=two.mixers * 200)
+
+
 def test_a_batch_is_told_apart_from_others(two: Row) -> None:
     spool, mixer, request, items = pieces_of(two)
     other = replace(request, minimum=3)

@@ -92,7 +92,7 @@ def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
         return declined_content(refused, request=request, aggregator=aggregator)
-    except ShuffleError as error:
+    except (ShuffleError, MemoryError) as error:
         log_unable(Role.AGGREGATOR, error)
         return declined_content(BatchRefused(Refusal.MISCONFIGURED), request=request, aggregator=aggregator)
     if isinstance(answer, Expanded | Answers):

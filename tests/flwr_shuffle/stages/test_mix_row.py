@@ -475,6 +475,11 @@ def test_steps_travel_as_they_are_and_nothing_else_is_read(name: str) -> None:
         BatchMessage.from_content(content)
     with pytest.raises(ValueError):  # noqa: PT011
         BatchMessage.from_content(RecordDict())
+    content = message.to_content()
+    said = content[SERVICE_KEY]["previous"][0]  # type: ignore[index]
+    content[SERVICE_KEY]["previous"] = [said.replace('"answered": 5', f'"answered": 1{"0" * 50}')]  # type: ignore[index]
+    with pytest.raises(ValueError, match="statement of a mixer"):
+        BatchMessage.from_content(content)
 
 
 def test_counts_that_do_not_add_up_are_refused_even_if_signed() -> None:

@@ -23,7 +23,7 @@ from flwr_shuffle import (
     ShuffleMod,
     register_aggregator,
 )
-from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step
+from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY, AggregateRequest, Step, read_sum
 from flwr_shuffle.messages import PAYLOAD_KEY, RECORD_KEY, Instruction, context_of, payload_of
 from flwr_shuffle.service_messages import SERVICE_KEY, Role, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
@@ -36,10 +36,11 @@ from shuffle_plugins.secure_aggregation import (
     Expansion,
     ResidueLayout,
     Residues,
+    SumTerms,
     sealed_seed_size,
     sharing,
 )
-from shuffle_plugins.shuffler import Refusal
+from shuffle_plugins.shuffler import BatchRefused, Refusal
 from shuffle_plugins.shuffler.keys import generate_mixer_key, generate_signing_key, write_private_key
 
 
@@ -603,6 +604,19 @@ def test_an_aggregator_that_is_told_another_round_opens_nothing(run: SharedRun, 
     ]
     assert checked
     assert all(str(text).count("unreadable") == 6 for text in checked)
+
+
+def test_a_sum_too_large_for_an_aggregators_memory_is_refused_by_a_constant(run: SharedRun) -> None:
+    terms = SumTerms(
+        context=context_of(run.instruction(), dim=DIM),
+        layout=ResidueLayout(1 << 50, 40),
+        aggregators=tuple(key.public.sealing for key in run.keys),
+    )
+    asked = AggregateRequest(step=Step.ADD, terms=terms, minimum=2, commitments=[], envelopes=[])
+    [reply] = run.grid.send_and_receive([Message(asked.to_content(), run.nodes[0], AGGREGATE_QUERY)])
+    with pytest.raises(BatchRefused) as refused:
+        read_sum(reply.content, request=asked, verifying_key=run.keys[0].public.verifying)
+    assert refused.value.code is Refusal.MISCONFIGURED
 
 
 def test_terms_are_bound_to_the_round(run: SharedRun) -> None:
