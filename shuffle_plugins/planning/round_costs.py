@@ -10,8 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.secure_aggregation import ResidueLayout, SumTerms, VerifiedTerms, sealed_seed_size
-from shuffle_plugins.secure_aggregation.envelopes import COMMITMENT_BYTES
+from shuffle_plugins.secure_aggregation import (
+    COMMITMENT_BYTES,
+    ResidueLayout,
+    SumTerms,
+    VerifiedTerms,
+    sealed_seed_size,
+)
 from shuffle_plugins.shuffler import DEFAULT_MEMORY, RoundContext, envelope_size, layer_size, ticket_size
 
 _KEY_MEMORY = 200  # bytes that a signing key takes in a set of keys

@@ -4,6 +4,7 @@ from .aggregator import Aggregator as Aggregator
 from .aggregator import Expanded as Expanded
 from .aggregator import Sealed as Sealed
 from .check_words import check_words as check_words
+from .envelopes import COMMITMENT_BYTES as COMMITMENT_BYTES
 from .envelopes import SeedOpener as SeedOpener
 from .envelopes import commitment as commitment
 from .envelopes import seal_seed as seal_seed
