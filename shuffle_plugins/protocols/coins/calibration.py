@@ -195,7 +195,7 @@ def fewest_coins(
     """
     exact = 1.0
     found: tuple[int, int] | None = None
-    nearest, best = math.inf, (0, 0)
+    nearest, best = math.inf, (0, 0)  # of the fewest coins that are as near as any
     while exact <= MOST_LEVELS:
         levels = math.ceil(exact)
         found_lattice = lattice(levels)
@@ -211,9 +211,11 @@ def fewest_coins(
             apart = gaussian_cover(honest * coins).distance
             if apart <= distance:
                 return levels, coins
-            if apart >= nearest:  # more coins than whose distance can be told
+            # A finer lattice may ask for as many coins as the last one: that says nothing about more coins.
+            if apart >= nearest and coins > best[1]:  # more coins than whose distance can be told
                 return best
-            nearest, best = apart, (levels, coins)
+            if apart < nearest:
+                nearest, best = apart, (levels, coins)
     if found is None:
         raise TargetUnreachable(
             f"a noise multiplier of {noise:.3g} needs more coins than can be accounted for"

@@ -55,6 +55,18 @@ def test_calibrated_noise_is_the_gaussian_mechanisms(categories, clients, epsilo
     assert central <= protocol.squared_error <= 1.04 * central
 
 
+@pytest.mark.parametrize("categories", [4, 16, 64])
+def test_a_larger_overhead_never_makes_a_target_unreachable(categories):
+    """Neighbouring lattices may take equally many coins; the search for closer coins goes on past those."""
+    target = {"categories": categories, "cohort": 200, "epsilon": 1.0, "delta": 1e-6}
+    messages = []
+    for overhead in (0.02, 0.05, 0.1, 0.3):
+        protocol = HistogramSum.calibrated(**target, overhead=overhead)
+        assert accounted(protocol.round()).epsilon(1e-6, lower=False).upper <= 1.0
+        messages.append(protocol.messages_per_client)
+    assert messages == sorted(messages, reverse=True)
+
+
 @pytest.mark.slow
 def test_calibration_over_sampled_sums_with_dishonest_clients():
     protocol = HistogramSum.calibrated(
