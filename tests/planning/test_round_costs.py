@@ -207,6 +207,28 @@ def test_seconds_of_a_shared_sum_are_as_measured(row: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.parametrize("row", results("secure_sum")["aggregator"], ids=lambda row: row["clients"])
+def test_costs_of_a_stream_through_an_aggregator_are_as_measured(row: dict[str, Any]) -> None:
+    aggregator = sum_round_costs(clients=row["clients"], size=row["coordinates"], largest=6_400)[-1]
+    assert aggregator.received == row["clients"] * row["bytes_received_per_client"]
+    assert agrees(aggregator.seconds, row["processor_seconds"])
+    if row["clients"] == 100_000:  # fewer are lost in what the process allocates besides
+        grown = (row["peak_megabytes"] - row["peak_megabytes_before_the_first_client"]) * 2**20
+        assert grown <= aggregator.memory
+
+
+@pytest.mark.parametrize("row", results("secure_sum")["client"], ids=lambda row: row["aggregators"])
+def test_costs_of_a_client_are_as_measured(row: dict[str, Any]) -> None:
+    client, *_ = sum_round_costs(
+        clients=2_048,
+        size=row["coordinates"],
+        largest=((1 << row["bits"]) - 1) // 2_048,
+        aggregators=row["aggregators"],
+    )
+    assert client.sent == row["shared_bytes"]
+    assert agrees(client.seconds, row["shared_seconds"] - row["plain_report_seconds"])
+
+
 @pytest.mark.parametrize("row", results("sum_parties")["verified"], ids=lambda row: f"d={row['size']}")
 def test_seconds_of_a_verified_sum_are_as_measured(row: dict[str, Any]) -> None:
     costs = sum_round_costs(clients=4_096, size=row["size"], largest=row["largest"], verified=True)
