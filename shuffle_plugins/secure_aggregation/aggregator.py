@@ -1,4 +1,4 @@
-"""The aggregator: opens sealed seeds, expands them, and gives out one sum of them per round."""
+"""The aggregator: opens sealed seeds, expands them, and gives out one sum of the expansions per round."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _AT_ONCE = 16  # seeds expanded together
 
 
 class Sealed(NamedTuple):
-    """What the server passes on of one client.
+    """What the server passes on to an aggregator about one client.
 
     Attributes:
-        commitment: the digest of the share that the server got, 32 bytes.
+        commitment: 32 bytes, the digest of the share that the client sent to the server.
         envelope: the seed, sealed to the aggregator.
     """
 
@@ -31,12 +31,12 @@ class Sealed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """What an aggregator gives out of a round, and nothing else.
+    """An aggregator's answer to the server about one round. It gives out nothing else.
 
     Attributes:
         total: the sum of the expansions of the good envelopes' seeds.
         added: how many clients' seeds are in it.
-        rejected: why envelopes were dropped, by their positions among all.
+        rejected: why envelopes were dropped, by their positions among all envelopes.
     """
 
     total: Residues
@@ -47,14 +47,14 @@ class Expanded:
 class Aggregator(BatchService):
     """Adds up the expansions of the seeds that a round's clients sealed to it.
 
-    It is run by an organisation that does not work together with the server, or with another aggregator that
-    does. It sees seeds, which are independent of all counts. It gives out one sum per round: the difference
-    of two sums would be one client's expansion, with which the server could open that client's share.
+    At least one aggregator must be run by an organisation that does not work together with the server. An
+    aggregator sees seeds, which are independent of all counts. It gives out one sum per round: the difference
+    of two sums could be one client's expansion, and with it the server could open that client's share.
 
-    A bad envelope is dropped alone, and its position is told: whoever relays the envelopes could have left it
-    out as well. Where there are several aggregators, all of them must add up the same clients: the server
-    first asks each which envelopes are good (:meth:`check`, as often as it likes), and then for the sum of
-    those that all found good (``exact=True``).
+    A bad envelope is dropped without the others, and the server is told its position. This gives the server
+    nothing new, since it could have left the envelope out itself. Where there are several aggregators, all of
+    them must add up the same clients: the server first asks each which envelopes are good (:meth:`check`, as
+    often as it likes), and then for the sum of those that all found good (``exact=True``).
 
     The arguments are those of :class:`~shuffle_plugins.shuffler.BatchService`.
     """
@@ -62,10 +62,12 @@ class Aggregator(BatchService):
     role = "aggregator"
 
     def check(self, sealed: Iterable[Sealed], *, terms: SumTerms) -> dict[int, Refusal]:
-        """Why envelopes of a round are not good, by their positions. Nothing is added up or written down.
+        """Check a round's envelopes, and return why each bad one is bad, by its position.
 
-        An envelope is dropped for WRONG_SIZE; for UNREADABLE or UNKNOWN_SIGNER, see :class:`SeedOpener`; and
-        for DUPLICATE if one of the same signer came before it.
+        The round is not spent by this.
+
+        The reasons are WRONG_SIZE; UNREADABLE and UNKNOWN_SIGNER, see :class:`SeedOpener`; and DUPLICATE for
+        a second envelope of the same signer.
         """
         rejected: dict[int, Refusal] = {}
         for _ in self._seeds(sealed, terms=terms, rejected=rejected):
@@ -75,22 +77,24 @@ class Aggregator(BatchService):
     def add_up(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, minimum: int = 2, exact: bool = False
     ) -> Expanded:
-        """The sum of the expansions of a round's seeds. The round is spent on disk before anything else.
+        """Add up the expansions of a round's seeds. First the round is recorded on disk as spent.
 
-        Memory is that of one vector, whatever the number of clients, and 32 bytes per client to find
-        duplicates.
+        This needs memory for one vector, whatever the number of clients, and 32 bytes for each client to
+        recognise duplicates.
 
         Args:
-            sealed: of each client whose share the server has.
-            terms: the round as the server describes it; envelopes of clients that were told otherwise do not
-                open.
-            minimum: fewest clients that the server wants in the sum. The largest of this, of what the clients
-                were promised (``terms.context.minimum``), and of the aggregator's own minimum holds.
-            exact: refuse the batch if a single envelope is bad, rather than leave it out.
+            sealed: one for each client whose share the server has.
+            terms: the round as the server describes it. Envelopes of clients that were told something else
+                do not open.
+            minimum: fewest clients that the server wants in the sum. The largest of three numbers applies:
+                this one, what the clients were promised (``terms.context.minimum``), and the aggregator's own
+                minimum.
+            exact: whether to refuse the whole batch if a single envelope is bad, instead of leaving that
+                envelope out.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes; NOT_AGREED for
-                a bad one where none may be.
+                a bad envelope with ``exact``.
             ShuffleError: if the state file cannot be written.
         """
         required = self._required(terms, minimum)
@@ -109,14 +113,14 @@ class Aggregator(BatchService):
     def _seeds(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal]
     ) -> Iterator[bytes]:
-        """The seeds in good envelopes; why the others are not goes into ``rejected``."""
+        """Yield the seeds in good envelopes; record in ``rejected`` why the others are bad."""
         for _, seed in self._opened(sealed, terms=terms, rejected=rejected, size=SEED_BYTES):
             yield seed
 
     def _opened(
         self, sealed: Iterable[Sealed], *, terms: SumTerms, rejected: dict[int, Refusal], size: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Positions of good envelopes, and the secret of ``size`` bytes in each."""
+        """Yield the position of each good envelope, and the secret of ``size`` bytes in it."""
         if self.public_key.sealing not in terms.aggregators:
             raise ShuffleError("the server asks for a sum among whose aggregators this one is not")
         opener = SeedOpener(terms=terms, private_key=self._key.sealing, enrolled=self._enrolled)

@@ -1,11 +1,12 @@
-"""Sealed seeds: what one aggregator gets of one client, signed, and bound to the client's share.
+"""Sealed seeds: what one client sends to one aggregator, signed, and bound to the client's share.
 
     envelope = HPKE to the aggregator of   signer (32) ‖ signature (64) ‖ seed (32)
 
 HPKE is RFC 9180 in base mode with X25519, HKDF-SHA256 and AES-128-GCM, as for a mixer's envelopes. The server
-relays it and sees random-looking bytes. It is bound to the terms of the round, and to a digest of the share
-that the server got from the same client, which the server passes on beside it: so a seed is added up only for
-the share that it belongs to, and only if the client was told the same about the round as the aggregator.
+relays the envelope and sees random-looking bytes. The envelope is bound to the terms of the round, and to a
+digest of the share that the same client sent to the server. The server passes the digest on beside the
+envelope. So a seed is added up only together with the share that it belongs to, and only if the client and
+the aggregator were told the same about the round.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def seal_seed(
     Args:
         seed: 32 bytes; other lengths are for protocols that send more than a seed, all clients alike.
         terms: the round, as the server told the client.
-        share: the bytes that the server gets of the same client.
+        share: the bytes that the same client sends to the server.
         aggregator_key: the aggregator's public key, as pinned by the client; never one that the server sent.
         signing_key: the client's private signing key.
 
     Raises:
-        ShuffleError: if the key is not one of the terms' aggregators, or no point to seal to.
+        ShuffleError: if the key is not one of the terms' aggregators, or is not a valid X25519 key.
     """
     if aggregator_key not in terms.aggregators:
         raise ShuffleError("a seed is sealed to one of the aggregators that the terms name")

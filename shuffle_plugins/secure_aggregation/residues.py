@@ -1,4 +1,4 @@
-"""Vectors of whole numbers mod 2^w, in which everything is shared and added up."""
+"""Vectors of whole numbers mod 2^w with check words: the form of shares, of expansions and of their sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SUM_BITS = 44
 """Largest w. A wrong sum passes its check with probability 2^-2(65 - w) at most: 2^-42 for the largest w."""
 
 CHECK_WORDS = 2
-"""Words mod 2^64 that stand beside a vector and say whether its sum is right."""
+"""Number of check words, numbers mod 2^64 that are sent with a vector and show whether a sum is right."""
 
 _WORD = np.dtype("<u8")
 
@@ -101,7 +101,7 @@ class Residues:
         """Add another vector of the same layout to this one, in place.
 
         Raises:
-            ValueError: if its layout is another.
+            ValueError: if it has another layout.
         """
         self._check(other)
         np.add(self.counts, other.counts, out=self.counts)
@@ -111,7 +111,7 @@ class Residues:
         """Subtract another vector of the same layout from this one, in place.
 
         Raises:
-            ValueError: if its layout is another.
+            ValueError: if it has another layout.
         """
         self._check(other)
         np.subtract(self.counts, other.counts, out=self.counts)
@@ -124,7 +124,7 @@ class Residues:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, layout: ResidueLayout) -> Self:
-        """Read what :meth:`to_bytes` wrote. Any bytes of the right length are some vector.
+        """Read what :meth:`to_bytes` wrote. All bytes of the right length are valid.
 
         Raises:
             ValueError: if the length is another.

@@ -1,4 +1,8 @@
-"""Additive sharing: counts minus the expansions of random seeds, and the sum put together again."""
+"""Additive secret sharing: split a client's counts into a share and seeds, and reconstruct the clients' sum.
+
+The *share* is the counts minus the expansions of random *seeds*, one seed for each aggregator. An expansion
+is the pseudorandom vector that a seed stands for.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from shuffle_plugins.secure_aggregation.residues import ResidueLayout, Residues
 
 
 class CheckFailed(ValueError):
-    """A sum does not fit its check: parties added up different clients, or somebody sent something else."""
+    """A sum does not fit its check words: different clients were added up, or somebody sent wrong numbers."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -29,10 +33,10 @@ class CheckFailed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One client's counts, split.
+    """One client's counts, split into a share for the server and a seed for each aggregator.
 
     Attributes:
-        share: what the server gets: counts minus the expansions of all seeds.
+        share: sent to the server: the counts minus the expansions of all seeds.
         seeds: one for each aggregator, 32 bytes each.
     """
 
@@ -43,13 +47,15 @@ class Shared:
 def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int, check_seed: bytes) -> Shared:
     """Split a client's counts between a server and aggregators, with seeds from the system's entropy.
 
-    The share and all seeds but one are independent of the counts; so are all seeds.
+    Whoever has the share and all seeds can compute the counts. All seeds without the share say nothing about
+    the counts, and neither does the share with all seeds but one.
 
     Args:
         counts: (layout.size,), whole numbers of at least 0.
-        layout: the form of the shares.
+        layout: how many counts there are, and how many bits each has in a share.
         aggregators: how many there are, at least 1.
-        check_seed: the round's seed of :func:`~shuffle_plugins.secure_aggregation.check_words`.
+        check_seed: 32 bytes, the round's seed for
+            :func:`~shuffle_plugins.secure_aggregation.check_words`.
 
     Raises:
         ValueError: if the counts have another shape, or one does not fit in the layout's bits.
@@ -61,7 +67,7 @@ def share(counts: NDArray[np.int64], *, layout: ResidueLayout, aggregators: int,
 def split(
     counts: NDArray[np.int64], *, layout: ResidueLayout, seeds: Sequence[bytes], check_seed: bytes
 ) -> Shared:
-    """As :func:`share`, with given seeds; they must be fresh and uniform.
+    """Split counts as :func:`share` does, with given seeds, which must be new and uniformly random.
 
     Raises:
         ValueError: as :func:`share`, or if there is no seed.
@@ -82,17 +88,19 @@ def split(
 def reconstruct(
     shares: Iterable[Residues], expansions: Iterable[Residues], *, layout: ResidueLayout, check_seed: bytes
 ) -> NDArray[np.int64]:
-    """The sum of the clients' counts, checked; int64 (size,).
+    """Add up shares and expansions, and return the sum of the clients' counts, int64 (size,).
+
+    The sum is compared with its check words before it is returned.
 
     Args:
-        shares: what the server got from each client of the sum.
+        shares: what each client in the sum sent to the server.
         expansions: from each aggregator, the sum of the expansions of the same clients' seeds.
-        layout: the form of them all.
-        check_seed: the round's seed of the check.
+        layout: the layout of all shares and expansions.
+        check_seed: the check seed with which the clients made their shares.
 
     Raises:
         CheckFailed: if the sum does not fit its check words.
-        ValueError: if a layout is another.
+        ValueError: if a share or expansion has another layout.
     """
     total = layout.zero()
     for part in chain(shares, expansions):

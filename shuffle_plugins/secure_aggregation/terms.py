@@ -1,4 +1,4 @@
-"""What all parties of a secure sum must know alike."""
+"""The terms of a secure sum: the values that the server, the aggregators and the clients must agree on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _TERMS = b"shuffle-plugins/1 secure sum"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTerms:
-    """The round, the form of the shares, and who holds them.
+    """The terms of one round of a secure sum: the round, the layout of the shares, and the aggregators.
 
-    A client's envelopes are bound to all of it: they open only for an aggregator that was told the same.
+    A client's envelopes are bound to the terms: an aggregator can open them only if it was told the same.
 
     Attributes:
-        context: the round; its fingerprint covers the mechanism and the seed of the check.
-        layout: the form of the shares. An aggregator that added up fewer bits of each number would tell
-            something else than a sum mod 2^w, so it has to know w.
-        aggregators: the aggregators' public keys to seal to, 32 bytes each, in the server's order; at least
-            one, none twice.
+        context: the round; its fingerprint covers the mechanism and the check seed.
+        layout: how many numbers a share has, and their bits w. An aggregator has to know w: a sum with fewer
+            bits of each number would say something else than a sum mod 2^w.
+        aggregators: the aggregators' public keys for sealing, 32 bytes each, in the server's order; at least
+            one, and no key twice.
 
     Raises:
-        ShuffleError: if the aggregators are not that.
+        ShuffleError: if there is no aggregator, a key has another length, or a key is there twice.
     """
 
     context: RoundContext
@@ -45,16 +45,16 @@ class SumTerms:
 
     @property
     def share_bytes(self) -> int:
-        """Bytes of what the server gets of a client."""
+        """Number of bytes that a client sends to the server."""
         return self.layout.num_bytes
 
     @property
     def secret_bytes(self) -> int:
-        """Bytes of what is sealed to an aggregator of a client."""
+        """Number of bytes that a client seals to each aggregator, before sealing."""
         return SEED_BYTES
 
     def digest(self) -> bytes:
-        """32 bytes that differ wherever two terms differ."""
+        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
         numbers = b"".join(
             number.to_bytes(8, "little")
             for number in (self.layout.size, self.layout.bits, len(self.aggregators))

@@ -1,16 +1,22 @@
-"""Secure sums of which only clients with a valid range proof are part.
+"""Verified sums: secure sums that contain only clients whose range proofs hold.
 
-The server is the leader of Prio3, the aggregators are its helpers. A round has two steps. In the first every
-aggregator answers the server's query about each client's proof, and the server decides which proofs hold. In
-the second every aggregator gives out one sum, of its shares of the clients whose proofs hold.
+The proofs are Prio3's. In Prio3's words the server is the leader, and the aggregators are the helpers. A
+round has two steps:
 
-    server's share of a client      nonce ‖ public share ‖ leader's input share
-    sealed to an aggregator         nonce ‖ public share ‖ helper's input share, which is two seeds
+1. Each aggregator answers the server's question about each client's proof, and the server decides which
+   proofs hold.
+2. Each aggregator gives out one sum: that of its shares of the clients whose proofs hold.
 
-An aggregator takes nonce and public share from the client and never from the server: with a public share of
-its own, a server could learn linear functions of a client's counts from the aggregator's answer. And it
-answers about a client once: answers to queries with two keys would say something about the counts. One
-answer says nothing, whatever the key, so the server may draw it when all reports are in.
+A client sends
+
+    to the server                   nonce ‖ public share ‖ leader's input share
+    sealed to each aggregator       nonce ‖ public share ‖ helper's input share, which is two seeds
+
+An aggregator takes the nonce and the public share from the client and never from the server. A server that
+could choose the public share could learn linear functions of a client's counts from the aggregator's answer.
+An aggregator also answers about each client only once, because answers under two verification keys would say
+something about the counts. One answer says nothing, whatever the key. So the server may draw the verification
+key after all reports have arrived.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ _SECOND_STEP = b"shuffle-plugins/1 verified sum, added up"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedTerms(SumTerms):
-    """What all parties of a verified sum must know alike.
+    """The terms of one round of a verified sum: those of a secure sum, and the bound that clients prove.
 
     Attributes:
         largest: the largest count that a client may have in any entry; the smallest is 0.
@@ -66,39 +72,39 @@ class VerifiedTerms(SumTerms):
         checks.whole("aggregators of a verified sum", len(self.aggregators), at_most=_MOST_AGGREGATORS)
 
     def digest(self) -> bytes:
-        """32 bytes that differ wherever two terms differ."""
+        """A SHA-256 digest of all terms, 32 bytes: different terms have different digests."""
         return hashlib.sha256(_TERMS + SumTerms.digest(self) + self.largest.to_bytes(8, "little")).digest()
 
     @property
     def prio3(self) -> Prio3SumVecWithMultiproof:
-        """The proof system of these terms."""
+        """Prio3 for vectors of this length, this bound and this number of parties."""
         return _prio3(self.layout.size, self.largest, 1 + len(self.aggregators))
 
     @property
     def share_bytes(self) -> int:
-        """Bytes of what the server gets of a client."""
+        """Number of bytes that a client sends to the server."""
         return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(0)
 
     @property
     def secret_bytes(self) -> int:
-        """Bytes of what is sealed to an aggregator."""
+        """Number of bytes that a client seals to each aggregator, before sealing."""
         return NONCE_SIZE + self.prio3.public_share_size + self.prio3.input_share_size(1)
 
     def started(self, secret: bytes, *, aggregator: int, verify_key: bytes) -> tuple[VerifyState, bytes]:
-        """What one party keeps of a client, and its answer: a verifier share, and the seed of its joint
-        randomness.
+        """Begin to verify a client's proof: return the state that this party keeps, and its answer.
 
-        Everybody who has the public share and the verifier shares can compute that seed. It is in the answer
-        because a client may send parties different public shares: the server has to find that out before it
-        asks for a sum, or such a client would make an aggregator refuse the sum of all.
+        The answer is a verifier share, followed by the seed of the proof's joint randomness. Everybody who
+        has the public share and the verifier shares can compute that seed. It is in the answer because a
+        client may send different public shares to different parties. The server has to notice this before it
+        asks for a sum. Otherwise such a client would make an aggregator refuse the sum of all clients.
 
         Args:
-            secret: what the party got of the client.
+            secret: what the client sent to this party.
             aggregator: 0 for the server, and 1 + its position for an aggregator.
-            verify_key: the round's.
+            verify_key: the round's verification key.
 
         Raises:
-            VerificationError: if the bytes are nothing that a client may send.
+            VerificationError: if these bytes cannot come from a client that follows the protocol.
         """
         state, share = self.prio3.verify_init(
             verify_key=verify_key, **self._parts(secret), aggregator=aggregator
@@ -106,7 +112,7 @@ class VerifiedTerms(SumTerms):
         return state, share + state.joint_randomness_seed
 
     def kept(self, secret: bytes, *, aggregator: int) -> VerifyState:
-        """What :meth:`started` returned to keep."""
+        """Compute the state of :meth:`started` again, from what the client sent to this party."""
         return self.prio3.verify_state(**self._parts(secret), aggregator=aggregator)
 
     def _parts(self, secret: bytes) -> dict[str, bytes]:
@@ -120,11 +126,11 @@ class VerifiedTerms(SumTerms):
 
 
 class ProvenShares(NamedTuple):
-    """One client's counts, split, with a proof.
+    """One client's counts, split between the server and the aggregators, with a range proof.
 
     Attributes:
-        share: what the server gets.
-        secrets: what is sealed to each aggregator, in the terms' order.
+        share: what the client sends to the server.
+        secrets: what the client seals to each aggregator, in the order of the terms.
     """
 
     share: bytes
@@ -132,14 +138,14 @@ class ProvenShares(NamedTuple):
 
 
 def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> ProvenShares:
-    """Split a client's counts between a server and aggregators, and prove that each is within bounds.
+    """Split a client's counts between a server and aggregators, with a proof that each is within bounds.
 
     Args:
         counts: (terms.layout.size,), whole numbers from 0 to ``terms.largest``.
         terms: the round, as the server told the client.
 
     Raises:
-        ValueError: if the counts are not that.
+        ValueError: if the counts have another shape, or one is out of range.
     """
     report = terms.prio3.shard(counts, context=terms.digest())
     public = report.nonce + report.public_share
@@ -149,11 +155,11 @@ def share_with_proof(counts: NDArray[np.int64], *, terms: VerifiedTerms) -> Prov
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What an aggregator answers about the proofs of a round.
+    """An aggregator's answers about the proofs of one round.
 
     Attributes:
-        verifier_shares: by position among all envelopes, of the good ones, what
-            :meth:`VerifiedTerms.started` returned as the answer.
+        verifier_shares: for each good envelope, by its position among all envelopes, the answer of
+            :meth:`VerifiedTerms.started`.
         rejected: why envelopes were dropped, by their positions.
     """
 
@@ -162,22 +168,22 @@ class Answers:
 
 
 class VerifyingAggregator(Aggregator):
-    """An aggregator of verified sums; the arguments are those of :class:`Aggregator`.
+    """An aggregator that also checks range proofs; the arguments are those of :class:`Aggregator`.
 
-    It answers about the proofs of a round once, and gives out one sum of its shares once.
+    For each round it answers once about the clients' proofs, and then gives out one sum of its shares.
     """
 
     def verify(
         self, sealed: Iterable[Sealed], *, terms: VerifiedTerms, verify_key: bytes, minimum: int = 2
     ) -> Answers:
-        """Answer about the proofs of a round's clients. The round is spent on disk before anything else.
+        """Answer about the proofs of a round's clients. First the round is recorded on disk as spent.
 
         Args:
-            sealed: of each client whose share the server has.
+            sealed: one for each client whose share the server has.
             terms: the round as the server describes it.
-            verify_key: 32 random bytes that the server drew, and that no client knows.
-            minimum: fewest clients that the server wants in the sum; the largest minimum holds, as in
-                :meth:`Aggregator.add_up`.
+            verify_key: the verification key: 32 random bytes that the server drew, and that no client knows.
+            minimum: fewest clients that the server wants in the sum; as in :meth:`Aggregator.add_up` the
+                largest of all minima applies.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; UNDER_MINIMUM for too few good envelopes.
@@ -199,10 +205,11 @@ class VerifyingAggregator(Aggregator):
     def add_verified(
         self, decided: Iterable[tuple[Sealed, bytes]], *, terms: VerifiedTerms, minimum: int = 2
     ) -> bytes:
-        """The sum of this aggregator's shares of the clients whose proofs hold, encoded.
+        """Add up this aggregator's shares of the clients whose proofs hold; return the sum, encoded.
 
         Args:
-            decided: of each of these clients, what the server passes on of it, and its verifier message.
+            decided: for each of these clients, its sealed envelope and its verifier message, which
+                :meth:`RoundVerifier.decide` returned.
             terms: the round as the server describes it.
             minimum: as in :meth:`verify`.
 
@@ -244,7 +251,7 @@ class RoundVerifier(Generic[_Client]):
         terms: the round.
 
     Attributes:
-        verify_key: 32 random bytes for the aggregators, which no client may learn.
+        verify_key: the verification key: 32 random bytes for the aggregators, which no client may learn.
     """
 
     def __init__(self, terms: VerifiedTerms) -> None:
@@ -258,7 +265,7 @@ class RoundVerifier(Generic[_Client]):
         """Begin to verify a client's share.
 
         Raises:
-            VerificationError: if the bytes are nothing that a client may send.
+            VerificationError: if these bytes cannot come from a client that follows the protocol.
         """
         self._started[client] = self._terms.started(share, aggregator=0, verify_key=self.verify_key)
 
@@ -266,14 +273,14 @@ class RoundVerifier(Generic[_Client]):
         """Decide whether a client's proof holds, and if so add its share to the server's sum.
 
         Args:
-            client: one that :meth:`start` took.
-            verifier_shares: of each aggregator, in the terms' order.
+            client: a client for which :meth:`start` was called.
+            verifier_shares: the answer of each aggregator about this client, in the order of the terms.
 
         Returns:
             The verifier message for the aggregators.
 
         Raises:
-            VerificationError: if the proof does not hold; the client is no part of the sum.
+            VerificationError: if the proof does not hold; the client is then left out of the sum.
         """
         state, own = self._started.pop(client)
         prio3 = self._terms.prio3
@@ -288,10 +295,10 @@ class RoundVerifier(Generic[_Client]):
         return message
 
     def total(self, sums: Sequence[bytes]) -> NDArray[np.int64]:
-        """The sum of the counts of the clients whose proofs held, int64 (size,).
+        """Put together the sum of the counts of all clients whose proofs hold, int64 (size,).
 
         Args:
-            sums: of each aggregator, what :meth:`VerifyingAggregator.add_verified` gave out.
+            sums: from each aggregator, what :meth:`VerifyingAggregator.add_verified` returned.
 
         Raises:
             CheckFailed: if the sums do not fit together. Then an aggregator did not follow the protocol.
