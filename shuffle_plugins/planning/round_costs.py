@@ -114,7 +114,8 @@ def sum_round_costs(
     if isinstance(terms, VerifiedTerms):
         prio3, bits = terms.prio3, size * largest.bit_length()
         request = 2 * relayed + prio3.verifier_message_size
-        answers, answer = prio3.verifier_share_size, prio3.agg_share_size
+        answers = prio3.verifier_share_size + prio3.verifier_message_size  # and the seed that it is to be
+        answer = prio3.agg_share_size
         sharing, server, aggregator = rates.prove * bits, rates.verify * bits, rates.verify * bits
         opened, vector, state = 2, answer, answer + prio3.verifier_share_size
     else:
