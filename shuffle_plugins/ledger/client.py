@@ -85,8 +85,9 @@ class ClientLimits:
         max_total_local_epsilon: largest Σ ε0 over all reports, in nats.
         min_reports: fewest reports that one of the client's must be shuffled among.
         max_epsilon: largest ε of all reports together at ``delta``, against a server that knows in which
-            rounds the client took part. Every round counts as one of no more reports than were promised, and
-            nothing is taken from sampling, of which a server can tell a client what it likes.
+            rounds the client took part. Every round counts as one of no more reports than were promised.
+            Nothing is taken from sampling, of which a server can tell a client what it likes, but for the
+            client's own secret coin in a sum that hides shares.
         delta: δ of ``max_epsilon``, in (0, 1); the two go together.
 
     Raises:
@@ -173,7 +174,8 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     """The certified ε of a client's reports against a server that knows in which rounds it took part.
 
     Each round is one of as many reports as were promised, all of which take part: more reports cost no more,
-    and sampling, which a client cannot check, is not counted. Replace-one neighbours. Infinite if there is no
+    and sampling that a client cannot check is not counted. A client's own secret coin counts if ``shuffled``
+    says so, as for a sum whose shares nobody sees. Replace-one neighbours. Infinite if there is no
     finite one at ``delta``.
 
     Args:

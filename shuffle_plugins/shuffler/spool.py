@@ -203,7 +203,7 @@ class BatchSpool:
                 same = (folder / _REQUEST).read_bytes()[32:] == run
                 if same or time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
                     self._remove(folder)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
 
     def _remove(self, folder: Path) -> None:

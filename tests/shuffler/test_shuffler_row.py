@@ -502,6 +502,13 @@ def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: 
     assert refused(spool.mix, replace(request, previous=(other,)), mixer=mixer) is Refusal.NOT_PROVEN
 
 
+def test_other_files_in_the_folder_of_batches_do_no_harm(two: Row) -> None:
+    (two.folder / "spool0").mkdir()
+    (two.folder / "spool0" / "notes").write_text("of the operator")
+    pieces_of(two)
+    assert (two.folder / "spool0" / "notes").exists()
+
+
 def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
     with pytest.raises(ShuffleError, match="mixers in a row"):

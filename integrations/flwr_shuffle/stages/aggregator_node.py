@@ -28,7 +28,7 @@ from shuffle_plugins.secure_aggregation import (
     VerifiedTerms,
     VerifyingAggregator,
 )
-from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
+from shuffle_plugins.shuffler import BatchRefused, Refusal
 
 _log = logging.getLogger("flwr")
 
@@ -92,7 +92,7 @@ def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
         return declined_content(refused, request=request, aggregator=aggregator)
-    except (ShuffleError, MemoryError) as error:
+    except Exception as error:  # Flower would send its text to the server
         log_unable(Role.AGGREGATOR, error)
         return declined_content(BatchRefused(Refusal.MISCONFIGURED), request=request, aggregator=aggregator)
     if isinstance(answer, Expanded | Answers):

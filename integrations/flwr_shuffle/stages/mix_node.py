@@ -41,7 +41,6 @@ from shuffle_plugins.shuffler import (
     Mixer,
     MixerPublicKey,
     Refusal,
-    ShuffleError,
     keys,
 )
 
@@ -100,7 +99,7 @@ def _step(mixer: Mixer, message: Message, context: Context) -> RecordDict:
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", asked.request.count, refused)
         return refused_step_content(refused, message=asked, mixer=mixer)
-    except ShuffleError as error:
+    except Exception as error:  # Flower would send its text to the server
         log_unable(Role.MIXER, error)
         return refused_step_content(BatchRefused(Refusal.MISCONFIGURED), message=asked, mixer=mixer)
 
@@ -172,7 +171,7 @@ def _mixed(mixer: Mixer, message: Message) -> RecordDict:
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
         return refused_content(refused, request=request, mixer=mixer)
-    except ShuffleError as error:
+    except Exception as error:  # Flower would send its text to the server
         log_unable(Role.MIXER, error)
         return refused_content(BatchRefused(Refusal.MISCONFIGURED), request=request, mixer=mixer)
     log_rejected(batch.rejected)

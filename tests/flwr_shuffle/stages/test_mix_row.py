@@ -403,6 +403,21 @@ def test_a_mixer_that_is_gone_between_two_pieces_ends_the_round(two: MixedRun, m
         assert list(Path(f"{two.mixer_file(place)}.batches").iterdir()) == []
 
 
+@pytest.mark.parametrize("mixers", [1, 2])
+def test_errors_that_nobody_foresaw_are_constants_too(
+    tmp_path: Path, mixers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower would send the text of an exception to the server."""
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise ArithmeticError("what only the mixer's operator may know")
+
+    run = MixedRun(folder=tmp_path, mixers=mixers)
+    monkeypatch.setattr(Mixer, "mix_spent", failing)
+    assert run.round().refusal is Refusal.MISCONFIGURED
+    assert not any(message.has_error() for message in run.grid.seen)
+
+
 def test_refusals_of_a_step_are_signed(two: MixedRun) -> None:
     """A refusal without a signature, or with one for another request, is no refusal."""
 

@@ -619,6 +619,21 @@ def test_a_sum_too_large_for_an_aggregators_memory_is_refused_by_a_constant(run:
     assert refused.value.code is Refusal.MISCONFIGURED
 
 
+def test_errors_that_nobody_foresaw_are_constants_too(
+    run: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower would send the text of an exception to the server."""
+
+    def failing(self: Expansion, *seeds: bytes) -> None:
+        raise ArithmeticError(f"seed {seeds[0].hex()}")
+
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    monkeypatch.setattr(Expansion, "add", failing)
+    assert run.collect(replies, instruction).refusal is Refusal.MISCONFIGURED
+    assert not any(message.has_error() for message in run.grid.seen)
+
+
 def test_terms_are_bound_to_the_round(run: SharedRun) -> None:
     plain = run.instruction(shared=None)
     shared = replace(plain, shared=run.stage.shared(SUM, clients=6))
