@@ -94,8 +94,8 @@ def refused_if_unreadable() -> Iterator[None]:
 
 def log_unable(role: Role, error: Exception) -> None:
     """Say in the node's own log why it cannot do its work; where exactly, if nobody has foreseen the error."""
-    unforeseen = None if isinstance(error, ValueError) else error
-    _log.error("shuffle: this %s cannot work: %s", role.node, error, exc_info=unforeseen)
+    unforeseen = None if isinstance(error, ShuffleError) else error
+    _log.log(logging.ERROR, "shuffle: this %s cannot work: %s", role.node, error, exc_info=unforeseen)
 
 
 def log_rejected(rejected: Mapping[int, Refusal]) -> None:
