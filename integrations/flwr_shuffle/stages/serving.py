@@ -15,7 +15,6 @@ Who runs such a node must know what code it runs: see docs/guides/shuffling.md.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,10 +93,9 @@ def refused_if_unreadable() -> Iterator[None]:
 
 
 def log_unable(role: Role, error: Exception) -> None:
-    """Say in the node's own log why it cannot do its work; where exactly, if nobody has foreseen the error."""
-    _log.error("shuffle: this %s cannot work: %s", role.node, error)
-    if not isinstance(error, ShuffleError | ValueError):
-        _log.error("%s", "".join(traceback.format_exception(error)))
+    """Say in the node's own log why it cannot do its work, and where, if the error was not foreseen."""
+    unforeseen = None if isinstance(error, ValueError) else error
+    _log.error("shuffle: this %s cannot work: %s", role.node, error, exc_info=unforeseen)
 
 
 def log_rejected(rejected: Mapping[int, Refusal]) -> None:
