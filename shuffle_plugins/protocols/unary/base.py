@@ -65,6 +65,12 @@ class UnaryCounts(SummingProtocol):
         checks.whole("length", self.size, at_most=1 << 31)
         if self.max_weight is not None:
             checks.whole("max_weight", self.max_weight, at_least=self.ones, at_most=self.size)
+            if self.max_weight < self.size < 2 * self.ones:
+                raise ValueError(
+                    f"vectors of {self.size} bits of which {self.ones} may be set have no max_weight below "
+                    f"{self.size}: what it tells of a vector's weight is not accounted where more than half "
+                    "of the bits may be set; leave it out"
+                )
         _ = self.round()
 
     # -- what kinds of data differ in -------------------------------------------------------------------
@@ -362,10 +368,12 @@ def weight_limit(
 ) -> int | None:
     """The least ``max_weight`` that any of the cohort exceeds with at most this probability; None for None.
 
+    None as well where more than half of the bits may be set: no limit is accounted there.
+
     Raises:
         ValueError: if ``failure`` is not in (0, 1).
     """
-    if failure is None:
+    if failure is None or size < 2 * ones:
         return None
     rate = checks.number("failure", failure, above=0, below=1) / cohort
     found = least_max_weight(

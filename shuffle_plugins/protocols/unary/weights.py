@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from shuffle_plugins.accounting import BitEncoding
+from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
+from shuffle_plugins.randomness import WHOLE
 
-_ROUNDOFF = 1e-9  # relative, of binomial tails as SciPy computes them; moved to the safe side
+# Relative, of binomial tails as SciPy computes them, and more of it for each bit; moved to the safe side.
+_ROUNDOFF, _EACH = 1e-9, 2.0**-52
 
 
 def exceeding_probability(
@@ -17,7 +20,8 @@ def exceeding_probability(
 ) -> float:
     """Probability that a vector with ``ones`` ones has more than ``max_weight`` after its bits are flipped.
 
-    Vectors with fewer ones have more than that no more often. Rounded up.
+    Vectors with fewer ones have more than that no more often. Bits are flipped as they really are, with
+    probabilities that are multiples of 2**-62. Rounded up.
 
     Args:
         max_weight: the limit.
@@ -25,16 +29,16 @@ def exceeding_probability(
     """
     if max_weight >= length:
         return 0.0
-    bit = encoding.response(bit_epsilon)
+    flipped = flip_threshold(bit_epsilon) / WHOLE
+    lost = flipped if encoding is BitEncoding.SYMMETRIC else 0.5
     kept = np.arange(ones + 1)
-    log_own = special.gammaln(ones + 1) - special.gammaln(kept + 1) - special.gammaln(ones - kept + 1)
-    own = np.exp(log_own + kept * math.log(bit.one) + (ones - kept) * math.log(bit.not_one))
+    own = stats.binom.pmf(ones - kept, ones, lost)
     others = length - ones
     beyond = max_weight - kept
     tails = np.where(beyond < 0, 1.0, 0.0)
     inside = (beyond >= 0) & (beyond < others)
-    tails[inside] = special.bdtrc(beyond[inside], others, bit.zero)
-    return min(1.0, float((own * tails).sum()) * (1 + _ROUNDOFF))
+    tails[inside] = special.bdtrc(beyond[inside], others, flipped)
+    return min(1.0, float((own * tails).sum()) * (1 + _ROUNDOFF + length * _EACH))
 
 
 def least_max_weight(

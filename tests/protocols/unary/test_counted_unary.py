@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -308,3 +309,43 @@ def test_the_draft_s_deviation_and_what_whole_reports_cost(
     assert least < found.lower < found.upper < most
     counted.step(protocol.round())
     assert found.lower > 10 * counted.epsilon(1e-9).upper
+
+
+@pytest.mark.parametrize("encoding", list(BitEncoding))
+@pytest.mark.parametrize(("length", "held", "limit"), [(3, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3), (2, 2, 2)])
+def test_a_limited_report_costs_one_client_no_more_than_it_says(
+    encoding: BitEncoding, length: int, held: int, limit: int
+) -> None:
+    protocol = CountedUnary(
+        length=length, cohort=2, bit_epsilon=1.0, held=held, encoding=encoding, max_weight=limit
+    )
+
+    def law(bits: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        found = {}
+        for sent in itertools.product((0, 1), repeat=length):
+            if sum(sent) <= limit:
+                ones = [protocol.own if bit else protocol.other for bit in bits]
+                found[sent] = math.prod(p if bit else 1 - p for p, bit in zip(ones, sent, strict=True))
+        whole = math.fsum(found.values())
+        return {sent: mass / whole for sent, mass in found.items()}
+
+    laws = [law(bits) for bits in itertools.product((0, 1), repeat=length) if sum(bits) <= held]
+    worst = max(math.log(p[sent] / q[sent]) for p in laws for q in laws for sent in p)
+    assert worst <= protocol.local_epsilon * (1 + 1e-9)
+
+
+def test_no_limit_where_more_than_half_of_the_bits_may_be_set() -> None:
+    with pytest.raises(ValueError, match="leave it out"):  # its report has 3.10, its bits have 3
+        CountedUnary(length=3, cohort=2, bit_epsilon=1.0, held=2, max_weight=2)
+    assert CountedUnary.calibrated(length=100, cohort=1000, epsilon=8, delta=1e-6, held=80).max_weight is None
+
+
+def test_false_positives_are_those_of_the_bits_as_they_are_flipped() -> None:
+    for level in (5.0, 30.0, 40.0):  # from 22 on multiples of 2**-62 are coarser than floats
+        protocol = CountedUnary(length=1_000_000, cohort=2, bit_epsilon=level, max_weight=1)
+        others, other = 999_999, protocol.other
+        # One more one beside the client's own, or two where that is lost.
+        more = -math.expm1(others * math.log1p(-other))
+        several = float(stats.binom.sf(1, others, other))
+        exact = protocol.own * more + (1 - protocol.own) * several
+        assert exact * (1 - 1e-12) <= protocol.false_positive_rate <= exact * (1 + 1e-8)
