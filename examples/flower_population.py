@@ -31,8 +31,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvgM
-from flwr_shuffle import FixedSize, InProcessGrid, MechanismSpec, ShuffleStrategy
-from flwr_shuffle.in_process import NodeConfig
+from flwr_shuffle import FixedSize, InProcessGrid, MechanismSpec, NodeConfig, ShuffleStrategy
 from flwr_shuffle.messages import Instruction, instruction_of, payload_of, plain_payload, reply
 from mnist_idx import load_mnist, paper_network
 from torch import Tensor

@@ -4,6 +4,7 @@ from .client.mod import ShuffleMod as ShuffleMod
 from .clipping import QuantileClipping as QuantileClipping
 from .evaluation import PrivateEvaluation as PrivateEvaluation
 from .in_process import InProcessGrid as InProcessGrid
+from .in_process import NodeConfig as NodeConfig
 from .messages import ClientRefusal as ClientRefusal
 from .server.cohort import WrongRecipients as WrongRecipients
 from .server.rounds import ClientsRefused as ClientsRefused

@@ -1,11 +1,12 @@
 """Whole numbers of any width to bytes and back, most significant bit first, with no bit wasted in between.
 
-Eight values of b bits fill b bytes exactly, so packing is a fixed pattern of at most b + 8 shifts, each over
-one eighth of the values; no bit ever takes a byte of its own.
+Eight values of b bits fill b bytes exactly, and where b is even fewer values fill fewer bytes. So packing is a
+fixed pattern of at most b + 8 shifts, each over one value of every group; no bit ever takes a byte of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,14 +81,15 @@ def pack_rows(values: Tensor, bits: int) -> Tensor:
     if packed.numel() == 0:
         return packed
     values = values.to(compact_dtype(bits))
-    whole = width // 8
+    each, length = _group(bits)
+    whole = width // each
     if whole:
-        groups = values[:, : 8 * whole].view(rows, whole, 8)
-        into = packed[:, : whole * bits].view(rows, whole, bits)
+        groups = values[:, : each * whole].view(rows, whole, each)
+        into = packed[:, : whole * length].view(rows, whole, length)
         for source, target in _chunks(groups, into):
             _pack_group(source, target, bits)
-    if width % 8:
-        _pack_group(values[:, 8 * whole :], packed[:, whole * bits :], bits)
+    if width % each:
+        _pack_group(values[:, each * whole :], packed[:, whole * length :], bits)
     return packed
 
 
@@ -99,14 +101,15 @@ def unpack_rows(packed: Tensor, bits: int, width: int) -> Tensor:
     values = torch.zeros((rows, width), dtype=compact_dtype(bits), device=packed.device)
     if values.numel() == 0 or bits == 0:
         return values
-    whole = width // 8
+    each, length = _group(bits)
+    whole = width // each
     if whole:
-        groups = packed[:, : whole * bits].view(rows, whole, bits)
-        into = values[:, : 8 * whole].view(rows, whole, 8)
+        groups = packed[:, : whole * length].view(rows, whole, length)
+        into = values[:, : each * whole].view(rows, whole, each)
         for source, target in _chunks(groups, into):
             _unpack_group(source, target, bits)
-    if width % 8:
-        _unpack_group(packed[:, whole * bits :], values[:, 8 * whole :], bits)
+    if width % each:
+        _unpack_group(packed[:, whole * length :], values[:, each * whole :], bits)
     return values
 
 
@@ -187,6 +190,12 @@ def _chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
         for i in range(0, rows, step)
         for j in range(0, groups, part)
     ]
+
+
+def _group(bits: int) -> tuple[int, int]:
+    """The fewest values that fill whole bytes, and how many bytes those are."""
+    common = math.gcd(bits, 8)
+    return 8 // common, bits // common
 
 
 def _overlaps(bits: int, count: int) -> list[tuple[int, int, int]]:

@@ -357,7 +357,8 @@ class Rounds:
                 f"took part:\n{reasons}"
             )
         answered = len(anonymous.participants)
-        if answered >= self._settings.fewest_reports and anonymous.unreadable == answered:
+        foreign = anonymous.unreadable if anonymous.foreign is None else anonymous.foreign
+        if answered >= self._settings.fewest_reports and foreign == answered:
             raise ValueError(
                 f"none of {answered} replies holds a report of the round: is a ShuffleMod "
                 "the first of the client app's mods? What came instead was not randomised, and is with this "

@@ -43,6 +43,8 @@ class Anonymous:
         participants: node ids, in ascending order, that answered without an error, be it by a report or by a
             dummy.
         unreadable: replies dropped because they were not a report of this round.
+        foreign: those of them that this server itself found to be no report, rather than another node; None
+            if it was all of them. If no reply is a report, the client app has no mod.
         refusal: why the whole batch was refused; None if it was shuffled.
         total: the reports' sum, of a stage that adds reports up.
     """
@@ -51,6 +53,7 @@ class Anonymous:
     answered: int
     participants: tuple[str, ...]
     unreadable: int = 0
+    foreign: int | None = None
     refusal: Refusal | None = None
     total: Total | None = None
 
@@ -110,6 +113,7 @@ class Replies:
         *,
         answered: int,
         unreadable: int,
+        foreign: int | None = None,
         refusal: Refusal | None = None,
         total: Total | None = None,
     ) -> Anonymous:
@@ -121,6 +125,7 @@ class Replies:
                 str(node) for node in sorted(each.metadata.src_node_id for each in self.answers)
             ),
             unreadable=unreadable,
+            foreign=foreign,
             refusal=refusal,
             total=total,
         )

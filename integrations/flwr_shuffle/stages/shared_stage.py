@@ -202,7 +202,13 @@ class SharedSumStage(ShuffleStage):
                 found = self._total(batch, kept, expansions, counts=counts, check_seed=shared.check_seed)
         except BatchRefused as refused:
             good = len(payloads) - len(bad)
-            return replies.anonymous(None, answered=good, unreadable=len(bad), refusal=refused.code)
+            return replies.anonymous(
+                None,
+                answered=good,
+                unreadable=len(bad),
+                foreign=len(payloads) - len(sent),  # what an aggregator calls bad may be good
+                refusal=refused.code,
+            )
         finally:
             self._offenders.note(bad, {}, nodes=list(payloads))
         return replies.anonymous(

@@ -41,7 +41,12 @@ from shuffle_plugins.secure_aggregation import (
     sharing,
 )
 from shuffle_plugins.shuffler import BatchRefused, Refusal
-from shuffle_plugins.shuffler.keys import generate_mixer_key, generate_signing_key, write_private_key
+from shuffle_plugins.shuffler.keys import (
+    generate_mixer_key,
+    generate_signing_key,
+    public_key_bytes,
+    write_private_key,
+)
 
 
 @pytest.fixture
@@ -632,6 +637,17 @@ def test_errors_that_nobody_foresaw_are_constants_too(
     monkeypatch.setattr(Expansion, "add", failing)
     assert run.collect(replies, instruction).refusal is Refusal.MISCONFIGURED
     assert not any(message.has_error() for message in run.grid.seen)
+
+
+@pytest.mark.parametrize("aggregators", [1, 2])
+def test_an_aggregator_that_calls_everything_bad_does_not_stop_the_run(
+    tmp_path: Path, aggregators: int
+) -> None:
+    """Nor is anybody blamed for an app without the mod."""
+    run = SharedRun(folder=tmp_path, aggregators=aggregators)
+    run.enrolled.write_text(public_key_bytes(generate_signing_key()).hex())
+    result = run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=1)
+    assert np.array_equal(result.arrays["w"].numpy(), MODEL)
 
 
 def test_terms_are_bound_to_the_round(run: SharedRun) -> None:
