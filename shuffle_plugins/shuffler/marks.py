@@ -1,5 +1,4 @@
-"""Marks: how a mixer in a row can tell that it got one layer of each client, and does not learn which is
-whose.
+"""Marks: how a later mixer in a row checks that it got one layer of each client, but not which is whose.
 
 A client puts a random number, the *mark*, into the layer of every mixer but the first. Beside its envelope it
 sends each of those mixers a signed *ticket* with the mark plus one random *mask* for every mixer before it,
@@ -7,12 +6,11 @@ modulo 2^128, and each of the mixers before it gets its mask alone. A mixer adds
 of all clients, takes off the marks that it finds in the layers, and compares the rest with the sums of masks
 that the mixers before it have signed.
 
-- A mixer that does not know a client's mark cannot take its layer out of the batch: to make up for it, it
-would
-  have to guess the mark, with probability 2^-128.
-- What stands in a ticket is masked by every mixer before. If one of them is honest it gives out nothing but
-the sum
-  of its masks, so tickets are independent of marks but for the sum over all, which the layers show anyway.
+- A mixer that does not know a client's mark cannot take its layer out of the batch unnoticed: it would have
+  to guess the mark, which succeeds with probability 2^-128.
+- The masked mark in a ticket contains a mask of every mixer before. If one of these is honest, it gives out
+  nothing but the sum of its masks. So tickets are independent of marks except for the sum over all clients,
+  which the layers show anyway.
 """
 
 from __future__ import annotations

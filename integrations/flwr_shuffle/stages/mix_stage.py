@@ -1,4 +1,4 @@
-"""The server's side of a mix node: it relays envelopes to the node and opens the shuffled reports."""
+"""The server's side of mix nodes: it relays envelopes to them and opens the shuffled reports."""
 
 from __future__ import annotations
 
@@ -51,30 +51,33 @@ _log = logging.getLogger("flwr")
 class MixNodeStage(ShuffleStage):
     """Sends a round's envelopes to the mix node, or through several, and opens the reports that come back.
 
-    Clients seal their reports twice: inside to this server, outside to the mixer, whose key is pinned in the
-    clients' own ``node_config``. So the server cannot open an envelope. The mix node proves who it is by
-    signatures: nodes that only say that they are the mixer are ignored, and a batch that it did not sign for
-    this round is refused. See docs/guides/shuffling.md for what each party learns.
+    Clients seal their reports twice: the inner layer to this server, the outer layer to the mixer, whose key
+    is pinned in the clients' own ``node_config``. So the server cannot open an envelope. The mix node proves
+    its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
+    mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
 
-    Mixers in a row belong to different organisations. Clients seal once to each; each removes its layer,
-    permutes, and takes nothing but one layer of each client whose signed ticket it got.
+    With mixers in a row (a mix cascade), each mixer belongs to another organisation, and clients seal one
+    more layer for each. Each mixer removes its layer and permutes. A mixer after the first also checks that
+    it got exactly one layer of each client whose signed ticket it got.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
             clients pin. It comes from the mixer's operator, never from the node. For mixers in a row, all
-            keys in the order in which the mixers work: a sequence of them, or one text with commas between.
-        minimum: fewest reports with which a batch is let through, at least 2; the mixer's own minimum counts
-            if it is larger.
-        analyzer_private_key: to open the shuffled reports; a new one by default, which is right unless
-            another process must read them too.
+            keys in the order in which the mixers work: a sequence of strings, or one string with commas
+            between the keys.
+        minimum: fewest reports that a mixer may give out together, at least 2. If the mixer's own minimum is
+            larger, that one applies.
+        analyzer_private_key: the key that opens the shuffled reports. By default a new one is made; give one
+            only if another process must read the reports too.
         discovery_timeout: seconds to look for the mix node.
         answer_timeout: seconds to wait for nodes to say whether they are the mixer.
         mix_timeout: seconds to wait for a batch, where the round's own timeout is not shorter.
         poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
-            invited any more; None invites it for ever. It is noticed only where others' envelopes were good.
-        piece_bytes: a batch of more bytes, and every batch for mixers in a row, travels in pieces of about
-            so many bytes.
+            invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
+            good.
+        piece_bytes: a batch of more bytes than this travels in pieces of about this size. Batches for mixers
+            in a row always do.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -108,7 +111,7 @@ class MixNodeStage(ShuffleStage):
 
     @property
     def trust(self) -> str:
-        """One sentence: who must be trusted for reports to come out without names and order."""
+        """One sentence: which parties must not work together, so that nobody learns whose a report is."""
         if self.mixers > 1:
             return (
                 f"The first of {self.mixers} mix nodes in a row sees who took part, none sees a report, the "
@@ -148,10 +151,10 @@ class MixNodeStage(ShuffleStage):
         self._nodes.open(grid)
 
     def collect(self, replies: Replies) -> Anonymous:
-        """Have one round's envelopes mixed, and read the batch; see :meth:`ShuffleStage.collect`.
+        """Have a round's envelopes mixed, and open the reports; see :meth:`ShuffleStage.collect`.
 
-        A reply that cannot be an envelope is dropped here. The mixer drops envelopes that are not good, and
-        says at which positions they were, so that the log can name the nodes.
+        A reply of another length than an envelope is dropped here. The mixer drops bad envelopes, and says at
+        which positions they were, so that the log can name the nodes.
         """
         instruction = replies.instruction
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers)
@@ -193,7 +196,7 @@ class MixNodeStage(ShuffleStage):
         )
 
     def _mixed(self, request: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
-        """The batch that a single mixer gives back in one message."""
+        """Send all envelopes to the single mixer in one message, and return its batch."""
         del report_bytes
         [mixer] = self._opened(replies.grid)
         message = Message(request.to_content(), mixer.node, MIX_QUERY)
@@ -205,7 +208,7 @@ class MixNodeStage(ShuffleStage):
         return self._answer(message, read, replies)
 
     def _mixed_in_pieces(self, whole: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
-        """The batch after all mixers."""
+        """Send the envelopes through all mixers in order, in pieces; return the last one's batch."""
         parts = _split(whole.envelopes, sizes=part_sizes(report_bytes, mixers=self.mixers))
         layers, taken = parts[0], list(range(len(whole.envelopes)))
         said: list[MixedStatement] = []
@@ -242,7 +245,7 @@ class MixNodeStage(ShuffleStage):
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, size: int, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """What one mixer gives back of some items, with its statement; ``size`` is that of what it gives."""
+        """Have one mixer mix items: return what it gives back, of ``size`` bytes each, and its statement."""
 
         def ask(message: BatchMessage, read: Callable[..., _Read]) -> _Read:
             sent = Message(message.to_content(), node, BATCH_QUERY)
@@ -276,7 +279,7 @@ class MixNodeStage(ShuffleStage):
             raise BatchRefused(Refusal.NOT_A_MIXER) from None
 
     def _answer(self, message: Message, read: Callable[[RecordDict], _Read], replies: Replies) -> _Read:
-        """What ``read`` makes of the mix node's answer to a message."""
+        """Send a message to a mix node, and return its answer as read by ``read``."""
         answers = self._nodes.ask(replies.grid, [message], timeout=replies.timeout)
         try:
             if not answers or answers[0].has_error():
@@ -294,7 +297,7 @@ class MixNodeStage(ShuffleStage):
 
 
 def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[bytes]]:
-    """The parts of all envelopes, by part: the first mixer's layers, and each later mixer's tickets."""
+    """Split all envelopes into parts: the layers for the first mixer, and the tickets of each later one."""
     parts, start = [], 0
     for size in sizes:
         parts.append([envelope[start : start + size] for envelope in envelopes])
@@ -303,7 +306,7 @@ def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[byt
 
 
 def _readable(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:
-    """What is in a mixer's answer. An answer that cannot be read counts as lost: it may have held a batch."""
+    """Read a mixer's answer. One that cannot be read counts as lost, since it may have held a batch."""
     try:
         return read(content)
     except BatchRefused:

@@ -1,4 +1,9 @@
-"""The server's side of service nodes: it finds them by pinned keys, and notes who sends nonsense."""
+"""The server's side of service nodes: it finds them by pinned keys, and notes nodes that send bad envelopes.
+
+A *service node* is a SuperNode that serves a round instead of training: a mix node or an aggregator. Its
+*role* says which. The server pins the public key of each, and accepts a node only if it proves that it holds
+the key.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +33,11 @@ class Waiting:
     """How long a server waits for its service nodes, in seconds; each more than 0.
 
     Attributes:
-        discovery_timeout: to look for the nodes.
-        answer_timeout: for nodes to say whether they have the role.
-        work_timeout: for what the nodes make of a round, where the round's own timeout is not shorter.
-        poll_interval: between two looks for new nodes.
+        discovery_timeout: how long to look for the nodes.
+        answer_timeout: how long a node may take to say whether it has the role.
+        work_timeout: how long a node may take for a round's work; if the round's own timeout is shorter, that
+            one applies.
+        poll_interval: pause between two looks for new nodes.
 
     Raises:
         ValueError: if one is not positive.
@@ -54,7 +60,7 @@ class Found:
 
     Attributes:
         node: its id.
-        role: what it signed of itself.
+        role: its signed answer to the question which role it has.
     """
 
     node: int
@@ -64,13 +70,13 @@ class Found:
 class ServiceNodes:
     """Finds the nodes of one role whose public keys a server has pinned, one node for each key.
 
-    Nodes that only say that they have the role are named in the log, and are no clients either. A node that
-    was restarted is another node to Flower, and the old one counts as connected for a while: if two have
-    proven that they hold the same key, both are asked again, and the one that answers is taken.
+    A node that says that it has the role, without a proof, is named in the log and is not used as a client. A
+    node that was restarted has a new id in Flower, and the old id counts as connected for a while. So if two
+    nodes have proven that they hold the same key, both are asked again, and the one that answers is taken.
 
     Args:
         role: what the nodes do.
-        pinned: their public keys, in the order in which :meth:`open` gives the nodes back.
+        pinned: their public keys, in the order in which :meth:`open` returns the nodes.
         waiting: how long to wait for them.
     """
 
@@ -89,20 +95,20 @@ class ServiceNodes:
 
     @property
     def found(self) -> tuple[Found, ...]:
-        """The nodes that :meth:`open` found last, one for each pinned key; empty before."""
+        """The nodes that the last :meth:`open` found, one for each pinned key; empty before the first."""
         return self._found
 
     @property
     def claimed(self) -> frozenset[int]:
-        """Ids of all nodes that ever said that they have the role: they are no clients."""
+        """Ids of all nodes that ever said that they have the role; they are not invited as clients."""
         return self._claimed
 
     def forget(self) -> None:
-        """Ask all nodes again, when they are next needed, which role they have."""
+        """Forget which role each node has; the next :meth:`open` asks all nodes again."""
         self._asked.clear()
 
     def open(self, grid: Grid) -> tuple[Found, ...]:
-        """Find the nodes. Each node is asked once, so this is fast when none has joined since.
+        """Find the nodes. Each node is asked only once, so this is fast if no node has joined since.
 
         Raises:
             RuntimeError: if one is not found in time, or two nodes prove that they hold the same key.
@@ -132,17 +138,17 @@ class ServiceNodes:
             pause = min(2 * pause, max(_LONGEST_PAUSE, self._waiting.poll_interval))
 
     def ask(self, grid: Grid, messages: Sequence[Message], *, timeout: float | None) -> list[Message]:
-        """Send a message to each of some nodes, and wait for what they make of it.
+        """Send a message to each of some nodes, and wait for their replies.
 
         Returns:
-            Their replies, errors included, in no order; a node that does not answer in time has none.
+            Their replies in any order, errors included. A node that does not answer in time has none.
         """
         longest = self._waiting.work_timeout
         seconds = longest if timeout is None else min(timeout, longest)
         return list(grid.send_and_receive(messages, timeout=seconds))
 
     def _holders(self, connected: Iterable[int]) -> dict[int, list[int]]:
-        """Which connected nodes have proven to hold each pinned key, by its position."""
+        """For each pinned key, by its position: the connected nodes that have proven that they hold it."""
         holders: dict[int, list[int]] = {position: [] for position in range(len(self._pinned))}
         for node in connected:
             if (found := self._asked.get(node)) is not None:
@@ -172,10 +178,11 @@ class ServiceNodes:
         )
 
     def _answers(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:
-        """Which pinned key each node has proven to hold, by its position; None for a node that has not.
+        """Ask nodes for their role: return the position of the pinned key that each has proven to hold.
 
-        Nodes that do not answer are left out, and so are those that answer by an error: apps without the role
-        do, but so does a service node whose process failed.
+        The value is None for a node that has not proven it. Nodes that do not answer are left out, and so are
+        nodes that answer with an error: this may be an app without the role, or a service node whose process
+        failed.
         """
         if not nodes:
             return {}
@@ -219,7 +226,7 @@ class ServiceNodes:
         """The role that a node claims; None for a client.
 
         Raises:
-            BatchRefused: if it is meant to have the role and cannot work; the log says so.
+            BatchRefused: if the node is configured for the role but cannot work; the log says so.
         """
         try:
             code = refusal_in(content)
@@ -245,14 +252,14 @@ class ServiceNodes:
 
 
 class Offenders:
-    """Nodes that never send a good envelope; they are not invited any more.
+    """Keeps count of nodes that send only bad envelopes, which are then not invited any more.
 
     Args:
-        exclude_after: how many rounds in a row a node may answer without a good envelope, while others' were
-            good; None invites it for ever.
+        exclude_after: how many rounds in a row a node may answer without a good envelope, while other nodes'
+            envelopes were good, until it is excluded; None never excludes a node.
 
     Raises:
-        ValueError: if ``exclude_after`` is no whole number of at least 1.
+        ValueError: if ``exclude_after`` is not a whole number of at least 1.
     """
 
     def __init__(self, *, exclude_after: int | None) -> None:
@@ -270,12 +277,12 @@ class Offenders:
     def note(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Log whose envelopes were dropped, and no longer invite nodes that never send a good one.
+        """Log the nodes whose envelopes of a round were dropped, and exclude those that are due.
 
         Args:
-            bad: why an envelope was dropped by the server, by node.
-            rejected: why a service node dropped an envelope, by position.
-            nodes: whose envelope was at each position.
+            bad: by node id, why the server dropped its envelope.
+            rejected: by position, why a service node dropped an envelope.
+            nodes: the ids of the nodes whose envelopes were at the positions.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -300,7 +307,7 @@ class Offenders:
 
 
 def named(nodes: Iterable[int]) -> str:
-    """Ids of some nodes for a line of the log, not too many of them."""
+    """Node ids as text for a line of the log: the first ten, and how many more there are."""
     names = [str(node) for node in sorted(nodes)]
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 

@@ -1,15 +1,17 @@
-"""A service node's side of a run: its files, how it answers who it is, and how it refuses.
+"""A service node's side of a run: its files, its signed answer about its role, and its refusals.
 
-All SuperNodes of a run get the same app; a node is a service node by its own ``node_config``:
+A service node is a SuperNode that serves a round instead of training: a mix node or an aggregator. All
+SuperNodes of a run get the same app. What makes a node a service node is its own ``node_config``:
 
-    shuffle-role            what it does, such as "mixer"
+    shuffle-role            "mixer" or "aggregator"
     shuffle-ROLE-key-file   the private keys, made by ``shuffle-plugins keys``; for a mixer
                             shuffle-mixer-key-file
     shuffle-enrolled-file   public signing keys of the clients that may take part
-    shuffle-min-batch       fewest reports given out or added up, at least 2
-    shuffle-state-file      file of spent rounds; by default the key file's name and ``.rounds``
+    shuffle-min-batch       fewest reports that are given out or added up together, at least 2
+    shuffle-state-file      file that lists the rounds already served; by default the key file's name and
+                            ``.rounds``
 
-Who runs such a node must know what code it runs: see docs/guides/shuffling.md.
+The operator of such a node must know what code it runs: see docs/guides/shuffling.md.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ _log = logging.getLogger("flwr")
 
 
 def service_of(context: Context, kind: type[Service]) -> Service:
-    """The service that a node's ``node_config`` describes.
+    """Build the mixer or aggregator that a node's ``node_config`` describes.
 
-    Files are read anew, so clients can enrol any time.
+    Files are read again on every call, so clients can be enrolled at any time.
 
     Raises:
         BatchRefused: NOT_A_MIXER for a node without this role; MISCONFIGURED, with the reason in the log, if
@@ -81,7 +83,7 @@ def answer_role(message: Message, context: Context, kind: type[BatchService]) ->
 
 @contextmanager
 def refused_if_unreadable() -> Iterator[None]:
-    """Refuse a server's message that cannot be read, by a code; the log says why."""
+    """Turn an error in reading a server's message into a refusal code; the node's log says why."""
     try:
         yield
     except WrongVersionError as error:
@@ -99,7 +101,7 @@ def log_unable(role: Role, error: Exception) -> None:
 
 
 def log_rejected(rejected: Mapping[int, Refusal]) -> None:
-    """Say in the node's own log how many envelopes were dropped, and why."""
+    """Write to the node's own log how many envelopes were dropped, and why."""
     for code, count in Counter(rejected.values()).items():
         _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
 

@@ -58,15 +58,18 @@ _log = logging.getLogger("flwr")
 class SharedSumStage(ShuffleStage):
     """Adds up counts that neither the server nor any aggregator sees.
 
-    A client subtracts from its counts the expansions of random seeds, mod 2^w, and sends the server the rest;
-    it seals one seed to each aggregator, whose keys are pinned in its own ``node_config``. The server relays
-    the seeds; each aggregator expands them and gives back one sum; all together are the total. The server
-    learns the total and nothing else, an aggregator nothing, unless the server and all aggregators work
-    together. It is for sums of whole numbers, such as ``VectorSum`` and ``BallSum``. See
-    docs/guides/shuffling.md for what each party learns.
+    It is for protocols whose reports are whole numbers, such as ``VectorSum`` and ``BallSum``. The server
+    learns the total and nothing else, and an aggregator learns nothing, unless the server and all aggregators
+    work together. docs/guides/shuffling.md says what each party learns.
 
-    Where there are several aggregators, each is first asked which envelopes are good, and then for the sum of
-    those that are good for all.
+    Each client draws a random seed for each aggregator, expands it to a vector, and subtracts all expansions
+    from its counts, mod 2^w. It sends the rest to the server. It seals each seed to one aggregator, with the
+    key that is pinned in the client's own ``node_config``. The server relays the sealed seeds. Each
+    aggregator returns the sum of the seeds' expansions, and the server adds these sums to what the clients
+    sent.
+
+    If there are several aggregators, the server first asks each which envelopes are good, and then asks for
+    the sum over the envelopes that all of them found good.
 
     With ``verified`` each client also proves that its counts are within the bounds of the mechanism
     (``mechanism.counts``), by Prio3 of draft-irtf-cfrg-vdaf. The server and the aggregators check the proof
@@ -84,7 +87,8 @@ class SharedSumStage(ShuffleStage):
         sum_timeout: seconds to wait for sums, where the round's own timeout is not shorter.
         poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with good envelopes, is not
-            invited any more; None invites it for ever. It is noticed only where others' were good.
+            invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
+            good.
 
     Raises:
         ValueError: if an argument is out of range, or a key is there twice.
@@ -176,10 +180,10 @@ class SharedSumStage(ShuffleStage):
         return terms
 
     def collect(self, replies: Replies) -> Anonymous:
-        """Have one round's seeds added up, and put the total together; see :meth:`ShuffleStage.collect`.
+        """Ask the aggregators for a round's sums, and compute the total; see :meth:`ShuffleStage.collect`.
 
-        A reply that cannot be a share is dropped here. Aggregators drop envelopes that are not good, and say
-        at which positions they were, so that the log can name the nodes.
+        A reply of another length than a share is dropped here. Aggregators drop bad envelopes and say at
+        which positions they were, so that the log can name the nodes.
         """
         instruction = replies.instruction
         mechanism = instruction.mechanism.build(dim=replies.dim)
@@ -226,7 +230,7 @@ class SharedSumStage(ShuffleStage):
     def _added_up(
         self, batch: _Batch, replies: Replies, *, bad: dict[int, Refusal]
     ) -> tuple[list[int], list[Residues]]:
-        """The positions that all aggregators have added up, and the aggregators' sums.
+        """Ask for the sums: return the positions that all aggregators have added up, and their sums.
 
         Why a client is left out goes into ``bad``, by node.
 
@@ -257,7 +261,10 @@ class SharedSumStage(ShuffleStage):
     def _verified_sum(
         self, terms: VerifiedTerms, batch: _Batch, replies: Replies, *, bad: dict[int, Refusal]
     ) -> tuple[list[int], NDArray[np.int64]]:
-        """The positions of the clients whose proofs hold, and the sum of their counts, less the lowest.
+        """Check the proofs, and ask for the sums of the clients whose proofs hold.
+
+        Returns:
+            The positions of these clients, and the sum of their counts, each minus the lowest count.
 
         Why a client is left out goes into ``bad``, by node.
 
@@ -305,7 +312,7 @@ class SharedSumStage(ShuffleStage):
             raise BatchRefused(Refusal.INCONSISTENT) from None
 
     def _check_enough(self, kept: Sequence[int], terms: SumTerms) -> None:
-        """Check that there are as many clients as all parties were promised.
+        """Check that there are at least as many clients as every party asks for.
 
         Raises:
             BatchRefused: UNDER_MINIMUM, if there are not.
@@ -320,7 +327,7 @@ class SharedSumStage(ShuffleStage):
         requests: Sequence[AggregateRequest],
         read: Callable[..., _Answer],
     ) -> tuple[list[_Answer], list[BatchRefused]]:
-        """What each aggregator answers to its request; and why some do not."""
+        """Send each aggregator its request; return the answers, and the reasons why some did not answer."""
         try:
             nodes = self._nodes.open(replies.grid)
         except RuntimeError as error:
@@ -357,10 +364,12 @@ class SharedSumStage(ShuffleStage):
         counts: CountRange,
         check_seed: bytes,
     ) -> NDArray[np.int64]:
-        """The total of the clients' counts, less the lowest, (counts.size,).
+        """The total of the clients' counts, each minus the lowest count, int64 (counts.size,).
 
         Raises:
-            BatchRefused: INCONSISTENT, if it does not fit its check, or so many clients cannot have it.
+            BatchRefused: INCONSISTENT, if it does not fit its check words, or is more than this number of
+            clients
+                can have.
         """
         layout = batch.terms.layout
         try:
@@ -377,7 +386,7 @@ class SharedSumStage(ShuffleStage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """The replies of a round that have the right length: a share each, and a seed for each aggregator."""
+    """The replies of a round that have the right length. Each is a share and a sealed seed per aggregator."""
 
     terms: SumTerms
     nodes: tuple[int, ...]
@@ -420,7 +429,7 @@ class _Batch:
 def _read(
     read: Callable[..., _Answer], content: RecordDict, request: AggregateRequest, *, verifying_key: bytes
 ) -> _Answer:
-    """What an aggregator answered. An answer that cannot be read counts as lost: it may have held a sum."""
+    """Read an aggregator's answer. One that cannot be read counts as lost, since it may have held a sum."""
     try:
         return read(content, request=request, verifying_key=verifying_key)
     except BatchRefused:

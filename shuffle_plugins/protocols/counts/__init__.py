@@ -1,1 +1,1 @@
-"""Sums of counts of random bits that lean to the clients' values, without noise of their own beside."""
+"""Sums of random bits whose probabilities depend on the clients' values; no other noise is added."""

@@ -1,4 +1,8 @@
-"""How many bits, and how loud, make a sum protect as a Gaussian of given noise. Torch-free."""
+"""Choose the bits of a Poisson binomial sum, so that it is as private as a Gaussian of given noise. No torch.
+
+The *gain* of a bit is how much its probability of being one depends on the client's value. A louder bit has a
+larger gain: it says more about the value and hides less.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,22 @@ from shuffle_plugins.accounting import PoissonBinomialRound
 from shuffle_plugins.protocols.errors import TargetUnreachable
 
 MOST_BITS_EACH = (1 << 20) - 1  # of one client in one coordinate
-_LOUDEST = 0.97  # gain of a bit, of which the crowd hides little
+_LOUDEST = 0.97  # largest gain of a bit that is tried; of a louder bit the other clients hide little
 _SKEW = 50.0  # times gain/√crowd: what a crowd's skew costs of the variance, roughly; for the choice alone
 _PRECISION = 5e-4  # relative, of the noise
 _MOST_ATTEMPTS = 25
 
 
 def fewest_bits(*, size: int, honest: int, distance: float, noise_multiplier: float, overhead: float) -> int:
-    """The fewest bits, one less than a power of two, with which variance is within the overhead.
+    """The fewest bits per coordinate, of the form 2^k − 1, whose variance is within the overhead.
 
     Args:
         size: coordinates.
-        honest: clients counted on.
+        honest: number of clients that are assumed to follow the protocol.
         distance: bound on ‖v − v'‖₂ of two clients' values.
-        noise_multiplier: deviation over replace-one sensitivity of the Gaussian that is to be covered.
-        overhead: share of variance beyond that of ever more and quieter bits.
+        noise_multiplier: of the Gaussian that the sum must be as private as: its standard deviation over the
+            replace-one sensitivity.
+        overhead: how much larger the variance may be, as a fraction, than in the limit of many quiet bits.
 
     Raises:
         TargetUnreachable: if no number of bits will do.
@@ -45,15 +50,15 @@ def fewest_bits(*, size: int, honest: int, distance: float, noise_multiplier: fl
 def loudest_gain(
     noise_multiplier: float, *, start: float, round_of: Callable[[float], PoissonBinomialRound]
 ) -> float:
-    """The largest gain of a bit, to a part in a thousand, that protects as a Gaussian of this noise.
+    """The largest gain of a bit, to a part in a thousand, that is as private as a Gaussian of this noise.
 
     Args:
-        noise_multiplier: deviation over replace-one sensitivity.
-        start: a guess.
-        round_of: the round, from the gain.
+        noise_multiplier: standard deviation over replace-one sensitivity.
+        start: gain to start the search from.
+        round_of: makes the round for a gain.
 
     Raises:
-        TargetUnreachable: if there is none.
+        TargetUnreachable: if there is no such gain.
     """
     gain, best, worst = min(start, _LOUDEST), 0.0, math.inf
     for _ in range(_MOST_ATTEMPTS):

@@ -39,19 +39,19 @@ _MOST_ATTEMPTS = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoissonBinomialSum(SummingProtocol, PrivateSum):
-    r"""The sum of vectors in an ℓ2 ball, from random bits alone: nobody adds noise beside them.
+    r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
     aggregation". A Kashin frame, public and linear, represents a vector by D coefficients of which none is
     large. For each a client sends ``bits`` bits, each a one with probability :math:`(1 + τ v)/2`, v in
-    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What stays is one count per
-    coefficient, as in a :class:`VectorSum`; the bits' randomness is its noise. It is accounted by the ℓ2
-    norm of all of a client's coefficients together (``docs/proofs/counts.md``).
+    [−1, 1] the coefficient in units of :attr:`coefficient_radius`. What is seen is one count per
+    coefficient, as in a :class:`VectorSum`; the randomness of the bits is the noise. The privacy cost depends
+    on the ℓ2 norm of all of a client's coefficients together (``docs/proofs/counts.md``).
 
     Attributes:
         dim: d, length of a client's vector.
         cohort: n, how many clients take part in one sum, at least 2.
-        bits: m, of one client for each coefficient, in [1, 2**20).
+        bits: m, how many bits a client sends for each coefficient, in [1, 2**20).
         message_epsilon: ε0 of one bit, in nats: τ = tanh(ε0/2), rounded down.
         radius: ℓ2 radius of the ball; longer vectors are scaled onto it.
         seed: whole number that fixes the frame. It is public and all must use the same.
@@ -98,13 +98,13 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         overhead: float = 0.1,
         bits: int | None = None,
     ) -> Self:
-        """The protocol with the fewest bits that protects as a Gaussian of this noise multiplier.
+        """The protocol with the fewest bits that is as private as a Gaussian of this noise multiplier.
 
         Args:
             dim, cohort, radius, seed, honest_fraction: as the fields.
             noise_multiplier: deviation of that Gaussian over ``radius``, in each coordinate of the sum. Over
                 the replace-one sensitivity it is half as much.
-            overhead: share of variance that fewer bits may cost, in (0, 1].
+            overhead: how much larger the variance may be to save bits, as a fraction in (0, 1].
             bits: m; chosen by default.
 
         Raises:
@@ -163,7 +163,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         overhead: float = 0.1,
         bits: int | None = None,
     ) -> Self:
-        """The loudest protocol of few bits whose certified ε at δ is at most ``epsilon``.
+        """The protocol of few bits and least noise whose certified ε at δ is at most ``epsilon``.
 
         Args:
             dim, cohort, radius, seed, honest_fraction: as the fields.
@@ -215,12 +215,12 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         adversary: Adversary = Adversary.MODEL_OBSERVER,
         participation: float | None = None,
     ) -> PoissonBinomialRound:
-        """As :meth:`SummingProtocol.round`, or with secret participation.
+        """What one sum costs, as :meth:`SummingProtocol.round`, or with secret participation.
 
         Args:
-            population, cohort, sampling, adversary: as there.
-            participation: probability with which each client's bits are of its vector, by a secret coin of
-                its own; the others' are of zero. None if all are of the client's own.
+            population, cohort, sampling, adversary: as in :meth:`SummingProtocol.round`.
+            participation: probability with which each client takes part, by a secret coin of its own. The
+                bits of a client that does not take part are those of a zero vector. None if all take part.
 
         Raises:
             ValueError: if the numbers contradict each other, or too few honest clients are left.
@@ -240,7 +240,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         )
 
     def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
-        """The round of those who answer, each adding data with that probability; see :meth:`round`.
+        """The round of ``answered`` clients, each of which takes part with probability ``participation``.
 
         Raises:
             ValueError: as :meth:`round`.
@@ -254,7 +254,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
 
     @property
     def coefficient_radius(self) -> float:
-        """No coefficient is larger, in units of the data."""
+        """Bound on the absolute value of every coefficient, in units of the data."""
         return self.spread.level * self.radius / math.sqrt(self.size)
 
     @property
@@ -275,7 +275,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
 
     @property
     def layout(self) -> ReportLayout:
-        """The form of a client's whole report: its number of ones for each coefficient."""
+        """The wire format of a client's whole report: its number of ones for each coefficient."""
         return ReportLayout(self.name, self.size, (FieldLayout(self.bits.bit_length(), self.size),))
 
     @property
@@ -303,7 +303,9 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         return self.layout.reports(counts)
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
-        """Randomise each row and add up all counts, int64 (size,) on the CPU; groups of clients add up.
+        """Randomise each row and add up the counts of all rows, int64 (size,) on the CPU.
+
+        Results for several groups of clients may be added.
 
         Raises:
             ValueError: as :meth:`randomize`.
@@ -316,7 +318,9 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         return total
 
     def total(self, reports: Reports) -> Tensor:
-        """Whole reports added up: ones for each coefficient, int64 (size,). Totals of groups add up.
+        """Add up whole reports: the number of ones for each coefficient, int64 (size,).
+
+        Totals of several groups of clients may be added.
 
         Raises:
             ValueError: if the reports are not this protocol's, or a count is impossible; then a client did

@@ -1,1 +1,1 @@
-"""Counted unary encoding: clients flip the bits of a vector, and the bits are summed."""
+"""Counted unary encoding: clients flip the bits of a vector at random; only the bits' sums are seen."""

@@ -1,4 +1,4 @@
-"""What counted unary protocols have in common: vectors of bits that clients flip, and the bits' sums."""
+"""The base class of counted unary protocols: clients flip the bits of a vector, and the bits are summed."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class UnaryCounts(SummingProtocol):
     their sums; so do vectors that are added up by a secure sum, such as Prio3MultihotCountVec. That costs far
     less than shuffling whole vectors, whose bits stay together.
 
-    An honest client whose flipped vector has more than ``max_weight`` ones flips all its bits anew. How far
-    that is from bits flipped once is charged to δ (:meth:`round`).
+    If an honest client's flipped vector has more than ``max_weight`` ones, the client flips all its bits
+    again. This makes the distribution differ from that of bits flipped once, and the distance is charged to δ
+    (:meth:`round`).
 
     Subclasses are frozen dataclasses with the fields ``cohort``, ``honest_fraction``, ``bit_epsilon``,
     ``encoding`` and ``max_weight``.
@@ -156,7 +157,7 @@ class UnaryCounts(SummingProtocol):
         return WHOLE - self._other_threshold if symmetric else WHOLE // 2
 
     def variance(self, held: float) -> float:
-        """Variance of one estimated count, for a bit that so many clients of the cohort hold."""
+        """Variance of one estimated count, for a bit that ``held`` clients of the cohort hold."""
         own, other = self.own * (1 - self.own), self.other * (1 - self.other)
         return (held * own + (self.cohort - held) * other) / self.gain**2
 
@@ -230,7 +231,9 @@ class UnaryCounts(SummingProtocol):
         return [as_messages(bits.to(torch.int64), each=1, layout=layout) for bits in self._bits(reports)]
 
     def total(self, reports: Reports) -> Tensor:
-        """Whole reports added up: ones of each bit, int64 (size,). Totals of groups add up.
+        """Add up whole reports: the number of ones of each bit, int64 (size,).
+
+        Totals of several groups of clients may be added.
 
         Raises:
             ValueError: if the reports are not this protocol's, or one has more ones than ``max_weight``; then
@@ -249,7 +252,7 @@ class UnaryCounts(SummingProtocol):
         return Tally.of(label, bit, labels=self.size)
 
     def senders(self, total: Tensor | Tally) -> int:
-        """How many clients' messages a tally is of.
+        """How many clients' messages are in a tally.
 
         Raises:
             ValueError: if it does not say so: its labels have different numbers of bits, or it is ones alone.
@@ -267,8 +270,9 @@ class UnaryCounts(SummingProtocol):
     def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
         """Sums of these clients' flipped bits, int64 (size,) on the CPU, without listing the bits.
 
-        Flips are counted, not drawn one by one; the law is that of bits flipped once, without a limit on
-        their weight. Shares of groups of clients add up.
+        The number of flips of each bit is drawn at once, not flip by flip. The distribution is that of bits
+        flipped once, without a limit on the number of ones. Results of several groups of clients may be
+        added.
 
         Raises:
             ValueError: as :meth:`randomize`.
@@ -320,7 +324,7 @@ def calibrated_bits(
         target: what all rounds together may cost.
         build: the protocol, from ε0 of a bit.
         ones, encoding, cohort, honest_fraction: as of the protocol.
-        population: of whom the cohort is drawn; None if the cohort is everybody.
+        population: how many people the cohort is drawn from; None if the cohort is everybody.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -349,7 +353,7 @@ def calibrated_bits(
 
 
 def epsilon_of_noise(noise_multiplier: float, *, ones: int, encoding: BitEncoding, honest: int) -> float:
-    """ε0 of a bit that, to leading order, protects as a Gaussian of this multiplier.
+    """ε0 of a bit that, to leading order, is as private as a Gaussian of this noise multiplier.
 
     A count's noise over what a client changes it by has the variance n/(4·sinh²(ε0/2)), in the optimal
     encoding four times that, and a client changes 2·ones counts.
@@ -366,7 +370,9 @@ def epsilon_of_noise(noise_multiplier: float, *, ones: int, encoding: BitEncodin
 def weight_limit(
     failure: float | None, *, size: int, ones: int, bit_epsilon: float, encoding: BitEncoding, cohort: int
 ) -> int | None:
-    """The least ``max_weight`` that any of the cohort exceeds with at most this probability; None for None.
+    """The least ``max_weight`` that some client of the cohort exceeds with at most this probability.
+
+    None if ``failure`` is None.
 
     None as well where more than half of the bits may be set: no limit is accounted there.
 

@@ -21,11 +21,11 @@ from shuffle_plugins.randomness import Randomness, secure
 class CountedUnary(UnaryCounts):
     """How many clients hold each of several bits: histograms, and sums of binary vectors of bounded weight.
 
-    Unary encoding whose flipped bits are summed one by one instead of being shuffled whole. The parameters
-    are those of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which adds such vectors up among two
-    aggregators and proves that none has more than ``max_weight`` ones. With ``encoding="symmetric"``
-    this is the client randomization of draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is
-    ``bit_epsilon``.
+    A client's data are a vector of bits, with a one for each category that it holds (unary encoding). Each
+    bit is flipped at random, and only the sum of each bit over all clients is seen. The parameters are those
+    of Prio3MultihotCountVec (draft-irtf-cfrg-vdaf), which adds such vectors up among two aggregators and
+    proves that none has more than ``max_weight`` ones. With ``encoding="symmetric"`` this is the client
+    randomization of draft-wang-ppm-differential-privacy, whose ``EPSILON_0`` is ``bit_epsilon``.
 
     Data are categories, integers (clients,) in [0, length), or binary vectors (clients, length) with at most
     ``held`` ones each. Estimates are in clients.
@@ -34,11 +34,12 @@ class CountedUnary(UnaryCounts):
         length: bits of a client's vector; for a histogram the number of categories.
         cohort: n, how many clients take part in one sum, at least 2.
         bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
-        held: how many ones a client's vector may have before its bits are flipped; 1 for a histogram.
-        encoding: ``"symmetric"`` flips ones as often as zeros, and a whole report of weight one has ε0 twice
-            that of a bit. ``"optimal"`` sends a one as a fair coin; a report has ε0 once. At equal noise of
-            rare bits it protects a client almost twice as well from those who see its own report, and its
-            counts of held bits vary by one client each in addition.
+        held: how many ones a client's vector may have at most before its bits are flipped; 1 for a histogram.
+        encoding: ``"symmetric"`` flips ones as often as zeros. A whole report of a vector with a single one
+            then has twice the ε0 of a bit. ``"optimal"`` sends a one as a fair coin, and a report has the ε0
+            of a bit once. At equal noise in bits that few clients hold, a client is protected almost twice
+            as well from those who see its own report. In return each client adds a variance of about 1 to
+            the count of a bit that it holds.
         max_weight: most ones that a report may have after the flips; None for no limit. See
             ``calibrated(failure=)``.
         honest_fraction: share of the clients that are counted on to flip their bits; the guarantee holds
@@ -136,9 +137,9 @@ class CountedUnary(UnaryCounts):
         return self.worst_variance / self.cohort**2
 
     def largest_error(self, *, confidence: float = 0.95) -> float:
-        """What no frequency is further than from its estimate, with this confidence for all together.
+        """Bound on the largest error of all estimated frequencies, which holds with this confidence.
 
-        Bernstein's inequality for each count, and a union bound.
+        By Bernstein's inequality for each count, and a union bound.
 
         Raises:
             ValueError: if ``confidence`` is not in (0, 1).
@@ -174,7 +175,7 @@ class CountedUnary(UnaryCounts):
     # -- what is done -----------------------------------------------------------------------------------
 
     def randomize_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Reports:
-        """As :meth:`randomize`, of clients that hold one category each, or none.
+        """Randomise as :meth:`randomize` does, for clients that hold one category each, or none.
 
         Args:
             held: categories, int64 (clients,); -1 for a client that sets no bit.
@@ -186,7 +187,9 @@ class CountedUnary(UnaryCounts):
         return self._reports(self._checked_held(held), secure(randomness))
 
     def share_held(self, held: Tensor, *, randomness: Randomness | None = None) -> Tensor:
-        """As :meth:`share`, of clients that hold one category each, or none; arguments as there above.
+        """Sum as :meth:`share` does, for clients that hold one category each, or none.
+
+        The arguments are those of :meth:`randomize_held`.
 
         Raises:
             ValueError: if a category does not exist.
@@ -213,7 +216,7 @@ class CountedUnary(UnaryCounts):
         """The estimate as a histogram, with frequencies and the nearest distribution.
 
         Raises:
-            ValueError: as :meth:`estimate`, or if the total is nobody's.
+            ValueError: as :meth:`estimate`, or if the total is of no client.
         """
         count = self.senders(total) if reports is None else reports
         return Histogram(

@@ -27,12 +27,13 @@ _ENTRIES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnaryL1Sum(UnaryCounts, PrivateSum):
-    """The sum of vectors in an ℓ1 ball, with bits that clients flip and only their sums seen.
+    """The sum of vectors in an ℓ1 ball, by counted unary encoding of one drawn coordinate per client.
 
-    A client draws one coordinate, j with probability \\|x_j\\|/radius and none with the rest, and sets the
-    bit of that coordinate and its sign among 2·dim bits: radius times the bits is x on average. It then flips
-    all bits as in :class:`CountedUnary`. For histograms that clients hold (shares of their own records), and
-    other short vectors of small ℓ1 norm. Data are floating (clients, dim).
+    A client draws one coordinate: j with probability \\|x_j\\|/radius, and none with the remaining
+    probability. Among 2·dim bits, one for each coordinate and sign, it sets the bit of that coordinate and
+    its sign. The set bit, as a signed vector times the radius, is x on average. It then flips all bits as in
+    :class:`CountedUnary`. Use it when each client holds a histogram (the fractions of its own records in each
+    category), or another short vector of small ℓ1 norm. Data are floating (clients, dim).
 
     Attributes:
         dim: d, length of a client's vector.
@@ -114,9 +115,9 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
         honest_fraction: float = 1.0,
         failure: float | None = FAILURE,
     ) -> Self:
-        """The protocol that, to leading order, protects as a Gaussian of this noise multiplier.
+        """The protocol that, to leading order, is as private as a Gaussian of this noise multiplier.
 
-        What it really costs is for its :meth:`round` to say.
+        This is an approximation; its :meth:`round` says what it really costs.
 
         Args:
             dim, cohort, radius, encoding, honest_fraction: as the fields.
@@ -191,7 +192,7 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
 
     @property
     def worst_variance(self) -> float:
-        """Bound on E‖estimate − Σ x_i‖²: the flips', and a draw of one coordinate for each client."""
+        """Bound on E‖estimate − Σ x_i‖², from the flips and from each client's draw of one coordinate."""
         return self.radius**2 * (self.counts_variance + self.cohort)
 
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:

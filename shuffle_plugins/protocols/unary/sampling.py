@@ -1,4 +1,4 @@
-"""How many of many equal events happen, for a host that simulates all clients: binomials from tables."""
+"""Draws binomial numbers from tables, for a host that simulates all clients."""
 
 from __future__ import annotations
 

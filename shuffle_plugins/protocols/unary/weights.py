@@ -1,4 +1,4 @@
-"""How many bits of a client's vector are ones after the flips, and how seldom they are more than a limit."""
+"""How many ones a client's vector has after the flips: tails of this number, and limits for it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,13 @@ def least_max_weight(
 
 
 def bernstein(variance: float, error: float) -> float:
-    """How far a sum of independent bits strays from its mean to one side but for this probability."""
+    """Distance from its mean that a sum of independent bits exceeds, on one side, at most so often.
+
+    Bernstein's inequality.
+
+    Args:
+        variance: of the sum.
+        error: the probability.
+    """
     log_inverse = -math.log(error)
     return log_inverse / 3 + math.sqrt(log_inverse**2 / 9 + 2 * log_inverse * variance)
