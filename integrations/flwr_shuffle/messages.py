@@ -73,7 +73,7 @@ class ClientRefusal(StrEnum):
     BAD_MECHANISM = "shuffle: this client cannot build the mechanism for this model"
     SEALED_SUM = (
         "shuffle: the server asks for one client's share of a multi-message sum as a sealed report, but a "
-        "single share is not private; the server must use SummingStage"
+        "single share is not private; the server must use SharedSumStage or SummingStage"
     )
     UNSHARED = (
         "shuffle: this client has pinned aggregators and sends nothing but shares of its counts to them and "
@@ -83,9 +83,12 @@ class ClientRefusal(StrEnum):
         "shuffle: counts are shared with aggregators that the client has pinned; set "
         "shuffle-aggregator-public-keys and shuffle-signing-key-file in its node_config"
     )
-    OTHER_AGGREGATORS = "shuffle: the server's aggregators are not those that this client has pinned"
+    OTHER_AGGREGATORS = (
+        "shuffle: the server's aggregators are not those that this client has pinned, or are in another "
+        "order: aggregator_public_keys of its stage and shuffle-aggregator-public-keys must be the same list"
+    )
     NO_COUNTS = "shuffle: this mechanism has no whole-number counts that could be shared"
-    BAD_SETTINGS = "shuffle: the client's node_config is not valid"
+    BAD_SETTINGS = "shuffle: the client's node_config is not valid; the client's own log says why"
     NO_EVALUATE = (
         "shuffle: this client does not send evaluation results without protection; to allow it, set "
         "shuffle-allow-evaluate=true in its node_config, or, in a simulation, ShuffleMod(allow=['evaluate'])"

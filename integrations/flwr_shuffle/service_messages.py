@@ -61,6 +61,11 @@ class Role(StrEnum):
         return _NODES[self]
 
     @property
+    def registered_by(self) -> str:
+        """Name of the function by which a client app takes this role."""
+        return _REGISTERED_BY[self]
+
+    @property
     def article(self) -> str:
         """The indefinite article of :attr:`node`."""
         return "an" if self.node[0] in "aeiou" else "a"
@@ -68,6 +73,7 @@ class Role(StrEnum):
 
 _ACTIONS = {Role.MIXER: "role", Role.AGGREGATOR: "aggregator_role"}
 _NODES = {Role.MIXER: "mix node", Role.AGGREGATOR: "aggregator"}
+_REGISTERED_BY = {Role.MIXER: "register_mix_node", Role.AGGREGATOR: "register_aggregator"}
 
 
 class WrongVersionError(ValueError):

@@ -1,4 +1,4 @@
-"""``shuffle-plugins keys``: key pairs of mixers and clients, and the list of clients that a mixer knows."""
+"""``shuffle-plugins keys``: key pairs of mixers, aggregators and clients, and lists of enrolled clients."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _StateOption = Annotated[
     Path | None,
     typer.Option("--state", metavar="FILE", help="New file for spent rounds; FILE.rounds by default."),
 ]
-_KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A private key, a mixer's or a client's.")]
-_EnrolledFile = Annotated[Path, typer.Argument(metavar="ENROLLED", help="The mixer's list; made if need be.")]
+_KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A private key of any party.")]
+_EnrolledFile = Annotated[
+    Path, typer.Argument(metavar="ENROLLED", help="List of a mixer or aggregator; made if need be.")
+]
 _PublicKey = Annotated[
     str, typer.Argument(metavar="KEY", help="A client's public key, 64 hexadecimal digits.")
 ]
 _NoteOption = Annotated[str, typer.Option("--note", help="Comment to stand beside the key.")]
 
 keys_command = typer.Typer(
-    help="Keys of the mix node and of its clients. What is printed is public; what is written is not.",
+    help="Keys of mix nodes, aggregators and clients. What is printed is public; what is written is not.",
 )
 
 
@@ -65,7 +67,7 @@ def _new_service(file: Path, state: Path | None) -> None:
 
 @keys_command.command("client")
 def _client(file: _NewFile) -> None:
-    """Write a client's new signing key to a new FILE; print the public key that the mixer enrols."""
+    """Write a client's new signing key to a new FILE; print the public key to be enrolled."""
     key = shuffler.keys.generate_signing_key()
     if file.exists():
         raise FileExistsError(f"{file} exists; a key is never overwritten")
@@ -75,15 +77,15 @@ def _client(file: _NewFile) -> None:
 
 @keys_command.command("public")
 def _public(file: _KeyFile) -> None:
-    """Print the public key that belongs to the private one in FILE, a mixer's or a client's."""
+    """Print the public key that belongs to the private one in FILE, of a mixer, aggregator or client."""
     key = shuffler.keys.read_private_key(file)
     print(key.public.hex() if isinstance(key, shuffler.keys.MixerKey) else shuffler.keys.public_key_hex(key))
 
 
 @keys_command.command("enrol")
 def _enrol(enrolled: _EnrolledFile, key: _PublicKey, note: _NoteOption = "") -> None:
-    """Add KEY, a client's public key in hexadecimal, to the mixer's list in the file ENROLLED.
+    """Add KEY, a client's public key in hexadecimal, to a mixer's or aggregator's list, the file ENROLLED.
 
-    The file is made if there is none. The mix node reads it anew every round.
+    The file is made if there is none. A mix node or aggregator reads it anew every round.
     """
     shuffler.keys.enrol_client(enrolled, shuffler.keys.parse_public_key(key), note=note)

@@ -238,8 +238,8 @@ class SumSpec(Spec):
         """
         if dim != self.protocol.dim:
             raise ValueError(
-                f"the sum is for {self.protocol.dim:,} numbers, the model has {dim:,}: build it with "
-                f"dim={dim}"
+                f"the sum is for {self.protocol.dim:,} numbers, an update has {dim:,}: build it with "
+                f"dim={dim} (with adaptive clipping an update is one longer than the model)"
             )
         return self.protocol
 

@@ -32,7 +32,7 @@ from flwr_shuffle.messages import (
     reply,
 )
 from flwr_shuffle.mix_messages import MIX_QUERY
-from flwr_shuffle.service_messages import Role, refusal_content, role_of
+from flwr_shuffle.service_messages import ROLE, Role, refusal_content, role_of
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
@@ -393,6 +393,9 @@ def _service_node(message: Message, context: Context, call_next: ClientAppCallab
     if role_of(context.node_config) is not None:
         return call_next(message, context)
     if message.metadata.message_type in _SERVICE_QUERIES:
+        if ROLE in context.node_config:
+            known = " or ".join(repr(str(role)) for role in Role)
+            _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
         return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)
     return None
 

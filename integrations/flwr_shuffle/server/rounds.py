@@ -144,7 +144,15 @@ class Rounds:
         _log.info("%s: invited %d clients of %d", step, len(cohort), len(candidates))
         needed = settings.fewest_reports
         if len(cohort) < needed:
-            _log.warning("%s: %d clients drawn, %d needed; left out", step, len(cohort), needed)
+            _log.warning(
+                "%s: %d clients drawn, %d needed (%s); left out. Invite more, or lower that minimum",
+                step,
+                len(cohort),
+                needed,
+                "minimum of the stage, or shuffle-min-batch of its nodes"
+                if needed == settings.stage.minimum
+                else "minimum_reports, or the clients of the sum",
+            )
             return None
         self._run = str(grid.run.run_id)
         return len(candidates), cohort

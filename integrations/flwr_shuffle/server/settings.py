@@ -73,8 +73,9 @@ class Settings:
             )
         if self.stage.minimum > (self.minimum_reports or most):
             raise ValueError(
-                f"the shuffler refuses less than {self.stage.minimum} reports; a round has at most {most}, "
-                f"minimum_reports is {self.minimum_reports}"
+                f"the shuffler refuses less than {self.stage.minimum} reports, and a round has at most "
+                f"{most} (minimum_reports={self.minimum_reports}): invite more clients, or "
+                "lower the stage's minimum"
             )
 
     def _check_sum(self, clients: int) -> None:
@@ -87,8 +88,9 @@ class Settings:
         if not self.stage.adds_up:
             raise ValueError(
                 "a client's share of a multi-message sum hides in everybody's sum alone: a shuffler of "
-                "whole reports, such as a mix node, would not protect it. Give shuffler=SummingStage(), or "
-                "none, or take a one-message mechanism"
+                "whole reports, such as a mix node, would not protect it. Give shuffler=SharedSumStage(…), "
+                "by which nobody sees a share, or SummingStage(), where the server is trusted, or take a "
+                "one-message mechanism"
             )
         if isinstance(self.sampling, SelfSampling) and isinstance(self.mechanism, SumSpec):
             if self.population < clients:

@@ -173,8 +173,8 @@ class ServiceNodes:
         which = "the pinned keys" if len(self._pinned) == 1 else f"the pinned keys {', '.join(missing)}"
         return (
             f"no {self._role.node} with {which} is connected. Start a SuperNode with "
-            f'shuffle-role="{self._role}" and its files in --node-config; if one runs, see its log and the '
-            "warnings above"
+            f'shuffle-role="{self._role}" and its files in --node-config, and let the client app call '
+            f"{self._role.registered_by}(app); if one runs, see its log and the warnings above"
         )
 
     def _answers(self, grid: Grid, nodes: Sequence[int]) -> dict[int, tuple[int, NodeRole] | None]:

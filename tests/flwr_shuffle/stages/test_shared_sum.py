@@ -40,7 +40,7 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     sharing,
 )
-from shuffle_plugins.shuffler import BatchRefused, Refusal
+from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal
 from shuffle_plugins.shuffler.keys import (
     generate_mixer_key,
     generate_signing_key,
@@ -769,3 +769,37 @@ def test_a_server_without_aggregators_is_told_what_to_start() -> None:
     )
     with pytest.raises(RuntimeError, match=r'no aggregator with the pinned keys.*shuffle-role="aggregator"'):
         stage.open(grid)
+
+
+# -- what the errors of a first try say ---------------------------------------------------------------------
+
+
+def test_a_misspelt_role_is_named_in_the_nodes_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    honest = SharedRun.config
+    wrong = {"shuffle-role": "agregator"}
+    monkeypatch.setattr(
+        SharedRun, "config", lambda run, position: honest(run, position) | (wrong if position == 0 else {})
+    )
+    run = SharedRun(folder=tmp_path)
+    with pytest.raises(RuntimeError, match=r"let the client app call register_aggregator\(app\)"):
+        run.stage.open(run.grid)
+    assert "shuffle-role in node_config is 'mixer' or 'aggregator', got 'agregator'" in caplog.text
+
+
+def test_a_round_left_out_says_whose_minimum_it_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SharedRun(folder=tmp_path, minimum=50)
+    run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=1)
+    assert (
+        "6 clients drawn, 50 needed (minimum of the stage, or shuffle-min-batch of its nodes)" in caplog.text
+    )
+
+
+def test_refused_stages_name_those_that_do(run: SharedRun) -> None:
+    with pytest.raises(ValueError, match="SharedSumStage"):
+        run.strategy(shuffler=InMemoryShuffler())
+    with pytest.raises(ValueError, match="invite more clients, or lower the stage's minimum"):
+        run.strategy(shuffler=run.new_stage(minimum=50))
