@@ -101,6 +101,13 @@ def dap_task_command(
     if vdaf is None and form is not ExportForm.JSON:
         vdaf = protocols.Vdaf.SUM_VEC
     task = protocols.dap_task(built, vdaf=vdaf)
+    if task.offset and form is not ExportForm.JSON:
+        output.remark(
+            f"Every client must subtract the offset {task.offset:,} from each of its counts before it shares "
+            f"them. For each report the collector must add {task.offset:,} to each sum, which DapTask.total "
+            "does. Janus and Divvi Up know nothing of the offset.",
+            as_json=True,
+        )
     if form is ExportForm.JANUS:
         print(task.janus_yaml(), end="")
     elif form is ExportForm.DIVVIUP:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from shuffle_plugins.core import checks
 from shuffle_plugins.protocols.base import ShuffleProtocol
 from shuffle_plugins.protocols.coins.base import CoinSum
@@ -47,6 +50,9 @@ class DapTask:
         most: ``max_weight`` of Prio3MultihotCountVec, or ``max_measurement`` of Prio3SumVec.
         min_batch_size: reports that a batch must have before it is collected: the protocol's cohort.
         client: what clients do before they share their vectors, in words and numbers; no part of a task.
+        offset: what each client takes off each of its numbers before it shares them. Honest counts lie far
+            from zero, so the range to prove is several times shorter with it. The collector passes the sums
+            through :meth:`total`, which puts it back; a deployment knows nothing of it.
 
     Raises:
         ValueError: if the vectors are longer than a VDAF takes.
@@ -57,6 +63,7 @@ class DapTask:
     most: int
     min_batch_size: int
     client: dict[str, Any]
+    offset: int = 0
 
     def __post_init__(self) -> None:
         if self.length > _MOST_LENGTH:
@@ -64,6 +71,24 @@ class DapTask:
                 f"a VDAF takes vectors of up to {_MOST_LENGTH:,} numbers, this protocol has {self.length:,}"
             )
         checks.whole("most", self.most, at_most=(1 << 64) - 1)
+        checks.whole("offset", self.offset, at_least=0)
+
+    def total(self, sums: Tensor, *, reports: int) -> Tensor:
+        """The clients' counts added up, as the protocol's ``estimate`` takes them, int64 (length,).
+
+        Args:
+            sums: what the deployment found, int64 (length,).
+            reports: how many clients' reports are in them, as the deployment says.
+
+        Raises:
+            ValueError: if the sums are not those of so many reports.
+        """
+        count = checks.whole("reports", reports, at_least=0)
+        if sums.shape != (self.length,):
+            raise ValueError(f"sums are ({self.length},), got {tuple(sums.shape)}")
+        if int(sums.min()) < 0 or int(sums.max()) > count * self.most:
+            raise ValueError(f"{count:,} reports of numbers in [0, {self.most:,}] have no such sums")
+        return sums.to(torch.int64) + count * self.offset
 
     @property
     def chunk_length(self) -> int:
@@ -152,9 +177,10 @@ class DapTask:
 def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> DapTask:
     """A protocol as a task of a DAP deployment.
 
-    Clients send their vectors to two aggregators instead of a shuffler, and the collector hands the sums to
-    the protocol's ``estimate``. What they cost is the protocol's ``round`` of everybody in a batch. A batch
-    is no secret sample of a population: calibrate without ``population``.
+    Clients take the task's ``offset`` off their vectors and send these to two aggregators instead of a
+    shuffler. The collector hands the task's ``total`` of the sums to the protocol's ``estimate``. What they
+    cost is the protocol's ``round`` of everybody in a batch. A batch is no secret sample of a population:
+    calibrate without ``population``.
 
     Args:
         protocol: a protocol whose reports are vectors of bits or of counts: ``CountedUnary``, ``UnaryL1Sum``,
@@ -189,12 +215,14 @@ def dap_task(protocol: ShuffleProtocol, *, vdaf: Vdaf | str | None = None) -> Da
                 f"{protocol.name} sends counts up to {protocol.messages_per_coordinate:,}, not bits: its "
                 f"VDAF is {Vdaf.SUM_VEC}"
             )
+        counts = protocol.counts  # a far shorter range than that of all its messages
         return DapTask(
             vdaf=Vdaf.SUM_VEC,
-            length=protocol.lattice.size,
-            most=protocol.messages_per_coordinate,
+            length=counts.size,
+            most=counts.highest - counts.lowest,
             min_batch_size=protocol.cohort,
-            client=common | {"levels": protocol.levels, "coins": protocol.coins},
+            client=common | {"levels": protocol.levels, "coins": protocol.coins, "offset": counts.lowest},
+            offset=counts.lowest,
         )
     raise ValueError(
         f"no VDAF adds up what clients of {protocol.name} send: aggregators add, in a prime field, vectors "

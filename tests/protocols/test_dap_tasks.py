@@ -21,7 +21,7 @@ from shuffle_plugins.protocols import (
     VectorSum,
     dap_task,
 )
-from shuffle_plugins.secure_aggregation.prio3 import Prio3MultihotCountVec, best_chunk_length
+from shuffle_plugins.secure_aggregation.prio3 import Prio3MultihotCountVec, Prio3SumVec, best_chunk_length
 
 BITS = CountedUnary(length=256, cohort=1_000, bit_epsilon=5.0, max_weight=14)
 
@@ -86,6 +86,7 @@ def test_the_names_are_those_of_the_draft_s_test_vectors() -> None:
     counts = VectorSum(dim=5, cohort=200, levels=6, coins=40)
     task = dap_task(counts)
     assert (task.vdaf, task.parameters["max_measurement"]) == (Vdaf.SUM_VEC, counts.messages_per_coordinate)
+    assert task.offset == 0  # of so few coins every number of heads is drawn
     assert set(task.parameters) == {"length", "max_measurement", "chunk_length"}
     assert dap_task(HistogramSum(categories=9, cohort=200, levels=2, coins=40)).length == 9
     assert dap_task(UnaryL1Sum(dim=9, cohort=200, bit_epsilon=2.0)).parameters["max_weight"] == 18
@@ -143,6 +144,47 @@ def test_flipped_bits_go_through_the_vdaf() -> None:
     assert np.array_equal(np.asarray(found), protocol.total(sent).numpy())
     with pytest.raises(ValueError, match="3"):
         prio3.shard([1] * 6, context=context)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        VectorSum(dim=5, cohort=3, levels=6, coins=20_000),
+        HistogramSum(categories=5, cohort=3, levels=20, coins=20_000),
+    ],
+)
+def test_counts_of_coins_are_proven_in_the_range_of_what_is_drawn(protocol: VectorSum | HistogramSum) -> None:
+    """A range several times shorter, once every client has taken the offset off; ``total`` puts it back."""
+    task = dap_task(protocol)
+    assert 0 < task.offset == task.client["offset"]
+    assert 2 * task.parameters["max_measurement"] < protocol.messages_per_coordinate
+    people = torch.zeros(3, 5) if isinstance(protocol, VectorSum) else torch.tensor([0, 1, 1])
+    reports = protocol.randomize(people)
+    counts = reports.fields[0].values.reshape(3, 5).to(torch.int64)
+    prio3 = Prio3SumVec(**task.parameters)
+    for client in counts - task.offset:
+        prio3.shard(client.numpy(), context=b"a task")  # in range
+    with pytest.raises(ValueError, match=r"range|0 to|at most|between"):
+        prio3.shard(counts[0].numpy() + task.most, context=b"a task")
+    sums = (counts - task.offset).sum(dim=0)
+    assert torch.equal(task.total(sums, reports=3), protocol.total(reports))
+    for wrong in (sums[:4], sums - (1 << 40), sums + (1 << 40)):
+        with pytest.raises(ValueError, match="sums"):
+            task.total(wrong, reports=3)
+
+
+def test_the_command_says_who_must_know_the_offset(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["dap-task", "--length", "4", "--cohort", "100", "--target-epsilon", "0.5", "--delta", "1e-8"]
+    asked += ["--protocol", "vector-sum"]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    offset = found["client"]["offset"]
+    assert offset > 0
+    for form in ("janus", "divviup"):
+        assert main([*asked, "--format", form]) == 0
+        printed = capsys.readouterr()
+        assert f"{offset:,}" in printed.err
+        assert "offset" not in printed.out
 
 
 def test_the_command_prints_tasks(capsys: pytest.CaptureFixture[str]) -> None:
