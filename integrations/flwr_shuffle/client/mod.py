@@ -39,7 +39,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.ledger import ClientLimits, written
 from shuffle_plugins.mechanisms import PrivateSum, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
-from shuffle_plugins.shuffler import Refusal, ShuffleError
+from shuffle_plugins.shuffler import Refusal
 
 OnFailure = Literal["zero", "error"]
 _LARGEST_PROMISE = 10**8  # reports; see _promised
@@ -208,10 +208,6 @@ class ShuffleMod:
         if mechanism.local_delta > settings.max_local_delta:
             raise ClientRefused(ClientRefusal.LOCAL_DELTA)
         pack = packing(settings, instruction, mechanism, dim=dim, size=size)
-        try:
-            pack(None)  # refuse a key that cannot be sealed to before the round is charged
-        except ShuffleError as error:
-            raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
         shuffled = _promised(
             instruction.mechanism,
             dim,

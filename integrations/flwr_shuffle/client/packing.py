@@ -32,7 +32,8 @@ def packing(
         size: bytes of a report.
 
     Raises:
-        ClientRefused: if the server asks for another way than the pinned keys allow, or a key cannot be read.
+        ClientRefused: if the server asks for another way than the pinned keys allow, or a key cannot be read
+            or sealed to. What is returned refuses nothing more, so a round can be charged before it is used.
     """
     if instruction.shared is not None:
         return _shared(settings, instruction, mechanism, dim=dim)
@@ -62,6 +63,10 @@ def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, siz
             signing_key=signing_key,
         )
 
+    try:
+        pack(None)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
     return pack
 
 
@@ -80,8 +85,15 @@ def _shared(
     signing_key = _signing_key(settings)
     try:
         terms = shared.of_round(context_of(instruction, dim=dim), counts=counts, aggregators=pinned)
+        if isinstance(terms, VerifiedTerms):
+            _ = terms.prio3  # refuses vectors that it has no proof for
     except ValueError as error:
         raise ClientRefused(ClientRefusal.BAD_INSTRUCTION) from error
+    try:
+        for key in pinned:  # of nothing: a share with its proof takes as long as the rest of a round
+            seal_seed(b"", terms=terms, share=b"", aggregator_key=key, signing_key=signing_key)
+    except ShuffleError as error:
+        raise ClientRefused(ClientRefusal.BAD_ANALYZER_KEY) from error
 
     def pack(report: Reports | None) -> bytes:
         mine: NDArray[np.int64] = (

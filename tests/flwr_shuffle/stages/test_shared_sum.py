@@ -111,6 +111,29 @@ def test_counts_of_leaning_bits_are_shared_too(tmp_path: Path) -> None:
     assert float((found.total.sum - truth).norm()) < 6 * math.sqrt(few.worst_variance * 6 / COHORT)
 
 
+@pytest.mark.parametrize("verified", [False, True])
+def test_counts_of_leaning_bits_are_shared_exactly_with_proofs_and_without(
+    tmp_path: Path, verified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bits = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4)
+    sent: list[torch.Tensor] = []
+    honest = type(bits).randomize
+
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reports = honest(self, *args, **kwargs)
+        sent.append(self.total(reports))
+        return reports
+
+    monkeypatch.setattr(type(bits), "randomize", recorded)
+    run = SharedRun(folder=tmp_path, mechanism=bits, aggregators=1)
+    run.stage = run.new_stage(verified=verified)
+    found = run.round()
+    assert (found.refusal, found.unreadable, found.count) == (None, 0, 6)
+    assert found.total is not None
+    assert len(sent) == 6
+    assert torch.equal(found.total.sum, bits.estimate(torch.stack(sent).sum(dim=0), reports=6))
+
+
 def test_self_sampled_clients_hide_their_participation_from_the_server(run: SharedRun) -> None:
     """The server sees the total alone, so that ε against it is an observer's; and it is the sum's own."""
     strategy = run.strategy(sampling=SelfSampling(0.3))
@@ -557,6 +580,34 @@ def test_a_client_that_pinned_none_does_not_share(run: SharedRun, monkeypatch: p
     app.train()(run._train)
     run.grid = type(run.grid)(app, num_nodes=8, node_config=without.__getitem__)
     assert refusals(run, run.instruction()) == {str(ClientRefusal.NO_AGGREGATORS)}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_clients_own_epsilon_counts_its_coin_only_where_it_shares(run: SharedRun, shared: bool) -> None:
+    """With aggregators that it pinned nobody sees more than the sum; otherwise the server sees its report."""
+    participation, cohort = 0.3, run.mechanism.cohort
+    certified = {}
+    for coin in (participation, None):
+        alone = ShuffleAccountant()
+        alone.step(SUM.round(cohort=cohort, participation=coin), num_steps=2)
+        certified[coin] = alone.epsilon(1e-3, lower=False).upper
+    assert certified[participation] < 0.7 * certified[None]
+    limit = certified[participation if shared else None] * 1.0001
+
+    def config(position: int) -> dict[str, Any]:
+        own = {
+            key: value
+            for key, value in run.config(position).items()
+            if shared or position < run.aggregators or not ("aggregator" in key or "signing" in key)
+        }
+        limits = {"shuffle-max-epsilon": limit, "shuffle-delta": 1e-3}
+        return own if position < run.aggregators else own | limits
+
+    run.grid = type(run.grid)(run.app, num_nodes=8, node_config=config)
+    run.nodes = run.grid.get_node_ids()
+    asked = {"participation": participation, "minimum": cohort} | ({} if shared else {"shared": None})
+    found = [refusals(run, run.instruction(**asked)) for _ in range(3)]
+    assert found == [{"answered"}, {"answered"}, {str(ClientRefusal.MAX_EPSILON)}]
 
 
 def test_one_message_mechanisms_are_not_shared(run: SharedRun) -> None:

@@ -110,6 +110,24 @@ def test_the_total_is_that_of_the_clients_reports(
     assert exactly(found, tossed)
 
 
+def test_a_client_makes_one_proof_and_none_for_a_round_that_it_refuses(
+    run: VerifiedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    honest = packing.share_with_proof
+
+    def recorded(counts: np.ndarray, **kwargs: Any) -> Any:
+        made.append(len(counts))
+        return honest(counts, **kwargs)
+
+    monkeypatch.setattr(packing, "share_with_proof", recorded)
+    instruction = run.instruction()
+    run.answers(instruction)
+    assert len(made) == run.clients
+    assert all(reply.has_error() for reply in run.answers(instruction))  # its token is spent
+    assert len(made) == run.clients
+
+
 def test_a_ball_sum_is_verified_too(tmp_path: Path) -> None:
     ball = BallSum(dim=DIM, cohort=4, budget=6.0, samples=8, levels=2)
     found = VerifiedRun(folder=tmp_path, mechanism=ball, aggregators=1).round()
