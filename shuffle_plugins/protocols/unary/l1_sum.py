@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shuffle_plugins.accounting import BitEncoding, PrivacyTarget
 from shuffle_plugins.core import FieldLayout, ReportLayout, Rows, checks
-from shuffle_plugins.mechanisms import Norm, PrivacyParameter, PrivateSum
+from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, PrivateSum
 from shuffle_plugins.protocols.base import check_cohort, honest_population
 from shuffle_plugins.protocols.tally import Tally
 from shuffle_plugins.protocols.unary.base import (
@@ -184,6 +184,11 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
     def layout(self) -> ReportLayout:
         """The form of a client's whole report: its flipped bits, first those of positive coordinates."""
         return ReportLayout(self.name, self.dim, (FieldLayout(1, self.size),))
+
+    @property
+    def counts(self) -> CountRange:
+        """A client's number for each of its bits: 0 or 1. How many may be set is no part of the range."""
+        return CountRange(self.size, 0, 1)
 
     @property
     def local_epsilon(self) -> float:

@@ -31,7 +31,7 @@ from flwr_shuffle.stages.base import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
 
 from shuffle_plugins.accounting import ShuffleAccountant
-from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
+from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum
 from shuffle_plugins.secure_aggregation import (
     Expansion,
     ResidueLayout,
@@ -112,10 +112,17 @@ def test_counts_of_leaning_bits_are_shared_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verified", [False, True])
-def test_counts_of_leaning_bits_are_shared_exactly_with_proofs_and_without(
-    tmp_path: Path, verified: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "bits",
+    [
+        UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0),
+        PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4),
+    ],
+    ids=["unary-l1-sum", "poisson-binomial"],
+)
+def test_sums_of_bits_are_shared_exactly_with_proofs_and_without(
+    tmp_path: Path, bits: Any, verified: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bits = PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4)
     sent: list[torch.Tensor] = []
     honest = type(bits).randomize
 
