@@ -533,8 +533,8 @@ def test_help_shows_flags_as_flags(run: Run, command: str | None) -> None:
     [
         (["keys", "mixer"], "keys to a new FILE"),
         (["keys", "client"], "signing key to a new FILE"),
-        (["keys", "public"], "private one in FILE, a mixer's or a client's"),
-        (["keys", "enrol"], "KEY, a client's public key in hexadecimal, to the mixer's list in"),
+        (["keys", "public"], "private one in FILE, of a mixer, aggregator or client"),
+        (["keys", "enrol"], "KEY, a client's public key in hexadecimal, to a mixer's or aggregator's list"),
         (["mechanisms"], 'stands the package\'s name, as "from my-package"'),
     ],
     ids=["mixer", "client", "public", "enrol", "mechanisms"],
