@@ -20,7 +20,7 @@ from flwr_shuffle.evaluation import record_of, vector_of
 from flwr_shuffle.messages import Instruction, context_of, plain_payload, read_plain_payload
 from flwr_shuffle.mix_messages import MixRequest, batch_content, read_answer, refused_content
 from flwr_shuffle.server.checkpoints import ModelState
-from flwr_shuffle.service_messages import NodeRole, question_content, read_question
+from flwr_shuffle.service_messages import NodeRole, Role, question_content, read_question
 from flwr_shuffle.updates import Layout
 from reports_answers import FILES, Questions, digest, vector
 
@@ -231,7 +231,7 @@ def mixing() -> dict[str, Any]:
     verifying = MIXER.public.verifying
     assert MixRequest.from_content(REQUEST.to_content()) == REQUEST
     assert NodeRole.from_content(role.to_content()) == role
-    assert role.holds(challenge=challenge, run="run-7", node=5, verifying_key=verifying)
+    assert role.holds(role=Role.MIXER, challenge=challenge, run="run-7", node=5, verifying_key=verifying)
     assert read_question(question_content(challenge)) == challenge
     found = read_answer(answered, request=REQUEST, verifying_key=verifying)
     assert (found.reports, found.answered, found.rejected) == (batch.reports, 2, rejected)
