@@ -64,7 +64,7 @@ def timed(action: Callable[[], _Result], *, repeats: int) -> tuple[float, _Resul
 
 
 def measured(size: int, bits: int) -> dict[str, Any]:
-    """One row."""
+    """Times and sizes of every party for one dimension and one width of counts."""
     layout, repeats = ResidueLayout(size, bits), 31 if size < 1_000_000 else 3
     counts = np.random.default_rng(1).integers(0, 8_192, size)
     key, signing_key, check_seed = generate_mixer_key(), generate_signing_key(), secrets.token_bytes(32)

@@ -98,7 +98,7 @@ class Meeting:
     folder: Path
 
     def write(self, name: str, content: Any) -> None:
-        """Leave a message."""
+        """Leave a message for the other process, whole from the moment it can be seen."""
         (self.folder / "part").write_text(json.dumps(content))
         (self.folder / "part").rename(self.folder / name)
 

@@ -221,7 +221,7 @@ def outcomes(held: Tensor, *, epsilon: float, delta: float) -> list[Outcome]:
 
 
 def show(found: list[Outcome], *, title: str) -> None:
-    """Print a table."""
+    """Print a table of what each search has found."""
     table = Table(title=title)
     for column in (
         "search",

@@ -43,7 +43,7 @@ class SharedTerms:
         checks.whole("clients", self.clients, at_least=2, at_most=(1 << 63) - 1)
 
     def to_bytes(self) -> bytes:
-        """73 bytes."""
+        """The terms as the 73 bytes that an instruction carries."""
         return _FORM.pack(self.check_seed, self.aggregators, self.clients, self.verified)
 
     @classmethod

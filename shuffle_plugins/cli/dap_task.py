@@ -21,7 +21,7 @@ class Sum(StrEnum):
 
 
 class ExportForm(StrEnum):
-    """What is printed."""
+    """The form in which a task is printed: our JSON, or what janus or Divvi Up read."""
 
     JSON = "json"
     JANUS = "janus"

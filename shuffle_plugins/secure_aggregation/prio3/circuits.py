@@ -123,7 +123,7 @@ class CountCircuit(ValidityCircuit[int, int]):
         self.arity = 2
 
     def encode(self, measurement: int) -> FieldVector:
-        """The number itself."""
+        """The measurement, 0 or 1, as one element of the field."""
         if measurement not in (0, 1):
             raise ValueError(f"a count is 0 or 1, not {measurement}")
         return self.field.from_integers([int(measurement)])
@@ -135,11 +135,11 @@ class CountCircuit(ValidityCircuit[int, int]):
         wires[1 :: self.wire_length] = encoded
 
     def outputs(self, encoded: FieldVector, gadget_outputs: FieldVector, shares: int) -> FieldVector:
-        """x·x - x."""
+        """x·x - x, which is 0 if and only if the measurement x is 0 or 1."""
         return self.field.subtract(gadget_outputs, encoded)
 
     def truncate(self, encoded: FieldVector) -> FieldVector:
-        """The number."""
+        """What is added up of a measurement: its one element."""
         return encoded
 
     def decode(self, total: FieldVector, num_measurements: int) -> int:
@@ -181,7 +181,7 @@ class SumCircuit(ValidityCircuit[int, int]):
         return self.field.weigh_rows(encoded, self._weights)
 
     def decode(self, total: FieldVector, num_measurements: int) -> int:
-        """The sum."""
+        """The sum of the measurements, as a whole number."""
         return int(self._checked_total(total, num_measurements, self.max_measurement)[0])
 
 
@@ -277,7 +277,7 @@ class HistogramCircuit(_BitVector[int]):
         return [self.field.total(encoded) - self.field.inverse(shares)]
 
     def truncate(self, encoded: FieldVector) -> FieldVector:
-        """The bits."""
+        """What is added up of a measurement: one element for each bucket."""
         return encoded
 
     def decode(self, total: FieldVector, num_measurements: int) -> NDArray[np.int64]:

@@ -141,7 +141,7 @@ class PrimeField:
         return pow(self._generator, (self.modulus - 1) // order, self.modulus)
 
     def inverse(self, x: int) -> int:
-        """1/x."""
+        """The number whose product with x is 1 in the field; x is not 0."""
         return pow(x, -1, self.modulus)
 
     def sum_of_products(self, wires: FieldVector, length: int) -> FieldVector:

@@ -26,7 +26,7 @@ class FullyLinearProof:
 
     @property
     def field(self) -> PrimeField:
-        """The circuit's field."""
+        """The field in which the circuit computes and the proof is made."""
         return self.valid.field
 
     @property
