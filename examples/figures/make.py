@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from paper_figures import clones, mean_estimation, subsampled, thesis
+from paper_figures import clones, mean_estimation, refinement, subsampled, thesis
 from paper_figures.data import FigureData, save_json
 from paper_figures.headlines import HEADLINES, compute, save_rows, table
 from paper_figures.style import draw
@@ -31,6 +31,10 @@ FIGURES: dict[str, Callable[[], FigureData]] = {
     "thesis-5.4": thesis.figure_5_4,
     "thesis-5.5": thesis.figure_5_5,
     "thesis-5.6": thesis.figure_5_6,
+    "thesis-7.3": refinement.figure_7_3,
+    "thesis-7.7": refinement.figure_7_7,
+    "thesis-7.9": refinement.figure_7_9,
+    "thesis-table-7.1": refinement.table_7_1,
 }
 _NAMES = (*FIGURES, HEADLINE_TASK)
 
@@ -49,7 +53,7 @@ def main(
     results.mkdir(parents=True, exist_ok=True)
     console = Console()
     columns = (
-        TextColumn("{task.description:14}"),
+        TextColumn("{task.description:16}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -68,7 +72,7 @@ def main(
                 figure = FIGURES[name]()
                 save_json(figure, results / f"{name}.json")
                 draw(figure, results / f"{name}.png")
-            progress.console.print(f"{name:14} {time.perf_counter() - started:6.1f} s")
+            progress.console.print(f"{name:16} {time.perf_counter() - started:6.1f} s")
             progress.advance(task)
     if headlines:
         console.print(headlines, markup=False, soft_wrap=True)

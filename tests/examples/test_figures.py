@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "figures"))
 
 import make  # noqa: E402
-from paper_figures import bounds, headlines, single_shuffle  # noqa: E402
+from paper_figures import bounds, headlines, refinement, single_shuffle  # noqa: E402
 from paper_figures.bounds import Question  # noqa: E402
 from paper_figures.data import Role, power  # noqa: E402
 
@@ -25,6 +26,13 @@ from shuffle_plugins.accounting.published import clones  # noqa: E402
 
 ROLES = {role.value for role in Role}
 LARGEST_PNG = 150_000
+NO_EPSILON = {
+    "thesis-3.2",
+    "thesis-7.3",
+    "thesis-7.7",
+    "thesis-7.9",
+    "thesis-table-7.1",
+}  # they show errors and bits
 NUMERICS = 5e-4  # what the accountant's rounding costs in a single round, at most
 
 
@@ -53,7 +61,7 @@ def test_committed_numbers_are_complete(name):
         assert panel["parameters_from"] in {"caption", "text", "chosen here"}
         roles = [curve["role"] for curve in panel["curves"]]
         assert set(roles) <= ROLES
-        assert ("certified" in roles) is (name != "thesis-3.2")  # which shows errors, not ε
+        assert ("certified" in roles) is (name not in NO_EPSILON)
         for curve in panel["curves"]:
             assert curve["source"]
             assert len(curve["values"]) == len(curve.get("x", panel["x"]["values"])) > 3
@@ -69,9 +77,7 @@ def test_committed_pictures_are_small_and_not_empty(name):
         assert len(picture.convert("RGB").getcolors(maxcolors=10**6)) > 20
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in make.FIGURES if name not in ("subsampled-5", "thesis-3.2")]
-)
+@pytest.mark.parametrize("name", [name for name in make.FIGURES if name not in NO_EPSILON | {"subsampled-5"}])
 def test_certified_lies_between_what_is_attained_and_every_published_bound(name):
     compared = 0
     for panel in committed(name)["panels"]:
@@ -139,6 +145,46 @@ def test_documented_table_is_the_committed_one():
     documentation = (ROOT / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
     assert headlines.table(rows) in documentation
     assert all(f"results/{name}.png" in documentation for name in make.FIGURES)
+
+
+def values(figure: str, panel: int, **wanted: str) -> dict[float, float]:
+    """One curve's values by abscissa."""
+    found = committed(figure)["panels"][panel]
+    (curve,) = (c for c in found["curves"] if all(c.get(key) == text for key, text in wanted.items()))
+    return dict(zip(found["x"]["values"], curve["values"], strict=True))
+
+
+def test_chapter_7_meets_the_published_numbers():
+    for categories, saving in refinement.SAVINGS.items():
+        drawn = values("thesis-7.3", 1, series=f"k = {categories}")
+        assert drawn[5.0] == pytest.approx(saving, abs=6e-4)
+    for bits, (clients, error) in refinement.ERROR_POINTS.items():
+        assert values("thesis-7.7", 0, series=f"R = {bits:g}")[clients] == pytest.approx(error, abs=0.03)
+    plenty, scarce = (values("thesis-7.7", 1, series=f"R = {bits}") for bits in ("1", "0.9"))
+    assert all((scarce[level] > 1.05 * plenty[level]) is (level < 0.8) for level in plenty)
+    joint, separate = (values("thesis-7.9", 1, name=n) for n in (refinement.JOINT, refinement.SEPARATE))
+    assert (joint[10.0], separate[10.0]) == pytest.approx((2.127, 6.974), abs=6e-4)
+    close = [values("thesis-7.9", 0, name=n)[0.99] for n in (refinement.SEPARATE, refinement.JOINT)]
+    assert 1.8 < close[0] / close[1] < 2
+
+
+def test_a_point_of_figure_7_7_is_measured_again():
+    drawn = values("thesis-7.7", 0, series="R = 1")[100_000.0]
+    mean, deviation = refinement.error_of_estimates(local_epsilon=1.0, bits=1.0, clients=100_000, runs=3)
+    assert abs(mean - drawn) < 5 * deviation
+
+
+@pytest.mark.parametrize("local_epsilon", [0.1, 1.0, 4.0])
+def test_randomness_of_table_7_1_is_the_entropy_of_the_mechanisms(local_epsilon):
+    """k·H2 and the like against -Σ p·log2 p over every report that the package's own mechanism can make."""
+    for name in ("k-ary response", "one-bit Hadamard response"):
+        oracle = refinement.TABLE_MECHANISMS[name](local_epsilon=local_epsilon, dim=6)
+        every = oracle.outcomes()
+        logs = oracle.log_likelihood(every, torch.tensor(2))
+        entropy = float(-(logs.exp() * logs).sum()) / math.log(2)
+        public = 3.0 if name.startswith("one-bit") else 0.0  # which of 8 groups, no secret
+        found = refinement.randomness_bits(name, local_epsilon=local_epsilon, categories=6)
+        assert found == pytest.approx(entropy - public, rel=1e-9)
 
 
 def test_a_cell_of_figure_2_is_reproduced():

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-from paper_figures import bounds
+from paper_figures import bounds, refinement
 from paper_figures.data import Curve, FigureData, Panel, Role
 
 _PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 2.55, 2.35, 0.19
@@ -33,7 +33,7 @@ _BAND_COLOUR = "#ffe47a"
 _OURS, _RED, _BLUE, _SKY, _PINK = "#00694c", "#d55e00", "#0072b2", "#56b4e9", "#cc79a7"
 _ORANGE, _BROWN, _GREY, _BLACK = "#e69f00", "#8c564b", "#7f7f7f", "#000000"
 _BASE: dict[str, Any] = {"linewidth": 1.4, "zorder": 3}
-_SERIES = (_BLUE, _RED, _PINK, _OURS)
+_SERIES = (_BLUE, _RED, _PINK, _OURS, _SKY, _ORANGE)
 
 _STYLES: dict[str, dict[str, Any]] = {
     bounds.OURS: {"color": _OURS, "linewidth": 2.4, "zorder": 4},
@@ -74,15 +74,34 @@ _STYLES: dict[str, dict[str, Any]] = {
     "PrivUnit, our accounting": {"color": _SKY},
     "binary response, closed form": {"color": _SKY, "linestyle": (0, (5, 1.5, 1, 1.5))},
     "binary response, exact": {"color": _BLACK, "linestyle": (0, (1, 1.2))},
+    refinement.SHORTEST: {},
+    refinement.MEASURED: {"marker": "o", "markersize": 2.5},
+    refinement.JOINT: {"color": _OURS},
+    refinement.SEPARATE: {"color": _RED, "linestyle": (0, (5, 1.5))},
+    "RAPPOR": {"color": _PINK},
+    "k-ary response": {"color": _BLUE},
+    "Hadamard response": {"color": _ORANGE},
+    "one-bit Hadamard response": {"color": _OURS, "linestyle": (0, (5, 1.5))},
 }
 _SERIES_PATTERNS: dict[str, dict[str, Any]] = {
     bounds.OURS: {"linewidth": 2.2, "linestyle": "-"},
     "clones, numerical": {"linewidth": 1.1, "linestyle": (0, (5, 1.5))},
     "binary response, exact": {"linewidth": 1.3, "linestyle": (0, (1, 1.2))},
+    refinement.SHORTEST: {"linewidth": 1.6, "linestyle": "-"},
+    refinement.MEASURED: {"linewidth": 1.2, "linestyle": "-"},
 }
 _MARK: dict[str, Any] = {"linewidth": 0.9, "linestyle": (0, (1, 3)), "zorder": 1}
-_MARKS = {"published ε at 90 %, Thm 1": _RED, "published ε at 90 %, clones": _PINK}
-_POINTS = {"published accuracy, Thm 1": (_RED, "o"), "published accuracy, clones": (_PINK, "s")}
+_MARKS = {
+    "published ε at 90 %, Thm 1": _RED,
+    "published ε at 90 %, clones": _PINK,
+    "published ε0 below which R = 0.9 matters": _BLACK,
+}
+_POINTS = {
+    "published accuracy, Thm 1": (_RED, "o"),
+    "published accuracy, clones": (_PINK, "s"),
+    "published saving": (_ORANGE, "o"),
+    "published pair (n, error)": (_ORANGE, "o"),
+}
 _FONTS = {"title": 8.5, "label": 8.0, "tick": 7.0, "legend": 7.5}
 
 
@@ -102,17 +121,19 @@ def draw(figure: FigureData, path: Path) -> None:
     legend: dict[str, Artist] = {}
     outer = canvas.add_gridspec(rows, columns)
     strips = any(map(_has_strip, figure.panels))
+    series = dict.fromkeys(curve.series for panel in figure.panels for curve in panel.curves if curve.series)
+    colours = dict(zip(series, _SERIES, strict=False))
     for index, panel in enumerate(figure.panels):
         place = outer[index // columns, index % columns]
         if _has_strip(panel):
             inner = place.subgridspec(2, 1, height_ratios=(3, 1))
             axis = canvas.add_subplot(inner[0])
-            _draw_panel(axis, panel, legend)
+            _draw_panel(axis, panel, legend, colours)
             _draw_strip(canvas.add_subplot(inner[1], sharex=axis), panel)
             axis.tick_params(labelbottom=False)
             axis.set_xlabel("")
         else:
-            _draw_panel(canvas.add_subplot(place), panel, legend)
+            _draw_panel(canvas.add_subplot(place), panel, legend, colours)
     first = [name for name in (_BAND, bounds.OURS, bounds.OURS_BELOW) if name in legend]
     names = first + [name for name in legend if name not in first]
     lines = math.ceil(len(names) / _LEGEND_COLUMNS)
@@ -153,9 +174,7 @@ def _draw_strip(axis: Axes, panel: Panel) -> None:
     axis.set_ylabel("× certified", fontsize=_FONTS["tick"], labelpad=2)
 
 
-def _draw_panel(axis: Axes, panel: Panel, legend: dict[str, Artist]) -> None:
-    series = sorted({curve.series for curve in panel.curves if curve.series}, key=_place(panel))
-    colours = dict(zip(series, _SERIES, strict=False))
+def _draw_panel(axis: Axes, panel: Panel, legend: dict[str, Artist], colours: dict[str, str]) -> None:
     _draw_band(axis, panel, legend)
     for curve in panel.curves:
         style = _BASE | _STYLES[curve.name]
@@ -167,8 +186,8 @@ def _draw_panel(axis: Axes, panel: Panel, legend: dict[str, Artist]) -> None:
             legend.setdefault(curve.name, Line2D([], [], **{**_SERIES_PATTERNS[curve.name], "color": _GREY}))
         else:
             legend.setdefault(curve.name, Line2D([], [], **style))
-    for name, colour in colours.items():
-        legend.setdefault(name, Patch(color=colour))
+    for name in dict.fromkeys(curve.series for curve in panel.curves if curve.series):
+        legend.setdefault(name, Patch(color=colours[name]))
     for mark in panel.marks:
         line = axis.axhline if mark.axis == "y" else axis.axvline
         line(mark.value, color=colours.get(mark.series) or _MARKS[mark.name], **_MARK)
@@ -221,9 +240,4 @@ def _limit(axis: Axes, panel: Panel) -> None:
     shown = [v for c in panel.curves for v in c.values if v is not None and v > 0]
     shown += [mark.value for mark in panel.marks if mark.axis == "y"]
     own = [v for c in panel.curves if c.role is Role.CERTIFIED for v in c.values if v is not None]
-    axis.set_ylim(0.6 * min(shown), min(1.6 * max(shown), _TALLEST * max(own)))
-
-
-def _place(panel: Panel) -> Any:
-    order = [curve.series for curve in panel.curves]
-    return order.index
+    axis.set_ylim(0.6 * min(shown), min(1.6 * max(shown), _TALLEST * max(own, default=math.inf)))

@@ -69,7 +69,8 @@ def test_noise_between_levels_owes_nothing_to_what_an_analyst_has():
         ((1.0, 0.9), 1.098, 1.707),
         ((1.0, 0.5), 1.627, 1.796),
         ((1.0, 0.01), 1.840, 1.840),
-        (tuple(2 - 0.1 * j for j in range(10)), 1.925, 6.692),
+        # Figure 7.10: ε1, and ε1 - 0.1j from the second level on
+        ((2.0, *(2 - 0.1 * j for j in range(2, 11))), 2.127, 6.974),
     ],
 )
 def test_randomness_is_that_of_the_thesis(ladder, together, apart):
