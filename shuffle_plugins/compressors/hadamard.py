@@ -20,12 +20,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.randomness import runs_kernels
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NEAR = 16  # shorter distances are torch's weakness: it works on columns there
-_CPU_CHUNK, _ACCELERATOR_CHUNK = 1 << 17, 1 << 24  # entries
+_CHUNK_ENTRIES = 1 << 17  # worked on together on a CPU
 
 
 def padded_dim(dim: int) -> int:
@@ -130,7 +130,7 @@ def hadamard_coefficients(x: Tensor | Rows, indices: Tensor, *, signs: Tensor | 
         blocks = [block if block.stride(1) == 1 else block.contiguous() for block in rows.blocks]
         kernels.coefficient_rows(blocks, out, indices=indices, signs=signs)
         return out
-    chunk = _chunk_rows(size, rows.device)
+    chunk = rows_at_once(size, device=rows.device, entries=_CHUNK_ENTRIES)
     for start in range(0, rows.num_rows, chunk):
         part = rows.narrow(start, start + chunk).dense()
         work = torch.empty((part.shape[0], size), dtype=out.dtype, device=out.device)
@@ -196,7 +196,7 @@ def _transform_rows(x: Tensor, signs: Tensor | None, normalized: bool, *, out: T
         return
     triton = _triton_kernels() if runs_kernels(out.device) else None
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-    chunk = _chunk_rows(size, out.device)
+    chunk = rows_at_once(size, device=out.device, entries=_CHUNK_ENTRIES)
     for start in range(0, x.shape[0], chunk):
         part = x[start : start + chunk]
         if triton is not None:
@@ -234,11 +234,6 @@ def _butterfly(pairs: Tensor) -> None:
     difference = low - high
     low += high
     high.copy_(difference)
-
-
-def _chunk_rows(size: int, device: torch.device) -> int:
-    """Rows that are worked on together: few enough for a cache, many enough to fill an accelerator."""
-    return max(1, (_CPU_CHUNK if device.type == "cpu" else _ACCELERATOR_CHUNK) // size)
 
 
 @cache

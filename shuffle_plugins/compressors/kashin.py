@@ -18,9 +18,9 @@ from torch import Tensor
 from shuffle_plugins.compressors.hadamard import cpu_kernels, hadamard_transform, padded_dim
 from shuffle_plugins.compressors.public_bits import public_random_bytes, public_signs
 from shuffle_plugins.compressors.rotation import TightFrame
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import Rows, checks, rows_at_once
 
-_CHUNK = 1 << 20  # coefficients handled at a time
+_CHUNK = 1 << 20  # coefficients handled at a time on a CPU
 _MARGIN = 1e-3  # share of the level that covers rounding
 _AIM, _SHARE, _QUICK_STEPS = 0.85, 1.75, 8
 
@@ -155,7 +155,7 @@ class KashinFrame(TightFrame):
         return rows
 
     def _chunks(self, rows: Rows) -> list[tuple[int, int]]:
-        step = max(1, _CHUNK // self.size) if rows.device.type == "cpu" else max(1, 16 * _CHUNK // self.size)
+        step = rows_at_once(self.size, device=rows.device, entries=_CHUNK)
         return [(start, min(start + step, rows.num_rows)) for start in range(0, rows.num_rows, step)]
 
     def _represent(self, rows: Rows) -> tuple[Tensor, Tensor]:

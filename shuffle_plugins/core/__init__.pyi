@@ -14,3 +14,4 @@ from .rounding import rounded as rounded
 from .rows import Rows as Rows
 from .rows import adapted_norm as adapted_norm
 from .rows import checked_categories as checked_categories
+from .rows import rows_at_once as rows_at_once

@@ -9,6 +9,20 @@ import torch
 from torch import Tensor
 
 _CACHED_ENTRIES = 1 << 18  # handled at a time, which fit a cache
+_ACCELERATOR_ENTRIES = 1 << 24  # handled at a time where every operation is a launch
+
+
+def rows_at_once(width: int, *, device: torch.device, entries: int = _CACHED_ENTRIES) -> int:
+    """How many rows to work on together, at least one: few enough for a CPU's cache, or to fill a GPU.
+
+    Args:
+        width: entries of a row that are held at once.
+        device: where the rows are.
+        entries: how many entries suit a CPU's cache; elsewhere 2**24 are taken.
+    """
+    return max(1, (entries if device.type == "cpu" else _ACCELERATOR_ENTRIES) // max(1, width))
+
+
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -87,7 +101,7 @@ class Rows:
         """Sum of absolute entries of each row, (clients,); NaN and inf pass through."""
         norms = torch.zeros(self.num_rows, dtype=self.compute_dtype, device=self.device)
         for block in self.blocks:
-            step = max(1, _CACHED_ENTRIES // max(1, block.shape[1]))
+            step = rows_at_once(block.shape[1], device=self.device)
             for start in range(0, self.num_rows, step):
                 norms[start : start + step].add_(
                     block[start : start + step].abs().sum(dim=1, dtype=self.compute_dtype)

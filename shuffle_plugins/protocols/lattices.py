@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors import stochastic_round
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.protocols.rounding import BallRounding
 from shuffle_plugins.randomness import Randomness
 
@@ -91,7 +91,7 @@ class Lattice(ABC):
             ValueError: as :meth:`encode`.
         """
         rows = Rows.of(x)
-        step = max(1, _ENTRIES_AT_ONCE // self.size)
+        step = rows_at_once(self.size, device=rows.device, entries=_ENTRIES_AT_ONCE)
         total = torch.zeros(self.size, dtype=torch.int64)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, rows_at_once
 from shuffle_plugins.randomness import Keystream
 
 _TILE, _BLOCKS, _WORDS = 512, 16, 128
@@ -97,7 +97,7 @@ class BallRounding:
         if _compiles(rows) and rows.dtype in _COMPUTED:
             yield 0, rows
             return
-        step = max(1, _CHUNK_ENTRIES // (sum(_tiles(rows)) * _TILE))
+        step = rows_at_once(sum(_tiles(rows)) * _TILE, device=rows.device, entries=_CHUNK_ENTRIES)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))
             yield start, Rows([block.to(rows.compute_dtype) for block in part.blocks])

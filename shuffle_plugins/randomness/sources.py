@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import NoReturn
 
 import torch
@@ -19,7 +20,8 @@ from shuffle_plugins.randomness.thresholds import PROBABILITY_BITS
 
 Size = int | tuple[int, ...]
 
-_NORMAL_BLOCK = 1 << 15  # pairs made at a time, which fit a cache
+_NORMAL_BLOCK = 1 << 15  # pairs of normal values whose words lie together: all radii, then all angles
+_BLOCKS_AT_ONCE = 256  # off the CPU, where every operation is a launch; on the CPU one block fits its cache
 _FINE_BITS = 53  # magnitudes below 2**53 have fewer digits than float64
 _COARSE_SHARE = 2.0 ** (_FINE_BITS - 63)  # the share of pairs with such a magnitude, which are drawn anew
 
@@ -116,15 +118,16 @@ class Randomness(ABC):
         half = (count + 1) // 2
         values = torch.empty(2 * half, dtype=dtype, device=device)
         coarse = torch.empty(half, dtype=torch.bool, device=device)
-        for start in range(0, half, _NORMAL_BLOCK):
-            stop = min(start + _NORMAL_BLOCK, half)
-            drawn = _box_muller(self.words(2 * (stop - start), device=device), largest=1.0)
+        for start, stop in _runs_of_blocks(half, device=values.device):
+            words = self.words(2 * (stop - start), device=device)
+            blocks = words.view(-1, 2, min(stop - start, _NORMAL_BLOCK))
+            drawn = (part.flatten() for part in _box_muller(blocks[:, 0], blocks[:, 1], largest=1.0))
             values[start:stop], values[half + start : half + stop], coarse[start:stop] = drawn
         largest, left = 1.0, _places(coarse)
         while left.numel():
             largest *= _COARSE_SHARE
-            words = self.words(2 * left.numel(), device=device)
-            first, second, coarse = _box_muller(words, largest=largest)
+            radii, angles = self.words(2 * left.numel(), device=device).view(2, -1)
+            first, second, coarse = _box_muller(radii, angles, largest=largest)
             values[left], values[half + left] = first.to(dtype), second.to(dtype)
             left = left[_places(coarse)]
         return values[:count].reshape(shape)
@@ -266,18 +269,27 @@ def _minus_log(signed: Tensor, *, largest: float) -> tuple[Tensor, Tensor]:
     return magnitude.mul_(2.0**-63 * largest).log_().neg_(), coarse
 
 
-def _box_muller(words: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
-    """As many normal values as words, in two halves, float64, and which pairs are coarse.
+def _runs_of_blocks(pairs: int, *, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Where runs of whole blocks begin and end, then the block that is not whole."""
+    whole = pairs - pairs % _NORMAL_BLOCK
+    step = _NORMAL_BLOCK if device.type == "cpu" else _NORMAL_BLOCK * _BLOCKS_AT_ONCE
+    for start in range(0, whole, step):
+        yield start, min(start + step, whole)
+    if whole < pairs:
+        yield whole, pairs
 
-    Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The first
-    word of a pair is the radius, with exp(-radius²/2) below ``largest``, and the sign of both values. The
-    second is an angle within π/4 of an axis; its own last bit says which axis.
+
+def _box_muller(radii: Tensor, angles: Tensor, *, largest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Two normal values for each pair of words, float64, and which pairs are coarse.
+
+    Setting the last bit makes a word odd: symmetric about zero, never zero, 63 bits and a sign. The word of
+    the radius gives exp(-radius²/2) below ``largest``, and the sign of both values. The other is an angle
+    within π/4 of an axis; its own last bit says which axis.
     """
-    half = words.numel() // 2
-    signed = (words[:half] | 1).to(torch.float64)
+    signed = (radii | 1).to(torch.float64)
     half_squares, coarse = _minus_log(signed, largest=largest)
     radius = half_squares.mul_(2).sqrt_().copysign_(signed)
-    angle = (words[half:] | 1).to(torch.float64).mul_(math.pi / 4 * 2.0**-63)
+    angle = (angles | 1).to(torch.float64).mul_(math.pi / 4 * 2.0**-63)
     near, far = angle.cos().mul_(radius), angle.sin_().mul_(radius)
-    swapped = (words[half:] & 1).to(torch.bool)
+    swapped = (angles & 1).to(torch.bool)
     return torch.where(swapped, far, near), torch.where(swapped, near, far), coarse

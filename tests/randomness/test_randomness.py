@@ -13,8 +13,9 @@ from scipy import stats
 
 from shuffle_plugins.mechanisms import registry
 from shuffle_plugins.protocols import ScalarSum
-from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness, secure
+from shuffle_plugins.randomness import Randomness, SecureRandomness, SeededRandomness, secure, sources
 
+BLOCK = 2 * sources._NORMAL_BLOCK
 SOURCES = [lambda: SeededRandomness(1), SecureRandomness]
 
 
@@ -324,3 +325,15 @@ def test_a_seed_is_no_source(seed):
     ):
         with pytest.raises(TypeError, match=r"such as SeededRandomness\(0\), got "):
             draw()
+
+
+@pytest.mark.parametrize("count", [5, BLOCK, 3 * BLOCK + 7])
+def test_normal_values_do_not_depend_on_how_many_blocks_are_made_at_once(count, monkeypatch):
+    one_by_one = SeededRandomness(3).normal(count, dtype=torch.float64)
+
+    def on_a_gpu(pairs, *, device):
+        return runs_of_blocks(pairs, device=torch.device("cuda"))
+
+    runs_of_blocks = sources._runs_of_blocks
+    monkeypatch.setattr(sources, "_runs_of_blocks", on_a_gpu)
+    assert torch.equal(SeededRandomness(3).normal(count, dtype=torch.float64), one_by_one)

@@ -204,7 +204,8 @@ class TorchIsItsRandomness(LInfCoordinate):
 
 
 def test_a_seed_that_is_ignored():
-    assert caught(IgnoresTheSeed, dims=(3,)) == {"repeats under a seed"}
+    found = caught(IgnoresTheSeed, dims=(3,))
+    assert found - {"agrees between devices"} == {"repeats under a seed"}  # with a GPU the two also differ
     found = caught(TorchIsItsRandomness, dims=(3,))
     assert {"repeats under a seed", "differs without a seed"} <= found
 

@@ -11,14 +11,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, rows_at_once
 from shuffle_plugins.mechanisms.categories.bit_vectors import column_counts, row_counts
 from shuffle_plugins.mechanisms.categories.mixture_oracle import MOST_OUTCOMES
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold, oue_blanket, rappor_blanket
 from shuffle_plugins.mechanisms.frequency import FrequencyOracle
 from shuffle_plugins.randomness import WHOLE, Randomness
-
-_CHUNK = 1 << 18  # bits drawn at a time
 
 
 class UnaryEncoding(FrequencyOracle):
@@ -81,7 +79,7 @@ class UnaryEncoding(FrequencyOracle):
     def randomize_categories(self, x: Tensor, randomness: Randomness) -> Reports:
         """A bit for each category of each client."""
         bits = torch.empty(len(x), self.dim, dtype=torch.uint8, device=x.device)
-        rows = max(1, _CHUNK // self.dim)
+        rows = rows_at_once(self.dim, device=x.device)
         for start in range(0, len(x), rows):
             part = x[start : start + rows].unsqueeze(1)
             thresholds = torch.full((len(part), self.dim), self._other_threshold, device=x.device)

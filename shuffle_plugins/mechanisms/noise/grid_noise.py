@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, compact_dtype, rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.randomness import Randomness
 
-_CHUNK_VALUES = 1 << 18  # values handled at a time, which fit a cache
 _ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0}
 
 
@@ -53,14 +52,14 @@ class GridNoise(LocalRandomizer):
     def sum(self, reports: Reports) -> Tensor:
         codes = self._codes(reports)
         total = torch.zeros(self.dim, dtype=torch.int64, device=codes.device)
-        for start, stop in self._chunks(len(codes)):
+        for start, stop in self._chunks(len(codes), codes.device):
             total += codes[start:stop].sum(dim=0, dtype=torch.int64)
         return self._value(total.sub_(len(codes) * self.limit))
 
     def sum_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Tensor:
         """``sum(randomize(x))``, (dim,), from the same random bits, without holding the reports."""
         total = torch.zeros(self.dim, dtype=torch.int64, device=x.device)
-        for start, stop in self._chunks(x.num_rows):
+        for start, stop in self._chunks(x.num_rows, x.device):
             total += self._cut(x.narrow(start, stop), randomness).sum(dim=0)
         return self._value(total)
 
@@ -82,7 +81,7 @@ class GridNoise(LocalRandomizer):
     def randomize_rows(self, x: Rows, norms: Tensor, randomness: Randomness) -> Reports:
         """The code of a noisy multiple of the step for each coordinate of each row."""
         codes = torch.empty(x.num_rows, self.dim, dtype=compact_dtype(self.bits), device=x.device)
-        for start, stop in self._chunks(x.num_rows):
+        for start, stop in self._chunks(x.num_rows, x.device):
             codes[start:stop] = self._cut(x.narrow(start, stop), randomness).add_(self.limit)
         return self.layout.reports(codes)
 
@@ -90,8 +89,8 @@ class GridNoise(LocalRandomizer):
         """Noisy multiples of the step, those beyond ±limit moved onto it, (clients, dim) int64."""
         return self._noisy(self._scaled(x), randomness).clamp_(-self.limit, self.limit)
 
-    def _chunks(self, count: int) -> list[tuple[int, int]]:
-        size = max(1, _CHUNK_VALUES // self.dim)
+    def _chunks(self, count: int, device: torch.device) -> list[tuple[int, int]]:
+        size = rows_at_once(self.dim, device=device)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _scaled(self, x: Rows) -> Tensor:
@@ -105,7 +104,7 @@ class GridNoise(LocalRandomizer):
     def _rounding_variance(self, x: Rows) -> Tensor:
         """Variance of rounding each row to neighbouring multiples without bias, in squared steps."""
         spread = torch.zeros(x.num_rows, dtype=torch.float64, device=x.device)
-        for start, stop in self._chunks(x.num_rows):
+        for start, stop in self._chunks(x.num_rows, x.device):
             fraction = self._scaled(x.narrow(start, stop))
             fraction.sub_(fraction.floor())
             spread[start:stop] = fraction.mul_(1 - fraction).sum(dim=1)

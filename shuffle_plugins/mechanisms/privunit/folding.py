@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors import hadamard_signs, hadamard_transform, padded_dim, public_signs
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, rows_at_once
 
 _MIXED = 1024  # columns mixed by one transform, short enough for a cache
-_CHUNK_VALUES = 1 << 18  # values handled at a time, which fit a cache
 _EXTREME = 1e15  # rows so much longer than the ball are handled in float64
 
 
@@ -84,7 +83,7 @@ class Folding:
         careful = x.num_rows > 0 and float(factors.min()) < 1 / _EXTREME
         dtype = torch.float64 if careful else x.compute_dtype
         before, after = self.before.to(device, dtype), self.after.to(device, dtype)
-        step = max(1, _CHUNK_VALUES // wide)
+        step = rows_at_once(wide, device=device)
         work = torch.zeros(min(step, x.num_rows), wide, dtype=dtype, device=device)
         for start in range(0, x.num_rows, step):
             stop = min(start + step, x.num_rows)

@@ -12,14 +12,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.privunit.privunit_g_law import (
     PrivUnitGParameters,
     optimal_privunit_g,
     privunit_g_blanket,
 )
-from shuffle_plugins.mechanisms.privunit.privunit_sum import ACCELERATOR_CHUNK, CPU_CHUNK
+from shuffle_plugins.mechanisms.privunit.privunit_sum import CHUNK
 from shuffle_plugins.randomness import WHOLE, Randomness
 
 _CHUNK_VALUES = 1 << 19  # values handled at a time, which fit a cache
@@ -106,7 +106,7 @@ class PrivUnitG(LocalRandomizer):
                 "a report is longer than any of this mechanism: it was altered or forged; drop it"
             )
         total = torch.zeros(self.dim, dtype=torch.float64, device=vectors.device)
-        step = max(1, _CHUNK_VALUES // self.dim)
+        step = rows_at_once(self.dim, device=vectors.device, entries=_CHUNK_VALUES)
         for start in range(0, len(vectors), step):
             total += vectors[start : start + step].sum(dim=0, dtype=torch.float64)
         return total.mul_(self.scale).to(torch.float32)
@@ -134,14 +134,15 @@ class PrivUnitG(LocalRandomizer):
         :math:`\sqrt b\,(z - U^T M U z)`, z one normal vector, :math:`K = U U^T` and
         :math:`M = (b(I + \sqrt{I - K/b}))^{-1}`. A chunk costs its Gram matrix, one normal vector and a
         product of the rows with it; the batch is summed once. Values are float32 numbers, also where the
-        dtype is wider.
+        dtype is wider. A GPU draws the reports themselves, which is faster there.
         """
+        if x.device.type != "cpu":
+            return super().sum_rows(x, norms, randomness)
         draws = self._draw(norms, randomness)
         total = torch.zeros(self.dim, dtype=torch.float64, device=x.device)
         weights = torch.zeros(x.num_rows, dtype=x.compute_dtype, device=x.device)
-        size = CPU_CHUNK if x.device.type == "cpu" else ACCELERATOR_CHUNK
-        for start in range(0, x.num_rows, size):
-            stop = min(start + size, x.num_rows)
+        for start in range(0, x.num_rows, CHUNK):
+            stop = min(start + CHUNK, x.num_rows)
             part, lengths = x.narrow(start, stop), norms[start:stop].double()
             careful = bool(((lengths > 0) & ~((lengths > 1 / _EXTREME) & (lengths < _EXTREME))).any())
             if careful:
@@ -159,7 +160,7 @@ class PrivUnitG(LocalRandomizer):
         """A vector of float32 values for each row."""
         draws = self._draw(norms, randomness)
         vectors = torch.empty(x.num_rows, self.dim, dtype=torch.float32, device=x.device)
-        step = max(1, _CHUNK_VALUES // self.dim)
+        step = rows_at_once(self.dim, device=x.device, entries=_CHUNK_VALUES)
         for start in range(0, x.num_rows, step):
             stop = min(start + step, x.num_rows)
             plain = draws.plain[start:stop].unsqueeze(1)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, rows_at_once
 from shuffle_plugins.mechanisms.privunit.sphere import cap_coordinate
 from shuffle_plugins.randomness import Randomness
 
 _CHUNK_VALUES = 1 << 19
-"""Values handled together: what float64 takes beyond the reports does not grow with their number."""
+"""Values handled together on a CPU: what float64 takes beyond the reports does not grow with their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def dense_reports(x: Rows, norms: Tensor, *, draws: Draws, randomness: Randomnes
         randomness: source of the directions.
     """
     reports = torch.empty(x.num_rows, x.dim, dtype=torch.float32, device=x.device)
-    step = max(1, _CHUNK_VALUES // x.dim)
+    step = rows_at_once(x.dim, device=x.device, entries=_CHUNK_VALUES)
     for start in range(0, x.num_rows, step):
         stop = min(start + step, x.num_rows)
         part = draws.narrow(start, stop)

@@ -41,11 +41,8 @@ from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms.privunit.privunit_reports import Draws
 from shuffle_plugins.randomness import Randomness
 
-CPU_CHUNK = 32
-"""Clients per chunk on a CPU, where the Gram matrix and the normal vectors cost about the same."""
-
-ACCELERATOR_CHUNK = 256
-"""Clients per chunk elsewhere, where products of matrices are cheap."""
+CHUNK = 32
+"""Clients per chunk: so that Gram matrices and normal vectors cost about the same."""
 
 _EXTREME = 1e15  # norms beyond are measured again in float64: squares may overflow
 _ILL_CONDITIONED = 1e-3  # eigenvalues below may be mostly float32 rounding
@@ -55,9 +52,9 @@ Float64Array = NDArray[np.float64]
 
 
 def chunk_size(x: Rows) -> int | None:
-    """Clients per chunk that suit the device; None where d < 2·chunk: draw reports one by one there."""
-    size = CPU_CHUNK if x.device.type == "cpu" else ACCELERATOR_CHUNK
-    return size if x.dim >= 2 * size else None
+    """Clients per chunk; None where reports are drawn one by one: where d < 2·chunk, and on a GPU, on which a
+    normal value for each entry takes less time than the small matrices of the chunks."""
+    return CHUNK if x.device.type == "cpu" and x.dim >= 2 * CHUNK else None
 
 
 class ChunkedSum:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.compressors import KashinFrame
-from shuffle_plugins.core import Rows, checks
+from shuffle_plugins.core import Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms.base import Norm
 from shuffle_plugins.mechanisms.signs.coefficients_law import (
     Oversized,
@@ -23,7 +23,7 @@ from shuffle_plugins.mechanisms.signs.coefficients_law import (
 from shuffle_plugins.mechanisms.signs.representations import Frame, representation
 from shuffle_plugins.mechanisms.signs.unit_numbers import NumberRandomizer
 
-_CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, which fit a cache
+_CHUNK_ENTRIES = 1 << 20  # coefficients handled at a time, on a CPU
 _LARGEST_LEVEL = 1e6  # no sensible level comes near; squares stay in range
 
 
@@ -150,7 +150,7 @@ class CoefficientRandomizer(NumberRandomizer):
         return coefficients.clamp(-self.coefficient_radius, self.coefficient_radius)
 
     def _chunks(self, rows: Rows) -> Iterator[Tensor]:
-        step = max(1, _CHUNK_ENTRIES // self._representation.size)
+        step = rows_at_once(self._representation.size, device=rows.device, entries=_CHUNK_ENTRIES)
         for start in range(0, rows.num_rows, step):
             yield rows.narrow(start, start + step).dense().double()
 

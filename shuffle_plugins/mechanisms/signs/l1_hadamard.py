@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from shuffle_plugins.accounting import Blanket
 from shuffle_plugins.compressors import hadamard_coefficients, hadamard_scatter, l1_norms, padded_dim
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms.base import LocalRandomizer, Norm
 from shuffle_plugins.mechanisms.signs.public_indices import PublicIndices
 from shuffle_plugins.mechanisms.signs.randomized_response import (
@@ -145,7 +145,7 @@ class L1Hadamard(LocalRandomizer):
         if self._p == 1:
             return l1_norms(rows)
         norms = torch.empty(rows.num_rows, dtype=rows.compute_dtype, device=rows.device)
-        step = max(1, _CHUNK_ENTRIES // self.dim)
+        step = rows_at_once(self.dim, device=rows.device, entries=_CHUNK_ENTRIES)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, start + step).dense().to(rows.compute_dtype).abs()
             norms[start : start + step] = _p_norm(part, self._p)

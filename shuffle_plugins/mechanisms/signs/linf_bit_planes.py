@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.accounting import Blanket
-from shuffle_plugins.core import Rows
+from shuffle_plugins.core import Rows, rows_at_once
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlaneRandomizer, BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import best_plan, sampled_blanket
 from shuffle_plugins.mechanisms.signs.randomized_response_law import Constants
@@ -74,7 +74,7 @@ class LInfBitPlanes(BitPlaneRandomizer, CoordinateRandomizer):
     def variance(self, x: Tensor | Rows) -> Tensor:
         """E‖R(x) - x‖² of each row, (clients,) float64, exact; rows are read in chunks."""
         rows = self.check_rows(x)
-        step = max(1, _CHUNK_ENTRIES // self.dim)
+        step = rows_at_once(self.dim, device=rows.device, entries=_CHUNK_ENTRIES)
         parts = [
             self._planes.variance(rows.narrow(start, start + step).dense().double() / self.radius)
             for start in range(0, rows.num_rows, step)

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, Tag, TaggedRound
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms import CountRange
 from shuffle_plugins.mechanisms.signs.bit_planes import BitPlanes
 from shuffle_plugins.mechanisms.signs.bit_planes_law import SampledPlan
@@ -296,7 +296,7 @@ class TaggedSum(SummingProtocol):
         source = secure(randomness)
         rows = self._checked(x)
         counts = torch.zeros(self.levels * self.size, dtype=torch.int64)
-        step = max(1, _ENTRIES_AT_ONCE // max(self.tags, self.size))
+        step = rows_at_once(max(self.tags, self.size), device=rows.device, entries=_ENTRIES_AT_ONCE)
         for start in range(0, rows.num_rows, step):
             part = rows.narrow(start, min(start + step, rows.num_rows))
             places, bits = self._encoded(part, source)

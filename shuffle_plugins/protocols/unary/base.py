@@ -19,7 +19,7 @@ from shuffle_plugins.accounting import (
     Sampling,
     largest_within,
 )
-from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
+from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
 from shuffle_plugins.protocols.base import SummingProtocol, check_clips, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
@@ -203,7 +203,7 @@ class UnaryCounts(SummingProtocol):
 
     def _reports(self, held: Tensor, source: Randomness) -> Reports:
         bits = torch.empty(len(held), self.size, dtype=torch.uint8)
-        rows = max(1, _BITS_AT_ONCE // self.size)
+        rows = rows_at_once(self.size, device=held.device, entries=_BITS_AT_ONCE)
         for start in range(0, len(held), rows):
             bits[start : start + rows] = self._flipped(held[start : start + rows], source)
         return self.layout.reports(bits)
