@@ -1,0 +1,144 @@
+"""``examples/paper_mnist.py`` trains several seeds, goes on from checkpoints, and reports what a run cost."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opacus_shuffle import PrivacyEngine
+
+from shuffle_plugins.accounting import ShuffleAccountant
+from shuffle_plugins.accounting.published import published_bound
+from shuffle_plugins.mechanisms import LInfCoordinate
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IMAGES, TESTS, PARAMETERS = 60, 20, 13_706
+SMALL = ["--population", "60", "--cohort", "20", "--rates", "0.1,0.05@2", "--physical-batch", "15"]
+SMALL += ["--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def example():
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import paper_mnist
+
+        yield paper_mnist
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Noise in the files of MNIST."""
+    folder = tmp_path_factory.mktemp("images")
+    numbers = np.random.default_rng(0)
+    for prefix, count in (("train", IMAGES), ("t10k", TESTS)):
+        pictures = numbers.integers(256, size=(count, 28, 28), dtype=np.uint8)
+        labels = numbers.integers(10, size=count, dtype=np.uint8)
+        for kind, values in (("images-idx3", pictures), ("labels-idx1", labels)):
+            header = bytes((0, 0, 8, values.ndim)) + b"".join(n.to_bytes(4, "big") for n in values.shape)
+            (folder / f"{prefix}-{kind}-ubyte").write_bytes(header + values.tobytes())
+    return folder
+
+
+@pytest.fixture
+def run(example, images, tmp_path):
+    """Runs the script with small settings, and returns its results."""
+
+    def run(preset, *options, small=SMALL):
+        file = tmp_path / f"{preset}.json"
+        folders = ["--results", str(file), "--checkpoints", str(tmp_path / preset)]
+        example.main([preset, "--data-dir", str(images), *folders, *small, *options])
+        return json.loads(file.read_text())
+
+    return run
+
+
+def test_seeds_are_averaged_and_every_epoch_has_its_epsilon(run):
+    results = run("fig5a", "--epochs", "2", "--seeds", "3,5")
+    assert [(one["seed"], len(one["accuracy"])) for one in results["runs"]] == [(3, 2), (5, 2)]
+    round_ = LInfCoordinate(local_epsilon=1.5, dim=PARAMETERS, radius=0.01).round(population=60, cohort=20)
+    for epoch, entry in enumerate(results["curve"]):
+        reached = [one["accuracy"][epoch] for one in results["runs"]]
+        assert entry["accuracy"] == pytest.approx(statistics.fmean(reached), abs=1e-6)
+        assert entry["deviation"] == pytest.approx(statistics.stdev(reached), abs=1e-5)
+        accountant = ShuffleAccountant()
+        accountant.step(round_, num_steps=entry["steps"])
+        interval = accountant.epsilon(1e-5)
+        assert (entry["epsilon_lower"], entry["epsilon_upper"]) == (interval.lower, interval.upper)
+    assert [entry["steps"] for entry in results["curve"]] == [3, 6]
+
+
+def test_the_same_command_goes_on_from_the_last_epoch(run, monkeypatch, example):
+    first = run("fig5b", "--epochs", "1", "--seeds", "0")["runs"][0]["accuracy"]
+    loaded = []
+    load = PrivacyEngine.load_checkpoint
+
+    def watched(engine, **arguments):
+        saved = load(engine, **arguments)
+        loaded.append(len(engine.accountant))
+        return saved
+
+    monkeypatch.setattr(PrivacyEngine, "load_checkpoint", watched)
+    results = run("fig5b", "--epochs", "2", "--seeds", "0")
+    assert loaded == [3]
+    assert results["runs"][0]["accuracy"][:1] == first
+    assert len(results["curve"]) == 2
+    with pytest.raises(ValueError, match="is of another setting"):
+        run("fig5b", "--epochs", "3", "--seeds", "0", "--local-epsilon", "1")
+
+
+def test_results_keep_seeds_trained_before_and_refuse_another_setting(run, tmp_path):
+    run("fig4.2", "--epochs", "1", "--seeds", "0")
+    results = run("fig4.2", "--epochs", "1", "--seeds", "1")
+    assert [one["seed"] for one in results["runs"]] == [0, 1]
+    with pytest.raises(ValueError, match="holds another setting's results"):
+        run("fig4.2", "--epochs", "1", "--clip", "0.02", "--seeds", "7")
+
+
+def test_without_privacy_nothing_is_accounted(run):
+    results = run("non-private", "--epochs", "1", "--seeds", "0")
+    assert "epsilon_upper" not in results["curve"][0]
+    assert "local_epsilon" not in results["settings"]
+    assert len(results["runs"][0]["accuracy"]) == 1
+
+
+@pytest.mark.process
+def test_seeds_train_in_processes_of_their_own(run):
+    results = run("fig5a", "--epochs", "1", "--seeds", "0,1", "--parallel", "2")
+    assert [len(one["accuracy"]) for one in results["runs"]] == [1, 1]
+
+
+def test_a_changed_setting_needs_a_file_of_its_own(example, images, capsys):
+    with pytest.raises(SystemExit):
+        example.main(["fig5a", "--data-dir", str(images), "--epochs", "1"])
+    assert "needs --results" in capsys.readouterr().err
+
+
+def test_settings_are_the_published_ones(example):
+    paper, _, _ = example.PRESETS["fig5a"]
+    assert [paper.rate(epoch) for epoch in (1, 70, 71, 200)] == [0.3, 0.3, 0.18, 0.18]
+    assert paper.epochs * paper.steps_per_epoch == 1_200
+    privunit, published, seeds = example.PRESETS["fig5b"]
+    assert [privunit.rate(epoch) for epoch in (30, 31, 60, 61)] == [12.0, 4.0, 4.0, 3.5]
+    assert (privunit.epochs * privunit.steps_per_epoch, seeds) == (6_000, 4)
+    bound = published_bound(example.READINGS["published"])
+    whole = bound.epsilon(local_epsilon=2, population=60_000, cohort=2_000, num_steps=6_000, delta=1e-5)
+    assert whole == pytest.approx(max(point.epsilon for point in published.points[:2]), abs=0.01)
+    thesis, _, _ = example.PRESETS["fig4.2"]
+    assert thesis.epochs * thesis.steps_per_epoch == 480
+    assert thesis.rate(71) == 0.18
+
+
+def test_points_are_read_at_the_last_epoch_within_their_epsilon(example):
+    """A source's ε is met by the last epoch that does not exceed it, by each bound it may come from."""
+    curve = [{"epoch": n, "epsilon_published": 0.5 * n, "epsilon_clones_closed": None} for n in range(1, 5)]
+    point = example.Point(epsilon=1.7, accuracy=0.8, deviation=None, readings=("published", "clones_closed"))
+    beside = example._beside(point, curve)["ours"]
+    assert beside["published"]["epoch"] == 3
+    assert beside["clones_closed"] is None
