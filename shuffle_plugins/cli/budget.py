@@ -166,13 +166,7 @@ def _spent_json(spent: ledgers.Spent) -> dict[str, Any]:
 
 
 def _interval_json(found: accounting.EpsilonInterval) -> dict[str, Any]:
-    return {
-        "lower": found.lower,
-        "upper": found.upper,
-        "adversary": found.adversary,
-        "upper_bound": found.upper_bound,
-        "lower_bound": found.lower_bound,
-    }
+    return {"adversary": found.adversary, **output.interval_json(found)}
 
 
 def _client_json(budget: ledgers.ClientBudget) -> dict[str, Any]:

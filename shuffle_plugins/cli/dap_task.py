@@ -122,7 +122,7 @@ def dap_task_command(
                 "vdaf_config": task.vdaf_config().hex(),
                 "min_batch_size": task.min_batch_size,
                 "client": task.client,
-                "epsilon": {"lower": found.lower, "upper": found.upper},
+                "epsilon": output.interval_json(found),
                 "delta": delta,
                 "rounds": rounds,
                 "neighbouring_relation": found.neighbouring_relation,

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from shuffle_plugins import accounting
 from shuffle_plugins.cli.tables import WIDE
 
 # Narrower than this no table can be read.
@@ -24,6 +25,16 @@ _PATIENCE = 0.5
 def print_json(value: Any) -> None:
     """Print a value as JSON; infinities and NaN are errors, as JSON has neither."""
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def interval_json(found: accounting.EpsilonInterval) -> dict[str, Any]:
+    """Both ends of an interval and the bounds behind them; ``lower`` is null if no lower bound is known."""
+    return {
+        "lower": None if found.lower_bound == "none" else found.lower,
+        "upper": found.upper,
+        "upper_bound": found.upper_bound,
+        "lower_bound": found.lower_bound,
+    }
 
 
 def width() -> int:

@@ -9,7 +9,14 @@ import typer
 
 from shuffle_plugins import planning
 from shuffle_plugins.cli import options, output
-from shuffle_plugins.cli.plan_tables import footing, headline, plan_json, plan_tables
+from shuffle_plugins.cli.plan_tables import (
+    footing,
+    headline,
+    plan_json,
+    plan_tables,
+    sum_plan_json,
+    sums_table,
+)
 from shuffle_plugins.cli.questions import check_one_report
 
 # planning.BEST_MECHANISM, the value of --mechanism for all of them, without loading the planner for --help.
@@ -23,7 +30,13 @@ def plan_command(
     delta: options.DeltaOption,
     dim: options.VectorDimOption,
     mechanism: Annotated[
-        str, typer.Option("--mechanism", metavar="NAME", help="Randomizer; best compares all of them.")
+        str,
+        typer.Option(
+            "--mechanism",
+            metavar="NAME",
+            help="Randomizer; best compares all of them. Or a sum, vector-sum or poisson-binomial: then the "
+            "server's drawing of clients is compared with clients that take part in secret.",
+        ),
     ] = _BEST,
     rounds: Annotated[
         str | None,
@@ -32,7 +45,7 @@ def plan_command(
             "-t",
             metavar="T,…",
             help="Rounds, one number or several to choose from; searched unless given. Under single-pass "
-            "sampling and check-in, passes; under epoch, epochs.",
+            "sampling and check-in, passes; under epoch, epochs. Of a sum 1 unless given.",
         ),
     ] = None,
     cohort: Annotated[
@@ -41,7 +54,8 @@ def plan_command(
             "--cohort",
             "-k",
             metavar="K,…",
-            help="Reports per round, one number or several to choose from; searched unless given.",
+            help="Reports per round, one number or several to choose from; searched unless given. Of a sum, "
+            "clients whose data are in a round, all N unless given.",
         ),
     ] = None,
     sampling: options.SamplingOption = "without-replacement",
@@ -79,9 +93,37 @@ def plan_command(
 ) -> None:
     """The cohort, ε0 and rounds with the least error of the averaged vectors within (ε, δ)."""
     output.check_picture(plot)
+    steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
+    cohorts = None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort")
+    vectors = None if norm is None else planning.check_norm(norm)
+    if mechanism in planning.SUMS:
+        if sampling != "without-replacement" or method != "pld" or plot is not None:
+            raise typer.BadParameter(
+                "a sum is planned for all its ways of drawing clients, by pld, without a picture: leave out "
+                "--sampling, --method and --plot"
+            )
+        sums = planning.plan_sums(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            population=population,
+            dim=dim,
+            mechanism=mechanism,
+            num_steps=1 if steps is None else steps,
+            cohorts=cohorts,
+            adversary=adversary,
+            radius=radius,
+            norm="l2" if vectors is None else vectors,
+            spread=spread,
+        )
+        if as_json:
+            output.print_json(sum_plan_json(sums))
+            return
+        output.show(sums_table(sums, width=output.width()), footing(sums))
+        for text in sums.remarks():
+            output.remark(text)
+        return
     if mechanism != _BEST:
         check_one_report(mechanism)
-    steps = None if rounds is None else options.read_list(rounds, options.read_whole, "--rounds")
     with output.progress("planning", as_json=as_json) as progress:
         found = planning.plan(
             target_epsilon=target_epsilon,
@@ -90,12 +132,12 @@ def plan_command(
             dim=dim,
             mechanism=mechanism,
             num_steps=steps,
-            cohorts=None if cohort is None else options.read_list(cohort, options.read_whole, "--cohort"),
+            cohorts=cohorts,
             sampling=sampling,
             adversary=adversary,
             method=method,
             radius=radius,
-            norm=None if norm is None else planning.check_norm(norm),
+            norm=vectors,
             spread=spread,
             tolerance=tolerance,
             whole_grid=plot is not None,
@@ -109,6 +151,12 @@ def plan_command(
             output.remark(text)
         for left in found.dismissed:
             output.remark(f"Left out: {left.mechanism}: {left.reason}.")
+        if found.adversary == "server":
+            output.remark(
+                "Reports hide their clients' data from a server, but not who sent them. In a sum clients can "
+                f"take part in secret, so that sampling counts against a server too: --mechanism "
+                f"{planning.SUMS[0]}."
+            )
     if plot is not None:
         from shuffle_plugins.cli.plotting import plot_plan
 

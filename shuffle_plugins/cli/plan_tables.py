@@ -9,7 +9,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from shuffle_plugins import planning
+from shuffle_plugins import accounting, planning
+from shuffle_plugins.cli import output
 from shuffle_plugins.cli.tables import NOTHING, WIDE, plain_table
 from shuffle_plugins.core import rounded
 
@@ -45,13 +46,45 @@ def headline(plan: planning.Plan) -> str:
     )
 
 
-def footing(plan: planning.Plan) -> str:
+def sums_table(plan: planning.SumPlan, *, width: int = WIDE) -> Table:
+    """The ways to take sums, one a row.
+
+    Args:
+        plan: the plan to show.
+        width: as of :func:`plan_tables`.
+    """
+    wide = width >= WIDE
+    title = f"{plan.mechanism}, ε within {plan.target_epsilon:g} at δ = {plan.delta:g}"
+    table = plain_table(title, wide=wide)
+    table.add_column("who draws")
+    headings = ["k", "answer", "T", "charged", "noise", *(["ε from"] if wide else []), "ε up to", "error"]
+    for heading in (*headings, "bits per client" if wide else "bits"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in plan.rows:
+        table.add_row(
+            str(row.drawn_by),
+            *(f"{count:,}" for count in (row.cohort, row.answering, row.num_steps, row.charged_steps)),
+            f"{row.noise_multiplier:.3g}",
+            *([_lower(row.epsilon)] if wide else []),
+            rounded(row.epsilon.upper, up=True),
+            *(rounded(value, up=True, digits=3) for value in (row.average_mse, row.bits_per_client)),
+            style="bold" if row == plan.best else None,
+        )
+    return table
+
+
+def footing(plan: planning.Plan | planning.SumPlan) -> str:
     """One line that says for which setting the tables' numbers hold."""
+    said = "noise and sampling: mean squared error of one round's average; error: of all rounds' average"
+    if isinstance(plan, planning.SumPlan):
+        said = (
+            "charged: rounds that ε counts; noise: deviation of the sum's noise over the radius; error: mean "
+            "squared error of all rounds' average"
+        )
     return (
         f"{plan.neighbouring_relation} neighbours · adversary: {plan.adversary} · n = {plan.population:,} · "
         f"d = {plan.dim:,} · vectors in an {plan.norm} ball of radius {plan.radius:g} · "
-        f"spread ≤ {plan.spread:g} · noise and sampling: mean squared error of one round's average; "
-        "error: of all rounds' average"
+        f"spread ≤ {plan.spread:g} · {said}"
     )
 
 
@@ -74,6 +107,31 @@ def plan_json(plan: planning.Plan) -> dict[str, Any]:
         ],
         "remarks": list(plan.remarks()),
     }
+
+
+def sum_plan_json(plan: planning.SumPlan) -> dict[str, Any]:
+    """The plan of a sum in plain dict, list, str, int, float and bool."""
+    asked = {field.name: getattr(plan, field.name) for field in fields(planning.PlanQuestion)}
+    del asked["sampling"]  # every row has its own
+    return {
+        **asked,
+        "mechanism": plan.mechanism,
+        "neighbouring_relation": plan.neighbouring_relation,
+        "best": _sum_row_json(plan.best),
+        "rows": [_sum_row_json(row) for row in plan.rows],
+        "infeasible": [
+            {"drawn_by": drawn_by, "cohort": cohort, "rounds": steps}
+            for drawn_by, cohort, steps in plan.infeasible
+        ],
+        "remarks": list(plan.remarks()),
+    }
+
+
+def _sum_row_json(row: planning.SumRow) -> dict[str, Any]:
+    values = asdict(row)
+    del values["epsilon"]
+    values["charged_rounds"] = values.pop("charged_steps")
+    return _renamed(values | output.interval_json(row.epsilon))
 
 
 def _choices(plan: planning.Plan, *, wide: bool) -> Table:
@@ -113,13 +171,17 @@ def _rows(
         table.add_row(
             f"{row.cohort if changing == 'k' else row.num_steps:,}",
             rounded(row.local_epsilon, up=False),
-            *([rounded(row.epsilon.lower, up=False)] if wide else []),
+            *([_lower(row.epsilon)] if wide else []),
             rounded(row.epsilon.upper, up=True),
             *(rounded(value, up=True, digits=3) for value in errors),
             *([rounded(float(row.total_bits), up=True, digits=3)] if wide else []),
             style="bold" if row == plan.best else None,
         )
     return table
+
+
+def _lower(found: accounting.EpsilonInterval) -> str:
+    return NOTHING if found.lower_bound == "none" else rounded(found.lower, up=False)
 
 
 def _row_json(row: planning.PlanRow) -> dict[str, Any]:

@@ -162,10 +162,7 @@ def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
         "adversary": str(asked.adversary),
         "rounds": answer.num_steps,
         "delta": interval.delta,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "upper_bound": interval.upper_bound,
-        "lower_bound": interval.lower_bound,
+        **output.interval_json(interval),
         "neighbouring_relation": interval.neighbouring_relation,
         "bounds": [asdict(bound) for bound in answer.bounds],
     }

@@ -17,6 +17,11 @@ from .round_costs import sum_round_costs as sum_round_costs
 from .search import BEST_MECHANISM as BEST_MECHANISM
 from .search import MOST_SEARCHED_STEPS as MOST_SEARCHED_STEPS
 from .search import plan as plan
+from .sums import SUMS as SUMS
+from .sums import DrawnBy as DrawnBy
+from .sums import SumPlan as SumPlan
+from .sums import SumRow as SumRow
+from .sums import plan_sums as plan_sums
 from .variance import NormName as NormName
 from .variance import check_norm as check_norm
 from .variance import report_error as report_error

@@ -434,6 +434,49 @@ def test_a_plan_is_readable(
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+SUMMED = ["plan", "-n", "2000", "--target-epsilon", "1", "-d", "1e-6", "--dim", "8", "-t", "20"]
+SUMMED += ["-k", "100,2000", "--mechanism", "vector-sum", "--adversary", "server"]
+
+
+def test_a_plan_of_a_sum_compares_who_draws(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = answer(run, *SUMMED)
+    assert found["mechanism"] == "vector-sum"
+    assert [(row["drawn_by"], row["cohort"]) for row in found["rows"]] == [
+        ("server", 100),
+        ("clients", 100),
+        ("nobody", 2000),
+    ]
+    drawn, secret, _ = found["rows"]
+    assert drawn["charged_rounds"] < secret["charged_rounds"] == drawn["rounds"] == 20
+    assert secret["noise_multiplier"] < drawn["noise_multiplier"] / 3
+    for row in found["rows"]:
+        assert 0 < row["lower"] <= row["upper"] <= 1
+        assert row["lower_bound"] == "binomial instance"
+    for columns in (80, 110):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code, out, err = run(*SUMMED)
+        assert (code, err) == (0, "")
+        table, told = out.split("replace-one neighbours · adversary: server")
+        assert max(len(line.rstrip()) for line in table.splitlines()) <= columns
+        assert "…" not in out
+        for remark in found["remarks"]:
+            assert remark in told
+
+
+@pytest.mark.parametrize("more", [["--sampling", "poisson"], ["--method", "rdp"], ["--plot", "plan.png"]])
+def test_a_plan_of_a_sum_refuses_what_it_would_ignore(run: Run, more: list[str]) -> None:
+    code, out, err = run(*SUMMED, *more)
+    assert (code, out) == (2, "")
+    assert "leave out --sampling, --method and --plot" in " ".join(err.split())
+
+
+def test_a_plan_against_the_server_tells_of_secret_participation(run: Run) -> None:
+    asked = ["plan", "-n", "200", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
+    asked += ["--mechanism", "linf-coordinate"]
+    assert "--mechanism vector-sum" in run(*asked, "--adversary", "server")[1]
+    assert "vector-sum" not in run(*asked)[1]
+
+
 def test_a_plan_among_mechanisms_says_which_were_left_out(run: Run) -> None:
     asked = ["plan", "-n", "100", "--target-epsilon", "1", "-d", "1e-5", "--dim", "3", "-t", "1", "-k", "100"]
     code, out, err = run(*asked)
@@ -703,8 +746,9 @@ _ACCOUNTED = [f"epsilon {_RUN} -e 1", f"compare {_RUN} -e 1", f"calibrate {_RUN}
 _BUILT = ["audit -e 1", "plan -n 2000 --target-epsilon 1 -d 1e-5 --dim 10"]
 
 
-@pytest.mark.parametrize("mechanism", ["vector-sum", "multi-message"])
-@pytest.mark.parametrize("command", _BUILT)
+@pytest.mark.parametrize(
+    ("command", "mechanism"), [(_BUILT[0], "vector-sum"), *((each, "multi-message") for each in _BUILT)]
+)
 def test_a_sum_is_refused_by_what_attacks_or_plans_single_reports(
     run: Run, command: str, mechanism: str
 ) -> None:

@@ -187,6 +187,15 @@ def test_the_command_says_who_must_know_the_offset(capsys: pytest.CaptureFixture
         assert "offset" not in printed.out
 
 
+def test_the_command_says_where_no_lower_bound_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """0 would read as a bound. Two bits are fewer than the three in which the instance of OUE needs."""
+    asked = ["dap-task", "--length", "2", "--cohort", "2000", "--target-epsilon", "1", "--delta", "1e-6"]
+    assert main([*asked, "--encoding", "optimal"]) == 0
+    epsilon = json.loads(capsys.readouterr().out)["epsilon"]
+    assert (epsilon["lower"], epsilon["lower_bound"]) == (None, "none")
+    assert epsilon["upper_bound"] == "composed counts, PLD"
+
+
 def test_the_command_prints_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["dap-task", "--length", "20", "--cohort", "2000", "--target-epsilon", "1", "--delta", "1e-6"]
     assert main(asked) == 0
@@ -194,6 +203,8 @@ def test_the_command_prints_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["vdaf"]["type"] == "Prio3MultihotCountVec"
     assert found["epsilon"]["upper"] <= 1.0
     assert found["client"]["EPSILON_0"] > 1
+    assert 0.95 < found["epsilon"]["lower"] <= found["epsilon"]["upper"]
+    assert found["epsilon"]["lower_bound"] == "counted bits instance"
     assert main([*asked, "--format", "janus", "--encoding", "optimal"]) == 0
     assert capsys.readouterr().out.startswith("vdaf: !Prio3SumVec\n  max_measurement: 1\n  length: 20\n")
     assert main([*asked, "--format", "divviup", "--protocol", "histogram-sum"]) == 0

@@ -1,0 +1,290 @@
+"""Multi-message sums within a target (ε, δ), and what it saves if clients draw in secret, not the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from scipy import special
+
+from shuffle_plugins.accounting import (
+    NEIGHBOURING_RELATION,
+    Adversary,
+    EpsilonInterval,
+    Sampling,
+    ShuffleAccountant,
+)
+from shuffle_plugins.core import checks
+from shuffle_plugins.planning.plans import PlanQuestion
+from shuffle_plugins.planning.variance import NormName, check_norm, enclosing_radius, sampling_error
+
+SUMS = ("vector-sum", "poisson-binomial")
+"""Sums that can be planned: those of vectors in an ℓ2 ball in which clients can take part in secret."""
+
+_UNLIKELY = 1e-3  # how probably some client is drawn more often than a plan assumes
+
+
+class DrawnBy(StrEnum):
+    """Who decides whose data are in a round."""
+
+    SERVER = "server"
+    """The server draws k clients, and knows whom; only those answer."""
+
+    CLIENTS = "clients"
+    """All n clients answer and add noise; each adds its data with probability k/n, by a coin of its own."""
+
+    NOBODY = "nobody"
+    """All n clients add their data in every round."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumRow:
+    """One way to take the sums: a cohort, a number of rounds, and who draws the cohort.
+
+    Attributes:
+        drawn_by: who decides whose data are in a round.
+        cohort: k, clients whose data are in a round; expected, if the clients draw.
+        answering: clients who send something in a round: k, or all n if the clients draw.
+        num_steps: T, rounds.
+        charged_steps: rounds that ε is charged for. They are fewer than T only if the server draws and is the
+            adversary: then they are those of the client that is drawn most often. With less than one chance
+            in a thousand some client is drawn more often.
+        noise_multiplier: noise of the sum over the radius of the clients' ball, as a Gaussian mechanism's
+            standard deviation in every coordinate.
+        epsilon: certified interval of the charged rounds, replace-one.
+        noise_mse: mean squared error of one round's average that the noise causes.
+        sampling_mse: that of one round's average which the choice of the cohort causes.
+        average_mse: mean squared error of the average over all rounds.
+        bits_per_report: length of what a client sends in a round, as counts.
+        bits_per_client: bits that a client of the population sends in all rounds, expected.
+    """
+
+    drawn_by: DrawnBy
+    cohort: int
+    answering: int
+    num_steps: int
+    charged_steps: int
+    noise_multiplier: float
+    epsilon: EpsilonInterval
+    noise_mse: float
+    sampling_mse: float
+    average_mse: float
+    bits_per_report: int
+    bits_per_client: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumPlan(PlanQuestion):
+    """Ways to take sums within a target (ε, δ); begins with the question's fields.
+
+    Attributes:
+        mechanism: registered name of the sum.
+        rows: what was tried, by T, k, and who draws.
+        infeasible: (who draws, k, T) that no noise keeps within the target.
+    """
+
+    mechanism: str
+    rows: tuple[SumRow, ...]
+    infeasible: tuple[tuple[DrawnBy, int, int], ...]
+
+    @property
+    def neighbouring_relation(self) -> str:
+        """For which neighbouring datasets every ε of the plan holds: always ``"replace-one"``."""
+        return NEIGHBOURING_RELATION
+
+    @property
+    def best(self) -> SumRow:
+        """The row of least error."""
+        return min(self.rows, key=lambda row: (row.average_mse, row.bits_per_client))
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, one sentence each."""
+        said = []
+        for row in self.rows:
+            drawn = self._drawn_like(row)
+            if row.drawn_by is DrawnBy.CLIENTS and drawn is not None:
+                said.append(
+                    f"k = {row.cohort:,}, T = {row.num_steps:,}: drawn in secret, the noise multiplier is "
+                    f"{row.noise_multiplier:.3g} and not {drawn.noise_multiplier:.3g}, and a client sends "
+                    f"{row.bits_per_client / drawn.bits_per_client:.3g} times the bits."
+                )
+        if any(row.drawn_by is DrawnBy.CLIENTS for row in self.rows):
+            said.append(
+                "Drawing in secret needs a sum of which nobody, the server included, sees more than the "
+                "total (in Flower SelfSampling with a SharedSumStage)."
+            )
+        if any(row.charged_steps < row.num_steps for row in self.rows):
+            said.append(
+                "Where the server draws, ε against it counts the rounds of the client that is drawn most "
+                "often; a server that draws unfairly can exceed them, unless clients limit their own rounds."
+            )
+        if self.infeasible:
+            said.append(f"{len(self.infeasible)} combinations exceed the target whatever the noise.")
+        return tuple(said)
+
+    def _drawn_like(self, row: SumRow) -> SumRow | None:
+        """The row of the same cohort and rounds in which the server draws."""
+        alike = (
+            other
+            for other in self.rows
+            if other.drawn_by is DrawnBy.SERVER
+            and (other.cohort, other.num_steps) == (row.cohort, row.num_steps)
+        )
+        return next(alike, None)
+
+
+def plan_sums(
+    *,
+    target_epsilon: float,
+    delta: float,
+    population: int,
+    dim: int,
+    mechanism: str = SUMS[0],
+    num_steps: int | Sequence[int] = 1,
+    cohorts: Sequence[int] | None = None,
+    adversary: Adversary | str = Adversary.MODEL_OBSERVER,
+    radius: float = 1.0,
+    norm: NormName = "l2",
+    spread: float | None = None,
+) -> SumPlan:
+    r"""The least noise of multi-message sums within a target, whoever draws the clients of a round.
+
+    For every k < n and T two ways are compared. The server draws k clients, which it then knows: sampling
+    amplifies against an observer of the model alone. Or all n clients answer and add noise, and each adds
+    its data with probability k/n by a secret coin of its own: sampling amplifies against everybody who sees
+    the sum alone, the server included (``docs/proofs/sums.md``, "Secret participation").
+
+    The error is that of the average over T rounds, as in :mod:`shuffle_plugins.planning.variance`: with
+    :math:`W` the variance of a round's sum it is :math:`(W/k² + \text{sampling})/T`. Where clients draw, the
+    sum is divided by the expected number k.
+
+    Args:
+        target_epsilon: central ε, replace-one.
+        delta: δ in (0, 1).
+        population: n, the number of clients, at least 2.
+        dim: d, length of a client's vector.
+        mechanism: one of :data:`SUMS`.
+        num_steps: T, or a sequence of candidates. At k = n the error of the average hardly depends on it.
+        cohorts: candidates for k, at least 2; by default n alone, which has the least error.
+        adversary: against whom ε is measured.
+        radius: of the ball that the clients' vectors lie in.
+        norm: of that ball; sums take the smallest ℓ2 ball around it.
+        spread: S, as for :func:`~shuffle_plugins.planning.plan`; by default the ball's ℓ2 radius.
+
+    Raises:
+        ValueError: if an argument is out of range, or nothing stays within the target.
+    """
+    if mechanism not in SUMS:
+        raise ValueError(f"mechanism must be one of {', '.join(SUMS)} to plan sums, got {mechanism!r}")
+    checks.dim(dim)
+    checks.whole("population", population, at_least=2)
+    reach = enclosing_radius(radius=checks.radius(radius), norm=check_norm(norm), within="l2", dim=dim)
+    asked = PlanQuestion(
+        target_epsilon=checks.target_epsilon(target_epsilon),
+        delta=checks.delta(delta),
+        population=population,
+        dim=dim,
+        radius=radius,
+        norm=norm,
+        spread=reach if spread is None else checks.number("spread", spread, at_least=0, at_most=reach),
+        sampling=Sampling.WITHOUT_REPLACEMENT,
+        adversary=Adversary(adversary),
+        method="pld",
+    )
+    steps = (num_steps,) if isinstance(num_steps, int) else tuple(num_steps)
+    ks = _checked("cohorts", (population,) if cohorts is None else cohorts, at_least=2, at_most=population)
+    rows, infeasible = [], []
+    for each_steps in _checked("num_steps", steps, at_least=1, at_most=None):
+        for cohort in ks:
+            ways = (DrawnBy.NOBODY,) if cohort == population else (DrawnBy.SERVER, DrawnBy.CLIENTS)
+            for drawn_by in ways:
+                row = _row(asked, mechanism, reach, drawn_by=drawn_by, cohort=cohort, num_steps=each_steps)
+                if row is None:
+                    infeasible.append((drawn_by, cohort, each_steps))
+                else:
+                    rows.append(row)
+    if not rows:
+        raise ValueError(
+            f"no noise keeps these sums within ε={target_epsilon:g}, δ={delta:g}: use fewer rounds, or a "
+            "larger ε or δ"
+        )
+    return SumPlan(**asdict(asked), mechanism=mechanism, rows=tuple(rows), infeasible=tuple(infeasible))
+
+
+def _checked(name: str, values: Iterable[int], *, at_least: int, at_most: int | None) -> tuple[int, ...]:
+    """The candidates in order, each once."""
+    limits = {"at_least": at_least} if at_most is None else {"at_least": at_least, "at_most": at_most}
+    found = tuple(sorted({checks.whole(name, value, **limits) for value in values}))
+    if not found:
+        raise ValueError(f"{name} must name at least one")
+    return found
+
+
+def _row(
+    asked: PlanQuestion, mechanism: str, radius: float, *, drawn_by: DrawnBy, cohort: int, num_steps: int
+) -> SumRow | None:
+    """One way; None if no noise keeps it within the target."""
+    # Loads torch.
+    from shuffle_plugins.protocols import PoissonBinomialSum, TargetUnreachable, VectorSum
+
+    kind = VectorSum if mechanism == VectorSum.name else PoissonBinomialSum
+    n, charged = asked.population, num_steps
+    answering, scheme = cohort, Sampling.WITHOUT_REPLACEMENT
+    population = participation = None
+    if drawn_by is DrawnBy.CLIENTS:
+        answering, scheme, participation = n, Sampling.POISSON, cohort / n
+    elif asked.adversary is Adversary.SERVER:
+        charged = most_rounds(num_steps, share=cohort / n, clients=n)
+    else:
+        population = n
+    try:
+        built = kind.calibrated(
+            dim=asked.dim,
+            cohort=answering,
+            epsilon=asked.target_epsilon,
+            delta=asked.delta,
+            num_steps=charged,
+            population=population,
+            radius=radius,
+            participation=participation,
+        )
+    except TargetUnreachable:
+        return None
+    each = built.round(population=population, participation=participation, adversary=asked.adversary)
+    accountant = ShuffleAccountant()
+    accountant.step(each, num_steps=charged)
+    noise = built.worst_variance / cohort**2
+    sampled = sampling_error(population=n, cohort=cohort, sampling=scheme, spread=asked.spread)
+    return SumRow(
+        drawn_by=drawn_by,
+        cohort=cohort,
+        answering=answering,
+        num_steps=num_steps,
+        charged_steps=charged,
+        noise_multiplier=2 * each.noise_multiplier,
+        epsilon=accountant.epsilon(asked.delta),
+        noise_mse=noise,
+        sampling_mse=sampled,
+        average_mse=(noise + sampled) / num_steps,
+        bits_per_report=built.bits_per_report,
+        bits_per_client=num_steps * built.bits_per_report * answering / n,
+    )
+
+
+def most_rounds(num_steps: int, *, share: float, clients: int) -> int:
+    """Rounds of the client that is drawn most often: more have a probability of at most a thousandth.
+
+    Args:
+        num_steps: T, rounds, each with clients of its own, drawn fairly.
+        share: k/n, of the clients that are drawn each time.
+        clients: n. By a union bound over them, of binomial tails.
+    """
+    low, high = 0, num_steps  # P(Bin(T, share) > T) is 0
+    while low < high:
+        middle = (low + high) // 2
+        if clients * float(special.bdtrc(middle, num_steps, share)) <= _UNLIKELY:
+            high = middle
+        else:
+            low = middle + 1
+    return low
