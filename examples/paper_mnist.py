@@ -501,7 +501,7 @@ def report(path: Path, *, setting: Setting, published: Published | None) -> None
     beside = [_beside(point, curve) for point in (published.points if published else ())]
     save(path, {**results, "curve": curve, "beside_the_source": beside})
     for entry in beside:
-        print(json.dumps(entry))
+        print(_line(entry))
     if setting.private:
         draw(path.with_suffix(".png"), results | {"curve": curve}, published=published)
 
@@ -543,6 +543,22 @@ def _beside(point: Point, curve: list[dict[str, Any]]) -> dict[str, Any]:
     return {"published": there, "ours": ours}
 
 
+def _line(entry: dict[str, Any]) -> str:
+    """One published point beside ours, in words."""
+
+    def percent(point: dict[str, Any]) -> str:
+        spread = "" if point["deviation"] is None else f" ± {100 * point['deviation']:.1f}"
+        return f"{100 * point['accuracy']:.1f}{spread} %"
+
+    epsilon = entry["published"]["epsilon"]
+    told = f"published {percent(entry['published'])}" + (f" at ε = {epsilon:g}" if epsilon else "")
+    for reading, ours in entry["ours"].items():
+        certified = f", certified ε {ours['epsilon_upper']:.3f}" if ours and epsilon else ""
+        found = f"{percent(ours)} at epoch {ours['epoch']}{certified}" if ours else "no epoch"
+        told += f"; {reading}: {found}"
+    return told
+
+
 def draw(path: Path, results: dict[str, Any], *, published: Published | None) -> None:
     """Accuracy against ε, certified and by the readings that the source's points use."""
     import matplotlib
@@ -559,7 +575,7 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
     points = published.points if published else ()
     readings = [reading for reading in READINGS if any(reading in point.readings for point in points)]
     curve, runs = results["curve"], len(results["runs"])
-    figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 5), layout="constrained")
     band = [entry["deviation"] or 0.0 for entry in curve]
     lines = [("upper", "tab:orange", f"{runs} seeds, certified ε")]
     lines += [(reading, colours[reading], f"{runs} seeds, ε {names[reading]}") for reading in readings]
@@ -581,7 +597,9 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
     )
     for point in points:
         colour = "black" if len(point.readings) > 1 else colours[point.readings[0]]
-        axes.errorbar(point.epsilon, point.accuracy, point.deviation, fmt="o", color=colour, capsize=3)
+        axes.errorbar(
+            point.epsilon, point.accuracy, point.deviation, fmt="o", color=colour, capsize=3, zorder=3
+        )
     if published:
         axes.errorbar([], [], [], fmt="ko", capsize=3, label=published.source)
     axes.set(
@@ -592,7 +610,7 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
     )
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
