@@ -22,7 +22,7 @@ from paper_figures import bounds, headlines, refinement, single_shuffle  # noqa:
 from paper_figures.bounds import Question  # noqa: E402
 from paper_figures.data import Role, power  # noqa: E402
 
-from shuffle_plugins.accounting.published import clones  # noqa: E402
+from shuffle_plugins.accounting.published import cheu19, clones  # noqa: E402
 
 ROLES = {role.value for role in Role}
 LARGEST_PNG = 150_000
@@ -224,9 +224,7 @@ def test_exact_binary_response(local_epsilon):
     assert found == pytest.approx(enumerated, rel=1e-9)
 
     try:
-        closed = single_shuffle.binary_response_closed_form(
-            local_epsilon=local_epsilon, cohort=2000, delta=delta
-        )
+        closed = cheu19.binary_response_bound(local_epsilon=local_epsilon, cohort=2000, delta=delta)
     except ValueError:
         assert 4000 / (e + 1) < 14 * math.log(4 / delta)
     else:

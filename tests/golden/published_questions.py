@@ -66,7 +66,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "loud": {"local_epsilon": 4.0, "population": 10**6, "cohort": 10**6, "num_steps": 10},
     "few": {"local_epsilon": 2.0, "population": 40, "cohort": 20, "num_steps": 2},
 }
-QUESTIONS.add("names", lambda: [tuple(BOUNDS) == NAMES, list(ALL_PUBLISHED), list(FEW_PUBLISHED)])
+# Bounds that came later are in the catalogue too; these fifteen keep their names, order and answers.
+QUESTIONS.add(
+    "names",
+    lambda: [
+        tuple(name for name in BOUNDS if name in NAMES) == NAMES,
+        [name for name in ALL_PUBLISHED if name in NAMES],
+        list(FEW_PUBLISHED),
+    ],
+)
 QUESTIONS.add(
     "which are valid", lambda: {name: [BOUNDS[name].valid, BOUNDS[name].adaptive] for name in NAMES}
 )
@@ -202,7 +210,7 @@ QUESTIONS.add(
 
 
 def compared(
-    make: Callable[[], ShuffleRound], *, num_steps: int, method: Any = "pld", published: Any = ALL_PUBLISHED
+    make: Callable[[], ShuffleRound], *, num_steps: int, method: Any = "pld", published: Any = NAMES
 ) -> dict[str, Any]:
     found = compare(
         shuffle_round=make(), num_steps=num_steps, delta=DELTA, method=method, published=published

@@ -15,13 +15,12 @@ from paper_figures import bounds
 from paper_figures.bounds import Question
 from paper_figures.data import Curve, FigureData, Mark, Panel, ParametersFrom, Role, power
 from paper_figures.single_shuffle import (
-    binary_response_closed_form,
     binary_response_delta,
     certified_renyi,
     vector_curve,
 )
 from shuffle_plugins.accounting import binary_pair
-from shuffle_plugins.accounting.published import check_ins, shuffle_rdp
+from shuffle_plugins.accounting.published import check_ins, cheu19, shuffle_rdp
 from shuffle_plugins.accounting.published import clones as published
 
 _SOURCE = "Feldman, McMillan, Talwar 2021, arXiv 2012.12803"
@@ -318,7 +317,7 @@ def _check_ins(shuffle: _Shuffle) -> float:
 
 
 def _binary_closed_form(shuffle: _Shuffle) -> float:
-    epsilon = binary_response_closed_form(
+    epsilon = cheu19.binary_response_bound(
         local_epsilon=shuffle.local_epsilon, cohort=shuffle.cohort, delta=shuffle.delta
     )
     return min(epsilon, shuffle.local_epsilon)

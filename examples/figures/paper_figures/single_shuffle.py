@@ -64,23 +64,6 @@ def binary_response_delta(*, epsilon: float, local_epsilon: float, cohort: int) 
     return max(_log_weighted(log_mass, gain) for gain in both)
 
 
-def binary_response_closed_form(*, local_epsilon: float, cohort: int, delta: float) -> float:
-    r"""ε of one shuffle of binary randomized response: Cheu, Smith, Ullman, Zeber, Zhilyaev 2019, Thm 4.11.
-
-    With λ = 2n/(e^ε0 + 1) expected uniform reports and s = λ − √(2λ·log(2/δ)),
-
-        ε = √(32·log(4/δ)/s)·(1 − s/n)   where λ ≥ 14·log(4/δ).
-
-    Raises:
-        ValueError: where λ is smaller.
-    """
-    uniform = 2 * cohort / (math.exp(local_epsilon) + 1)
-    if uniform < 14 * math.log(4 / delta):
-        raise ValueError("the closed form for binary response needs 2n/(e^ε0 + 1) >= 14·log(4/δ)")
-    kept = uniform - math.sqrt(2 * uniform * math.log(2 / delta))
-    return math.sqrt(32 * math.log(4 / delta) / kept) * (1 - kept / cohort)
-
-
 def vector_curve(
     name: str, role: Role, source: str, orders: Vector, rdp: Callable[[Vector], Vector]
 ) -> Curve:

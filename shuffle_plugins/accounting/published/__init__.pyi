@@ -1,7 +1,9 @@
 from . import bbg19 as bbg19
 from . import check_ins as check_ins
+from . import cheu19 as cheu19
 from . import clones as clones
 from . import efm19 as efm19
+from . import girgis23 as girgis23
 from . import rdp_subsampling as rdp_subsampling
 from . import shuffle_rdp as shuffle_rdp
 from . import stronger_clones as stronger_clones

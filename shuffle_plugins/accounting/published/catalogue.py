@@ -19,6 +19,7 @@ from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.published import (
     bbg19,
     check_ins,
+    cheu19,
     clones,
     efm19,
     shuffle_rdp,
@@ -285,5 +286,12 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         source=f"Erlingsson et al. 2019, Remark 1, {_RENYI}",
         bound=efm19.erlingsson_rdp,
         adaptive=True,
+    ),
+    _by_points(
+        name="binary response, closed form",
+        source=f"Cheu et al. 2019, Thm 4.11 as cited, {_POINTS}",
+        bound=cheu19.binary_response_bound,
+        valid=False,
+        note="for binary randomized response alone, not for every ε0-LDP randomizer; its paper was not read",
     ),
 )

@@ -1,0 +1,224 @@
+"""The smaller bounds of the papers, each against a computation of its own."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound, epsilon_from_rdp
+from shuffle_plugins.accounting.published import cheu19, clones, girgis23, shuffle_rdp
+
+ORDERS = np.array([2.0, 3.0, 5.0, 8.0])
+
+
+def exact_renyi(p: np.ndarray, q: np.ndarray, order: float) -> float:
+    return math.log(float((p**order * q ** (1 - order)).sum())) / (order - 1)
+
+
+# -- Corollary 5.3.2 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "cohort"), [(0.3, 4), (1.0, 7), (2.0, 30), (4.0, 20)])
+def test_corollary_5_3_2_is_below_binary_response_counted_out(level, cohort):
+    """All others hold 0: the counts of ones are binomial, with the differing client's own bit added."""
+    flip = 1 / (math.exp(level) + 1)
+    others = stats.binom.pmf(np.arange(cohort), cohort - 1, flip)
+    zero, one = (np.convolve(others, own) for own in ([1 - flip, flip], [flip, 1 - flip]))
+    bound = shuffle_rdp.simple_shuffle_rdp_lower_bound(orders=ORDERS, local_epsilon=level, cohort=cohort)
+    for order, low in zip(ORDERS, bound, strict=True):
+        exact = max(exact_renyi(one, zero, order), exact_renyi(zero, one, order))
+        assert 0 < low <= exact
+    assert bound[0] == pytest.approx(exact_renyi(one, zero, 2.0), rel=1e-6)  # order 2 has no other term
+
+
+def test_corollaries_differ_by_four_times_e_to_the_local_epsilon():
+    """Remark 5.3.7, where divergences are small."""
+    asked = {"orders": [2.0, 3.0], "local_epsilon": 0.5, "cohort": 10**7}
+    upper, lower = (
+        f(**asked) for f in (shuffle_rdp.shuffle_rdp_corollary, shuffle_rdp.simple_shuffle_rdp_lower_bound)
+    )
+    np.testing.assert_allclose(upper / lower, 4 * math.exp(0.5), rtol=1e-5)
+    full = shuffle_rdp.shuffle_rdp_lower_bound(**asked)
+    assert np.all(lower <= full)
+    with pytest.raises(ValueError, match="whole orders"):
+        shuffle_rdp.simple_shuffle_rdp_lower_bound(orders=[2.5], local_epsilon=1.0, cohort=9)
+
+
+# -- Lemma 2.1.5 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rho", "delta"), list(itertools.product((1e-6, 1e-3, 0.1, 1.0, 30.0), (0.3, 1e-5, 1e-12)))
+)
+def test_lemma_2_1_5_is_above_the_best_conversion(rho, delta):
+    found = girgis23.linear_rdp_epsilon(rho=rho, delta=delta)
+    orders = 1 + np.geomspace(1e-4, 1e7, 4000)
+    best, _ = epsilon_from_rdp(orders=orders, rdp=rho * orders, delta=delta)
+    assert best <= found
+    simple = float((rho * orders + math.log(1 / delta) / (orders - 1)).min())
+    assert simple <= found * (1 + 1e-5)
+    assert simple == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=1e-5)
+
+
+def test_lemma_2_1_5_needs_what_its_proof_needs():
+    with pytest.raises(ValueError, match="delta"):
+        girgis23.linear_rdp_epsilon(rho=0.1, delta=0.5)
+    with pytest.raises(ValueError, match="at order 108"):
+        girgis23.linear_rdp_epsilon(rho=1e-3, delta=1e-5, largest_order=100)
+    # without log(1/δ) >= 1 the printed inequality is wrong: its own proof's value lies above it
+    rho, logarithm = 0.9, 0.05
+    assert rho + 2 * math.sqrt(rho * logarithm) > 3 * max(rho * logarithm, math.sqrt(rho * logarithm))
+
+
+# -- (3.4) --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.1, 1.0, 5.0, 40.0, 600.0])
+def test_binary_response_divergence_is_the_sum_over_both_answers(level):
+    import mpmath
+
+    orders = [1.0001, 1.5, 2.0, 17.0, 1000.0]
+    found = girgis23.binary_response_rdp(orders=orders, local_epsilon=level)
+    with mpmath.workdps(400):
+        p = 1 / (mpmath.exp(level) + 1)
+        for order, value in zip(orders, found, strict=True):
+            moment = p**order * (1 - p) ** (1 - order) + p ** (1 - mpmath.mpf(order)) * (1 - p) ** order
+            exact = float(mpmath.log(moment) / (mpmath.mpf(order) - 1))
+            assert exact * (1 - 1e-15) <= value <= exact * (1 + 1e-9) + 1e-300
+
+
+# -- Theorem 4.4.1 ------------------------------------------------------------------------------------------
+
+
+def test_a_self_sampled_round_is_what_the_proof_sums_up():
+    """(C.21) with every k: Σ p_k·(1 + (k/mn)(e^ε̃(k) − 1))·… is at most e^ε̄ plus the tails' mass."""
+    level, population, q, records, delta = 0.5, 40_000, 0.5, 2, 1e-5
+    ask = {"local_epsilon": level, "population": population, "participation": q, "delta": delta}
+    found = girgis23.self_sampling_bound(**ask, num_steps=1, records=records)
+    half = (delta - 2 * math.exp(level - q * population / 12)) / 2
+    k = np.arange(1, population + 1)
+    weights = stats.binom.pmf(k, population, q)
+    inside = (k >= q * population / 2) & (k <= 1.5 * q * population)
+    assert weights[~inside].sum() <= 2 * math.exp(-q * population / 12)
+    levels = np.array(
+        [
+            clones.clone_bound(local_epsilon=level, cohort=int(j), delta=half * records / q)
+            for j in k[inside][::500]
+        ]
+    )
+    per_k = np.log1p(k[inside][::500] / (records * population) * np.expm1(levels))
+    step = math.log1p(1.5 * q / records * math.expm1(levels[0]))
+    assert per_k.max() <= step
+    assert found == pytest.approx(
+        math.sqrt(2 * math.log(1 / half)) * step + step * math.expm1(step), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("num_steps", [1, 50])
+def test_theorem_4_4_1_is_above_the_certified_poisson_round(num_steps):
+    ask = {"local_epsilon": 0.5, "population": 20_000}
+    accountant = ShuffleAccountant()
+    accountant.step(ShuffleRound(**ask, cohort=4_000, sampling=Sampling.POISSON), num_steps=num_steps)
+    bound = girgis23.self_sampling_bound(**ask, participation=0.2, num_steps=num_steps, delta=1e-6)
+    assert accountant.epsilon(1e-6).upper < bound <= 0.5 * num_steps
+
+
+def test_theorem_4_4_1_refuses_few_reports():
+    with pytest.raises(ValueError, match="needs more reports a round: 100 are expected"):
+        girgis23.self_sampling_bound(
+            local_epsilon=1.0, population=1000, participation=0.1, num_steps=10, delta=1e-6
+        )
+
+
+# -- orders and Table 3.1 -----------------------------------------------------------------------------------
+
+
+def test_orders_of_errors():
+    local = {"dim": 100, "cohort": 10_000}
+    assert girgis23.local_error_order(local_epsilon=0.5, norm=1, **local) == pytest.approx(0.04)
+    assert girgis23.local_error_order(local_epsilon=1e-3, norm=1.5, **local) == 1.0  # never above r²
+    assert girgis23.local_error_order(local_epsilon=0.5, norm=2, **local) == pytest.approx(0.04)
+    assert girgis23.local_error_order(local_epsilon=4.0, norm=math.inf, radius=3, **local) == pytest.approx(
+        2.25
+    )
+    central = {"epsilon": 1.0, "delta": 1e-6, "dim": 100, "cohort": 10_000}
+    enough = girgis23.central_error_order(bits=1000, **central)
+    assert enough == pytest.approx(1e-6 * math.log(1e6))
+    assert girgis23.central_error_order(bits=100, **central) == pytest.approx(1e-6 * 10_000 / 400)
+    assert girgis23.central_error_order(bits=10, **central) == pytest.approx(1e-6 * 1000)
+    for wrong in ({"norm": 0.5}, {"norm": math.nan}):
+        with pytest.raises(ValueError, match="norm must be at least 1"):
+            girgis23.local_error_order(local_epsilon=1.0, **local, **wrong)
+    with pytest.raises(ValueError, match="delta"):
+        girgis23.central_error_order(bits=10, **{**central, "delta": 0.01})
+
+
+def test_table_3_1():
+    few, some, many = (
+        girgis23.communication_orders(epsilon=1.0, dim=d, cohort=1000) for d in (100, 10**5, 10**8)
+    )
+    assert few["bit planes"] == pytest.approx(100 * math.log(10))
+    assert few["Cheu et al."] == pytest.approx(100 * math.sqrt(1000))
+    assert few["Chang et al."] == few["secure aggregation"] == pytest.approx(100 * math.log(1000))
+    assert some["bit planes"] == pytest.approx(1000 * math.log(100))
+    assert some["secure aggregation"] == pytest.approx(10**5 * math.log(1000))
+    # Remark 3.6.3: a factor of about n for large d
+    assert 900 < many["secure aggregation"] / many["bit planes"] < 2000
+
+
+# -- Cheu et al. and Proposition 5.3 ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "cohort"), list(itertools.product((0.05, 0.5, 2.0, 4.0), (2_000, 10**5, 10**6)))
+)
+def test_the_closed_form_of_binary_response_is_above_its_exact_value(level, cohort):
+    for delta in (1e-3, 1e-6, 1e-12):
+        exact = clones.binary_response_lower(local_epsilon=level, cohort=cohort, delta=delta)
+        asked = {"local_epsilon": level, "cohort": cohort, "delta": delta}
+        if 2 * cohort / (math.exp(level) + 1) < 14 * math.log(4 / delta):
+            with pytest.raises(ValueError, match="needs 2·cohort"):
+                cheu19.binary_response_bound(**asked)
+        else:
+            assert cheu19.binary_response_bound(**asked) > exact
+
+
+def test_noisy_sgd_in_random_order():
+    """ε0 is the least one allowed, δ is met; at little noise it beats sampling with replacement."""
+    from shuffle_plugins.accounting.losses.coins import gaussian_profile
+
+    records, delta = 10**6, 1e-6
+    for noise in (2.5, 4.0, 10.0):
+        found = clones.noisy_sgd_pass(noise_multiplier=noise, records=records, delta=delta)
+        levels = np.linspace(0.05, math.log(records / (16 * math.log(4 / delta))) - 1e-6, 3000)
+        local = gaussian_profile(levels, mu=2 / noise)
+        allowed = []
+        for level, local_delta in zip(levels, local, strict=True):
+            epsilon, total = clones.approximate_ldp(
+                local_epsilon=level, local_delta=0.0, cohort=records, delta=delta / 2
+            )
+            assert total == delta / 2
+            if (math.exp(epsilon) + 1) * (1 + math.exp(-level) / 2) * records * local_delta <= delta / 2:
+                allowed.append(epsilon)
+        assert found == pytest.approx(min(allowed), rel=1e-2)
+        replaced = clones.noisy_sgd_with_replacement(noise_multiplier=noise, records=records, delta=delta)
+        assert replaced < found < 6 * replaced
+    few = {"noise_multiplier": 1.6, "records": 10**7, "delta": delta}
+    assert clones.noisy_sgd_pass(**few) < 0.8 * clones.noisy_sgd_with_replacement(**few)
+    with pytest.raises(ValueError, match="needs more noise"):
+        clones.noisy_sgd_pass(noise_multiplier=0.3, records=records, delta=delta)
+    with pytest.raises(ValueError, match="needs more noise or more than 100 records"):
+        clones.noisy_sgd_pass(noise_multiplier=5.0, records=100, delta=delta)
+
+
+def test_sampling_with_replacement_composes_what_sampling_amplifies():
+    from shuffle_plugins.accounting.losses.coins import gaussian_profile
+
+    found = clones.noisy_sgd_with_replacement(noise_multiplier=4.0, records=50_000, delta=1e-5)
+    levels = np.linspace(0.1, 5, 50_000)
+    level = levels[np.argmax(gaussian_profile(levels, mu=0.5) <= 5e-6)]
+    step = math.log1p(math.expm1(level) / 50_000)
+    slow = math.sqrt(2 * 50_000 * math.log(2e5)) * step + 50_000 * step * math.expm1(step)
+    assert found == pytest.approx(slow, rel=1e-3)
