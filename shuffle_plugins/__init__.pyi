@@ -16,6 +16,7 @@ from .accounting import Adversary as Adversary
 from .accounting import EpsilonInterval as EpsilonInterval
 from .accounting import FederatedAccountant as FederatedAccountant
 from .accounting import FederatedRound as FederatedRound
+from .accounting import SampledRecordsRound as SampledRecordsRound
 from .accounting import Sampling as Sampling
 from .accounting import ShuffleAccountant as ShuffleAccountant
 from .accounting import ShuffleRound as ShuffleRound

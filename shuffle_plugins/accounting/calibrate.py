@@ -12,6 +12,7 @@ from functools import partial
 
 from shuffle_plugins.accounting.numerics.search import largest_within
 from shuffle_plugins.accounting.pairs.blanket import Blanket
+from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.target import PrivacyTarget
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
@@ -38,6 +39,8 @@ def calibrate_local_epsilon(
     mechanism: str = "generic",
     blanket_factory: Callable[[float], Blanket] | None = None,
     method: Method = "pld",
+    records_per_client: int = 1,
+    samples_per_client: int = 1,
 ) -> float:
     """The largest ε0, to four digits, with which ``num_steps`` rounds stay within (target ε, δ).
 
@@ -52,6 +55,8 @@ def calibrate_local_epsilon(
         mechanism: the randomizer's name; with another than ``"generic"``, ``blanket_factory`` is needed.
         blanket_factory: the randomizer's blanket at a given ε0.
         method: how the costs of rounds are composed.
+        records_per_client: m, the records that each client has; see :class:`SampledRecordsRound`.
+        samples_per_client: s, the records that a client that takes part reports on.
 
     Returns:
         ε0 in [1e-4, 20].
@@ -70,7 +75,8 @@ def calibrate_local_epsilon(
 
     def cost(local_epsilon: float) -> float:
         blanket = blanket_factory(local_epsilon) if blanket_factory else None
-        return target.cost(drawn(local_epsilon=local_epsilon, mechanism=mechanism, blanket=blanket))
+        clients = drawn(local_epsilon=local_epsilon, mechanism=mechanism, blanket=blanket)
+        return target.cost(_of_records(clients, records_per_client, samples_per_client))
 
     found = largest_within(
         cost,
@@ -138,6 +144,8 @@ def calibrate_cohort(
     mechanism: str = "generic",
     blanket: Blanket | None = None,
     method: Method = "pld",
+    records_per_client: int = 1,
+    samples_per_client: int = 1,
 ) -> int:
     """The cohort that uses the target (ε, δ) best.
 
@@ -159,23 +167,44 @@ def calibrate_cohort(
         raise ValueError("an epoch costs the same at every batch size; choose the batch that trains best")
 
     def fits(cohort: int) -> bool:
-        return target.allows(
-            ShuffleRound(
-                local_epsilon=local_epsilon,
-                population=population,
-                cohort=cohort,
-                sampling=scheme,
-                adversary=seen_by,
-                mechanism=mechanism,
-                blanket=blanket,
-            )
+        clients = ShuffleRound(
+            local_epsilon=local_epsilon,
+            population=population,
+            cohort=cohort,
+            sampling=scheme,
+            adversary=seen_by,
+            mechanism=mechanism,
+            blanket=blanket,
         )
+        return target.allows(_of_records(clients, records_per_client, samples_per_client))
 
     refusal = f"no cohort of {population} clients fits ε={target_epsilon}, δ={delta}"
     if scheme is Sampling.SINGLE_PASS or seen_by is Adversary.SERVER:
         removed = _largest(lambda less: fits(population + 1 - less), population, refusal=refusal)
         return population + 1 - removed
+    if (
+        samples_per_client > 1
+    ):  # a few clients hide each other's other reports badly: the cost falls, then rises
+        found = max((size for size in _doubled(population) if fits(size)), default=None)
+        if found is None:
+            raise ValueError(refusal)
+        more = _largest(lambda more: fits(found + more - 1), population - found + 1, refusal=refusal)
+        return found + more - 1
     return _largest(fits, population, refusal=refusal)
+
+
+def _doubled(limit: int) -> list[int]:
+    """1, 2, 4, … and the limit."""
+    return [*(1 << i for i in range((limit - 1).bit_length())), limit]
+
+
+def _of_records(clients: ShuffleRound, records_per_client: int, samples_per_client: int) -> ShuffleRound:
+    """The clients' round with so many records and reports of each."""
+    if records_per_client == samples_per_client == 1:
+        return clients
+    return SampledRecordsRound.of(
+        clients, records_per_client=records_per_client, samples_per_client=samples_per_client
+    )
 
 
 def _target(target_epsilon: float, delta: float, num_steps: int, method: Method) -> PrivacyTarget:

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from shuffle_plugins.accounting.accountant import ShuffleAccountant
 from shuffle_plugins.accounting.intervals import EpsilonInterval, NamedBound
 from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, PublishedBound
+from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import Adversary, Method, Sampling
 
 _FIXED = "stated for inputs fixed before the round; those of an epoch's batch follow from earlier batches"
+
+_ONE_RECORD = "stated for clients with one record each"
 
 ALL_PUBLISHED = tuple(bound.name for bound in PUBLISHED_BOUNDS)
 """Names of all published bounds: computing them takes seconds where cohorts are sampled."""
@@ -129,6 +132,8 @@ def _published(
         return OutOfRange(name=bound.name, reason=bound.note)
     if shuffle_round.sampling is Sampling.EPOCH and shuffle_round.spans_batches and not bound.adaptive:
         return OutOfRange(name=bound.name, reason=_FIXED)
+    if isinstance(shuffle_round, SampledRecordsRound):
+        return OutOfRange(name=bound.name, reason=_ONE_RECORD)
     try:
         population, cohort = _fixed_cohort(shuffle_round)
         epsilon = bound.epsilon(

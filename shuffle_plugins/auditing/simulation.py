@@ -95,6 +95,10 @@ class RoundSimulator:
         rounds_per_call: int | None,
         randomness: Randomness,
     ) -> None:
+        if type(shuffle_round) is not ShuffleRound:
+            raise ValueError(
+                f"simulated are rounds of one report of each client; this is a {type(shuffle_round).__name__}"
+            )
         if shuffle_round.sampling in _NOT_ONE_ROUND:
             raise ValueError(_NOT_ONE_ROUND[shuffle_round.sampling])
         if rounds_per_call is not None:

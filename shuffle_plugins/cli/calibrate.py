@@ -59,6 +59,8 @@ def calibrate_command(
     mechanism: options.MechanismOption = options.GENERIC,
     dim: options.DimOption = None,
     local_delta: options.LocalDeltaOption = 0.0,
+    records_per_client: options.RecordsOption = 1,
+    samples_per_client: options.SamplesOption = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """The largest ε0, the most rounds, or the cohort that stays within (ε, δ)."""
@@ -73,6 +75,8 @@ def calibrate_command(
         "adversary": adversary,
         "mechanism": mechanism,
         "method": method,
+        "records_per_client": records_per_client,
+        "samples_per_client": samples_per_client,
     }
     found: float
     with output.progress("calibrating", as_json=as_json):

@@ -29,6 +29,8 @@ def epsilon_command(
     mechanism: options.MechanismOption = options.GENERIC,
     dim: options.DimOption = None,
     local_delta: options.LocalDeltaOption = 0.0,
+    records_per_client: options.RecordsOption = 1,
+    samples_per_client: options.SamplesOption = 1,
     everything: Annotated[
         bool,
         typer.Option("--all", metavar="", help="Compute every published bound, not two of them; seconds."),

@@ -88,6 +88,23 @@ SolvableCohortOption = Annotated[
     float | None,
     number_option("--cohort", "-k", metavar="K", help=_COHORT_HELP.format("unless solved for, and ")),
 ]
+RecordsOption = Annotated[
+    int,
+    whole_option(
+        "--records-per-client",
+        metavar="M",
+        help="Records that each client has, m. One that takes part draws --samples-per-client of them in "
+        "secret and reports on each; neighbours then differ in one record of one client.",
+    ),
+]
+SamplesOption = Annotated[
+    int,
+    whole_option(
+        "--samples-per-client",
+        metavar="S",
+        help="Records that a client that takes part reports on, s; k·s reports are shuffled.",
+    ),
+]
 LocalEpsilonOption = Annotated[
     float, number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report.")
 ]

@@ -30,6 +30,8 @@ class AskedRounds:
         mechanism: the randomizer whose own blanket is used, or ``"generic"``.
         dim: length of a client's vector; needed where the blanket depends on it.
         local_delta: δ0 of one report, only with the generic blanket.
+        records_per_client: m, the records that each client has.
+        samples_per_client: s, the records that a client that takes part reports on.
     """
 
     population: int
@@ -40,6 +42,8 @@ class AskedRounds:
     mechanism: str = GENERIC
     dim: int | None = None
     local_delta: float = 0.0
+    records_per_client: int = 1
+    samples_per_client: int = 1
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:
@@ -92,7 +96,7 @@ class AskedRounds:
     def round(self, local_epsilon: float) -> accounting.ShuffleRound:
         """One such round, for the accountant."""
         population, cohort = self.participants()
-        return accounting.ShuffleRound(
+        clients = accounting.ShuffleRound(
             local_epsilon=local_epsilon,
             population=population,
             cohort=cohort,
@@ -101,6 +105,13 @@ class AskedRounds:
             mechanism=self.mechanism,
             blanket=self.blanket(local_epsilon),
             local_delta=self.local_delta,
+        )
+        if self.records_per_client == self.samples_per_client == 1:
+            return clients
+        return accounting.SampledRecordsRound.of(
+            clients,
+            records_per_client=self.records_per_client,
+            samples_per_client=self.samples_per_client,
         )
 
     def compare(self, *, local_epsilon: float, num_steps: int, delta: float) -> accounting.Comparison:
@@ -152,12 +163,21 @@ def only_the_cohort(answer: accounting.Comparison, *, population: int) -> str | 
 def answer_json(answer: accounting.Comparison) -> dict[str, Any]:
     """The round, its certified interval and every bound, as plain values."""
     asked, interval = answer.shuffle_round, answer.interval
+    sampled = (
+        {
+            "records_per_client": asked.records_per_client,
+            "samples_per_client": asked.samples_per_client,
+        }
+        if isinstance(asked, accounting.SampledRecordsRound)
+        else {}
+    )
     return {
         "mechanism": asked.mechanism,
         "local_epsilon": asked.local_epsilon,
         "local_delta": asked.local_delta,
         "population": asked.population,
         "cohort": asked.cohort,
+        **sampled,
         "sampling": str(asked.sampling),
         "adversary": str(asked.adversary),
         "rounds": answer.num_steps,

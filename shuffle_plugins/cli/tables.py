@@ -143,7 +143,9 @@ def verdict(answer: accounting.Comparison) -> str:
 
 def relation(answer: accounting.Comparison) -> str:
     """Whose privacy the numbers are about, and against whom."""
-    return f"{answer.interval.neighbouring_relation} neighbours · adversary: {answer.interval.adversary}"
+    of_records = isinstance(answer.shuffle_round, accounting.SampledRecordsRound)
+    what = f"{answer.interval.neighbouring_relation}{' record' if of_records else ''}"
+    return f"{what} neighbours · adversary: {answer.interval.adversary}"
 
 
 def _bounds(title: str, *, wide: bool = True) -> Table:
@@ -155,9 +157,15 @@ def _bounds(title: str, *, wide: bool = True) -> Table:
 
 def _question(answer: accounting.Comparison, *, rounds: str | None = None, wide: bool = True) -> str:
     asked = answer.shuffle_round
+    records = (
+        [f"{asked.samples_per_client:,} of {asked.records_per_client:,} records"]
+        if isinstance(asked, accounting.SampledRecordsRound)
+        else []
+    )
     parts = [
         f"n = {asked.population:,}",
         f"k = {asked.cohort:,.12g} ({asked.sampling})",
+        *records,
         f"ε0 = {_given(asked.local_epsilon)} ({asked.mechanism})",
         *([rounds] if rounds else []),
         f"δ = {answer.interval.delta:g}",

@@ -76,3 +76,47 @@ def k_ary_response(local_epsilon: float, categories: int) -> np.ndarray:
     """K-ary randomized response as a channel."""
     e = math.exp(local_epsilon)
     return (np.ones((categories, categories)) + (e - 1) * np.eye(categories)) / (e + categories - 1)
+
+
+def sampled_records_law(
+    channel: np.ndarray,
+    dataset: Sequence[Sequence[int]],
+    *,
+    samples: int,
+    cohort: int | None = None,
+    rate: float | None = None,
+) -> Law:
+    """As :func:`shuffled_law`, of clients with several records, who report on so many, drawn uniformly."""
+    outputs = channel.shape[1]
+    places = [tuple(int(i == j) for i in range(outputs)) for j in range(outputs)]
+    nothing: Law = {(0,) * outputs: 1.0}
+    bundles = []
+    for records in dataset:
+        drawn = list(itertools.combinations(records, samples))
+        bundle: Law = defaultdict(float)
+        for chosen in drawn:
+            law = nothing
+            for record in chosen:
+                law = _added(law, dict(zip(places, channel[record].tolist(), strict=True)))
+            for histogram, mass in law.items():
+                bundle[histogram] += mass / len(drawn)
+        bundles.append(bundle)
+    sizes = range(len(dataset) + 1) if cohort is None else [cohort]
+    total: Law = defaultdict(float)
+    for size in sizes:
+        cohorts = list(itertools.combinations(range(len(dataset)), size))
+        weight = 1 / len(cohorts) if rate is None else rate**size * (1 - rate) ** (len(dataset) - size)
+        for members in cohorts:
+            law = nothing
+            for member in members:
+                law = _added(law, bundles[member])
+            for histogram, mass in law.items():
+                total[histogram] += mass * weight
+    return dict(total)
+
+
+def _added(first: Law, second: Law) -> Law:
+    total: Law = defaultdict(float)
+    for (one, p), (two, q) in itertools.product(first.items(), second.items()):
+        total[tuple(a + b for a, b in zip(one, two, strict=True))] += p * q
+    return total

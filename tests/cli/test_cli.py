@@ -17,6 +17,7 @@ from shuffle_plugins.accounting import (
     MAX_NUM_STEPS,
     Adversary,
     Method,
+    SampledRecordsRound,
     Sampling,
     ShuffleAccountant,
     ShuffleRound,
@@ -786,3 +787,22 @@ def test_for_noise_with_a_local_delta_the_shells_answer_is_told(run: Run, mechan
     code, _, err = run(*_ACCOUNTED[0].split(), "--mechanism", mechanism)
     assert code == 2
     assert "in a shell --mechanism generic --local-delta …" in err
+
+
+def test_clients_with_several_records_are_asked_about(run: Run) -> None:
+    asked = [*QUESTION, "--records-per-client", "20", "--samples-per-client", "2"]
+    found = answer(run, "epsilon", *asked)
+    assert (found["records_per_client"], found["samples_per_client"]) == (20, 2)
+    accountant = ShuffleAccountant()
+    clients = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+    accountant.step(
+        SampledRecordsRound.of(clients, records_per_client=20, samples_per_client=2), num_steps=20
+    )
+    assert found["upper"] == accountant.epsilon(1e-5).upper < answer(run, "epsilon", *QUESTION)["upper"] / 5
+    code, out, _ = run("epsilon", *asked)
+    assert code == 0
+    assert "replace-one record neighbours" in out
+    assert "2 of 20 records" in " ".join(out.split())
+    code, _, err = run("epsilon", *QUESTION, "--records-per-client", "2", "--samples-per-client", "3")
+    assert code != 0
+    assert "at most records_per_client" in err

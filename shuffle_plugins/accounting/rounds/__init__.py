@@ -3,6 +3,14 @@
 Importing this package makes the kinds that come with it known to ``Round.from_state``.
 """
 
-from shuffle_plugins.accounting.rounds import coins, counted, laplace, poisson_binomial, shuffle, tags
+from shuffle_plugins.accounting.rounds import (
+    coins,
+    counted,
+    laplace,
+    poisson_binomial,
+    records,
+    shuffle,
+    tags,
+)
 
-__all__ = ["coins", "counted", "laplace", "poisson_binomial", "shuffle", "tags"]
+__all__ = ["coins", "counted", "laplace", "poisson_binomial", "records", "shuffle", "tags"]

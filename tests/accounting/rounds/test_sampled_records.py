@@ -1,0 +1,243 @@
+"""Clients with several records, of which they report on some: against enumeration of all small datasets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from brute_force import extreme_channel, hockey_stick, k_ary_response, sampled_records_law
+from thinning import first_fast
+
+from shuffle_plugins.accounting import (
+    Blanket,
+    Round,
+    SampledRecordsRound,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_cohort,
+    calibrate_local_epsilon,
+    compare,
+)
+from shuffle_plugins.auditing import audit_round
+from shuffle_plugins.mechanisms import get
+
+VIOLATION = 1e-12
+SHARES = np.array([0.0, 0.03, 0.1, 0.25, 0.5, 0.8])  # of ε0
+
+
+def sampled(
+    records: int, samples: int = 1, *, population: int = 1_000, cohort: float = 100, **more: object
+) -> SampledRecordsRound:
+    arguments = {"local_epsilon": 1.0, "population": population, "cohort": cohort} | more
+    return SampledRecordsRound(**arguments, records_per_client=records, samples_per_client=samples)
+
+
+def cost(kind: Round, *, steps: int = 1, delta: float = 1e-6) -> tuple[float, float]:
+    accountant = ShuffleAccountant()
+    accountant.step(kind, num_steps=steps)
+    found = accountant.epsilon(delta)
+    return found.lower, found.upper
+
+
+def deltas(kind: Round, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    accountant = ShuffleAccountant()
+    accountant.step(kind)
+    found = [accountant.delta(epsilon) for epsilon in epsilons.tolist()]
+    return np.array([each.lower for each in found]), np.array([each.upper for each in found])
+
+
+def worst_deltas(
+    channel: np.ndarray, clients: int, *, records: int, samples: int, epsilons: np.ndarray, **drawn: float
+) -> np.ndarray:
+    """δ over all pairs of datasets that differ in one record of one client."""
+    inputs = range(len(channel))
+    worst = np.zeros(len(epsilons))
+    held = list(itertools.combinations_with_replacement(inputs, records))
+    for others in itertools.combinations_with_replacement(held, clients - 1):
+        for own in itertools.combinations_with_replacement(inputs, records - 1):
+            laws = [
+                sampled_records_law(channel, [(x, *own), *others], samples=samples, **drawn) for x in inputs
+            ]
+            for one, two in itertools.permutations(laws, 2):
+                found = [hockey_stick(one, two, epsilon) for epsilon in epsilons.tolist()]
+                worst = np.maximum(worst, found)
+    return worst
+
+
+CASES = [  # categories, clients, cohort, records, samples, ε0
+    (2, 2, 1, 2, 1, 2.0),
+    (2, 2, 2, 2, 1, 2.0),
+    (2, 3, 2, 3, 1, 3.0),
+    (3, 2, 1, 2, 1, 1.5),
+    (2, 2, 1, 2, 2, 2.0),
+    (2, 3, 1, 2, 2, 1.0),
+    (2, 2, 1, 3, 2, 1.0),
+    (3, 2, 1, 2, 2, 1.5),
+    (2, 3, 2, 3, 2, 2.0),
+    (2, 3, 3, 3, 2, 2.0),
+    (3, 2, 2, 3, 2, 1.0),
+    (3, 3, 2, 2, 2, 0.5),
+    (2, 3, 1, 3, 3, 3.0),
+]
+
+
+@first_fast(("categories", "clients", "cohort", "records", "samples", "local_epsilon"), CASES, fast=10)
+def test_no_dataset_tells_more(categories, clients, cohort, records, samples, local_epsilon):
+    epsilons = SHARES * local_epsilon
+    truth = worst_deltas(
+        k_ary_response(local_epsilon, categories),
+        clients, records=records, samples=samples, epsilons=epsilons, cohort=cohort,
+    )  # fmt: skip
+    generic = sampled(records, samples, population=clients, cohort=cohort, local_epsilon=local_epsilon)
+    assert (deltas(generic, epsilons)[1] - truth > -VIOLATION).all()
+    law = (local_epsilon, (math.exp(local_epsilon) + categories - 1) ** -1)
+    own = Blanket.bit(local_epsilon) if categories == 2 else Blanket(
+        local_epsilon=law[0], differing=law[1], low=(categories - 2) * law[1], high=0.0
+    )  # fmt: skip
+    lower, upper = deltas(replace(generic, mechanism="response", blanket=own), epsilons)
+    assert (upper - truth > -VIOLATION).all()
+    assert (lower - truth < VIOLATION).all()
+
+
+@pytest.mark.parametrize("sampling", [{"cohort": 2}, {"cohort": 3}, {"rate": 0.3}])
+def test_one_report_of_many_records_costs_exactly_what_the_draw_of_a_record_leaves(sampling):
+    channel, records = k_ary_response(2.0, 2), 2
+    epsilons = SHARES * 2.0
+    truth = worst_deltas(channel, 3, records=records, samples=1, epsilons=epsilons, **sampling)
+    inner = np.log1p(records * np.expm1(epsilons))
+    alone = worst_deltas(channel, 3, records=1, samples=1, epsilons=inner, **sampling)
+    assert truth == pytest.approx(alone / records, abs=1e-14)
+
+
+def test_records_are_not_clients():
+    """Four clients with one record each are not as easy to tell apart as two with two records each."""
+    channel, epsilons = k_ary_response(2.0, 2), np.array([1.0])
+    two_of_two = worst_deltas(channel, 2, records=2, samples=1, epsilons=epsilons, cohort=2)
+    two_of_four = worst_deltas(channel, 4, records=1, samples=1, epsilons=epsilons, cohort=2)
+    assert two_of_two == pytest.approx(0.15499638, abs=1e-8)
+    assert two_of_four == pytest.approx(0.03965096, abs=1e-8)
+    assert deltas(sampled(2, population=2, cohort=2, local_epsilon=2.0), epsilons)[1] >= two_of_two
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_channel_tells_more(seed, samples):
+    rng = np.random.default_rng(seed)
+    channel = None
+    while channel is None:
+        channel = extreme_channel(rng, local_epsilon=1.5, records=3, outputs=3)
+    epsilons = SHARES * 1.5
+    truth = worst_deltas(channel, 2, records=2, samples=samples, epsilons=epsilons, cohort=1 + seed % 2)
+    found = sampled(2, samples, population=2, cohort=1 + seed % 2, local_epsilon=1.5)
+    assert (deltas(found, epsilons)[1] - truth > -VIOLATION).all()
+
+
+@pytest.mark.parametrize(("records", "samples"), [(2, 1), (3, 2), (2, 2)])
+def test_no_dataset_of_self_sampled_clients_tells_more(records, samples):
+    epsilons = SHARES * 2.0
+    channel = k_ary_response(2.0, 2)
+    truth = worst_deltas(channel, 2, records=records, samples=samples, epsilons=epsilons, rate=0.4)
+    found = sampled(records, samples, population=2, cohort=0.8, local_epsilon=2.0, sampling="poisson")
+    assert (deltas(found, epsilons)[1] - truth > -VIOLATION).all()
+
+
+@pytest.mark.parametrize(
+    "sampling", ["without-replacement", "poisson", "full", "single-pass", "check-in", "epoch"]
+)
+@pytest.mark.parametrize("adversary", ["model-observer", "server"])
+def test_one_record_is_the_plain_round(sampling, adversary):
+    cohort = 1_000 if sampling == "full" else 100
+    plain = ShuffleRound(
+        local_epsilon=1.0, population=1_000, cohort=cohort, sampling=sampling, adversary=adversary
+    )
+    same = SampledRecordsRound.of(plain, records_per_client=1)
+    assert same.clients == plain
+    assert cost(same, steps=3)[1] == pytest.approx(cost(plain, steps=3)[1], rel=2e-3)
+    many = cost(SampledRecordsRound.of(plain, records_per_client=50), steps=3)
+    assert many[1] < cost(plain, steps=3)[1] / 20
+    assert many[0] == 0 if sampling == "single-pass" else 0.8 * many[1] < many[0] <= many[1]
+
+
+def test_several_reports_are_hidden_by_the_draw_of_clients_too():
+    """Remark C.1.1 of the thesis has amplification by s/m alone, which is what a server sees here."""
+    clients = {"population": 20_000, "cohort": 400}
+    found, seen = (
+        cost(sampled(20, 5, **clients, adversary=who), steps=100) for who in ("model-observer", "server")
+    )
+    assert found[1] < seen[1] / 8
+    assert found[0] > 0.7 * found[1]
+
+
+@pytest.mark.slow
+def test_a_random_number_of_clients_costs_little_more():
+    clients = {"population": 20_000, "cohort": 400}
+    found, poisson = (
+        cost(sampled(20, 5, **clients, sampling=how), steps=100) for how in ("without-replacement", "poisson")
+    )
+    assert found[1] <= poisson[1] < 1.1 * found[1]
+    assert poisson[0] == 0
+
+
+def test_costs_fall_with_records_and_rise_with_reports():
+    fewer = [cost(sampled(m, 2))[1] for m in (2, 4, 8, 16)]
+    assert all(more > less for more, less in itertools.pairwise(fewer))
+    reports = [cost(sampled(16, s))[1] for s in (1, 2, 4, 16)]
+    assert all(less < more for less, more in itertools.pairwise(reports))
+    assert cost(sampled(16, 16))[1] < cost(sampled(16, 16, adversary="server"))[1]
+
+
+def test_saved_states_bring_rounds_back():
+    own = get("privunit", local_epsilon=2.0, dim=50).round(population=1_000, cohort=100)
+    for kind in (sampled(20, 3), SampledRecordsRound.of(own, records_per_client=7)):
+        assert Round.from_state(kind.state()) == kind
+        assert Round.from_state(kind.state()) != kind.clients
+        accountant = ShuffleAccountant()
+        accountant.step(kind, num_steps=2)
+        again = ShuffleAccountant()
+        again.load_state_dict(accountant.state_dict())
+        assert again.epsilon(1e-6) == accountant.epsilon(1e-6)
+    received = sampled(20, 3, sampling="poisson").received(80)
+    assert (type(received), received.cohort, received.records_per_client) == (SampledRecordsRound, 80, 20)
+
+
+@pytest.mark.parametrize(
+    ("records", "samples", "more", "said"),
+    [
+        (0, 1, {}, "records_per_client must be a whole number"),
+        (2.0, 1, {}, "records_per_client must be a whole number"),
+        (2, 0, {}, "samples_per_client must be a whole number"),
+        (2, 3, {}, "at most records_per_client, got 3 of 2"),
+        (10**13, 1, {}, "more than"),
+        (2, 1, {"local_delta": 1e-9}, "one record per client"),
+        (4, 2, {"sampling": "epoch"}, "one report per client and round"),
+        (4, 2, {"sampling": "check-in"}, "one report per client and round"),
+    ],
+)
+def test_what_cannot_be_is_refused(records, samples, more, said):
+    with pytest.raises(ValueError, match=said):
+        sampled(records, samples, **more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [1, 2])
+def test_calibrations_know_records(samples):
+    goal = {"target_epsilon": 0.1, "delta": 1e-6, "population": 1_000, "num_steps": 10}
+    records = {"records_per_client": 20, "samples_per_client": samples}
+    found = calibrate_local_epsilon(**goal, cohort=100, **records)
+    assert 0.099 < cost(sampled(20, samples, local_epsilon=found), steps=10)[1] <= 0.1
+    assert found > 2 * calibrate_local_epsilon(**goal, cohort=100)
+    most = calibrate_cohort(**goal, local_epsilon=found, **records)
+    assert 100 <= most < 105
+    assert cost(sampled(20, samples, local_epsilon=found, cohort=most), steps=10)[1] <= 0.1
+    assert cost(sampled(20, samples, local_epsilon=found, cohort=most + 1), steps=10)[1] > 0.1
+
+
+def test_comparisons_and_audits_know_records():
+    beside = compare(shuffle_round=sampled(20, 2), num_steps=1, delta=1e-6)
+    assert {each.reason for each in beside.out_of_range} >= {"stated for clients with one record each"}
+    assert {bound.source for bound in beside.bounds if "PLD" in bound.name} != set()
+    with pytest.raises(ValueError, match="one report of each client"):
+        audit_round(get("k-rr", local_epsilon=1.0, dim=3), sampled(20), delta=1e-6)
