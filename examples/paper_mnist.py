@@ -242,12 +242,7 @@ def train(task: Task) -> None:
     torch.set_num_threads(task.threads)
     setting, device = task.setting, task.device
     (images, labels), test = _data(task.data_dir, device)
-    torch.manual_seed(task.seed)
-    network = paper_network()
-    if device == "cpu":
-        # Pooling and convolution of so few channels take 40 % less time on a CPU with channels last.
-        network = network.to(memory_format=torch.channels_last)
-    network = network.to(device)
+    network = initial_network(task.seed, device)
     optimizer = torch.optim.SGD(network.parameters(), lr=setting.rate(1))
     data = TensorPairs(images[: setting.population], labels[: setting.population])
     run = (_PrivateRun if setting.private else _PlainRun)(task, network, optimizer, data)
@@ -283,6 +278,23 @@ def train(task: Task) -> None:
             progress.update()
             progress.set_postfix(accuracy=f"{curve[-1]:.4f}")
     run.check(steps=len(curve) * setting.steps_per_epoch)
+
+
+def initial_network(seed: int, device: str) -> nn.Sequential:
+    """The network with a seed's weights.
+
+    On a CPU pooling takes a fifth of the time with channels last, and a step three quarters. The inputs of
+    convolutions must stay contiguous: Opacus 1.6 computes wrong per-sample gradients, without an error, for
+    a convolution whose input has its channels last.
+    """
+    torch.manual_seed(seed)
+    network = paper_network()
+    if device == "cpu":
+        network = network.to(memory_format=torch.channels_last)
+        for layer in network:
+            if isinstance(layer, nn.Conv2d):
+                layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
+    return network.to(device)
 
 
 def _saved(setting: Setting) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from opacus import GradSampleModule
 from opacus_shuffle import PrivacyEngine
+from torch import nn
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import published_bound
@@ -57,6 +60,21 @@ def run(example, images, tmp_path):
         return json.loads(file.read_text())
 
     return run
+
+
+def test_gradients_of_single_images_are_those_of_torch(example):
+    """With channels last, Opacus's own would differ in the second convolution."""
+    network = example.initial_network(0, "cpu")
+    images, labels = torch.rand(3, 1, 28, 28), torch.tensor([1, 0, 2])
+    by_torch = []
+    for image, label in zip(images, labels, strict=True):
+        network.zero_grad()
+        nn.functional.cross_entropy(network(image[None]), label[None]).backward()
+        by_torch.append([p.grad.clone() for p in network.parameters()])
+    model = GradSampleModule(network, loss_reduction="sum")
+    nn.functional.cross_entropy(model(images), labels, reduction="sum").backward()
+    for parameter, *single in zip(network.parameters(), *by_torch, strict=True):
+        torch.testing.assert_close(parameter.grad_sample, torch.stack(single), atol=1e-5, rtol=1e-4)
 
 
 def test_seeds_are_averaged_and_every_epoch_has_its_epsilon(run):
