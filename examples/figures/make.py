@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from paper_figures import clones, mean_estimation, refinement, subsampled, thesis
+from paper_figures.claims import PAGE, claims, page, save_evaluations
 from paper_figures.data import FigureData, save_json
 from paper_figures.headlines import HEADLINES, compute, save_rows, table
 from paper_figures.style import draw
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 RESULTS = Path(__file__).parent / "results"
 HEADLINE_TASK = "headlines"
+EVALUATION_TASK = "evaluations"
 FIGURES: dict[str, Callable[[], FigureData]] = {
     "subsampled-2": subsampled.figure_2,
     "subsampled-3": subsampled.figure_3,
@@ -36,7 +38,7 @@ FIGURES: dict[str, Callable[[], FigureData]] = {
     "thesis-7.9": refinement.figure_7_9,
     "thesis-table-7.1": refinement.table_7_1,
 }
-_NAMES = (*FIGURES, HEADLINE_TASK)
+_NAMES = (*FIGURES, HEADLINE_TASK, EVALUATION_TASK)
 
 
 def main(
@@ -44,8 +46,14 @@ def main(
         list[str] | None, typer.Option(help=f"One of {', '.join(_NAMES)}; may be repeated. Default: all.")
     ] = None,
     results: Annotated[Path, typer.Option(help="Where PNG and JSON go.")] = RESULTS,
+    table_only: Annotated[
+        bool, typer.Option("--table", help="Only write docs/reference/claims.md, from the committed results.")
+    ] = False,
 ) -> None:
-    """Draw every figure of the papers with this package's curves beside theirs; a minute or two."""
+    """Draw every figure of the papers with this package's curves beside theirs; some minutes."""
+    if table_only:
+        PAGE.write_text(page(claims()), encoding="utf-8")
+        return
     wanted = list(only or _NAMES)
     unknown = sorted(set(wanted) - set(_NAMES))
     if unknown:
@@ -68,6 +76,8 @@ def main(
                 rows = [compute(headline) for headline in HEADLINES]
                 save_rows(rows, results / "headlines.json")
                 headlines = table(rows)
+            elif name == EVALUATION_TASK:
+                save_evaluations(results / "evaluations.json")
             else:
                 figure = FIGURES[name]()
                 save_json(figure, results / f"{name}.json")

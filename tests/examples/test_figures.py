@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "figures"))
 
 import make  # noqa: E402
-from paper_figures import bounds, headlines, refinement, single_shuffle  # noqa: E402
+from paper_figures import bounds, claims, headlines, refinement, single_shuffle  # noqa: E402
 from paper_figures.bounds import Question  # noqa: E402
 from paper_figures.data import Role, power  # noqa: E402
 
@@ -254,3 +254,46 @@ def test_powers_of_ten_only():
     assert power(10**6) == "$10^{6}$"
     with pytest.raises(ValueError, match="not a power"):
         power(60_000)
+
+
+def test_the_page_of_claims_is_what_the_committed_results_give():
+    assert claims.PAGE.read_text(encoding="utf-8") == claims.page(claims.claims())
+
+
+def test_claims_without_results_say_so_and_others_are_judged(tmp_path):
+    nothing = claims.claims(claims.Results(root=tmp_path))
+    assert {claim.verdict for claim in nothing} == {claims.Verdict.NOT_RUN}
+    found = {(claim.place, claim.reading): claim for claim in claims.claims()}
+    assert found["Fig. 5.4", "c = 1/2, clones closed form"].verdict is claims.Verdict.NOT_READING
+    assert found["Fig. 5.4", "best c, clones numerically, simple strong composition"].ours == "7.857×"
+    assert found["Fig. 3.2(b)", "the cited closed form of the clones"].verdict is claims.Verdict.READING
+    assert found["Fig. 3.2(b)", "the numerical clones"].verdict is claims.Verdict.NOT_READING
+    row = claims.number("a", "b", "c", 10.0, lambda results: 10.4, within=0.05)
+    assert row.claim(claims.Results(root=tmp_path)).verdict is claims.Verdict.YES
+    row = claims.number("a", "b", "c", 10.0, lambda results: 10.6, within=0.05)
+    assert row.claim(claims.Results(root=tmp_path)).verdict is claims.Verdict.NO
+
+
+def test_evaluations_are_recomputed():
+    kept = committed("evaluations")["values"]
+    assert list(kept) == list(claims.EVALUATIONS)
+    for name in list(kept)[:4] + list(kept)[5:]:  # the fifth takes the accountant some seconds
+        assert claims.EVALUATIONS[name]() == pytest.approx(kept[name], rel=1e-4)
+
+
+def test_runs_of_others_are_read_as_they_are_written(tmp_path):
+    """The MNIST runs' and DP-AdaPeD's results, in the form in which their scripts write them."""
+    results = tmp_path / "examples" / "results"
+    results.mkdir(parents=True)
+    entry = {"epoch": 55, "accuracy": 0.8125, "deviation": 0.004}
+    beside = [{"published": {}, "ours": {"published": entry, "clones_numerical": None}}] * 4
+    (results / "paper_mnist_fig5b.json").write_text(json.dumps({"beside_the_source": beside}))
+    runs = {"x": {"method": "adaped", "accounting": "printed", "epsilon": 27.3, "accuracy": 0.981}}
+    (results / "adaped_mnist.json").write_text(json.dumps({"runs": runs}))
+    found = {(c.place, c.published): c for c in claims.claims(claims.Results(root=tmp_path))}
+    assert found["Fig. 5(b)", "accuracy at ε = 3: 81.15 ± 0.7 %"].ours == "81.2 % ± 0.4, epoch 55"
+    assert found["Fig. 5(b)", "accuracy at ε = 5.8: 89.7 ± 0.5 %"].verdict is claims.Verdict.NO
+    assert found["Fig. 5(b)", "accuracy at ε = 3: 76.46 ± 1.9 %"].verdict is claims.Verdict.NOT_RUN
+    cells = [c for c in claims.claims(claims.Results(root=tmp_path)) if c.place == "Table 4.2"]
+    ((cell),) = [c for c in cells if c.verdict is not claims.Verdict.NOT_RUN]
+    assert (cell.ours, cell.verdict) == ("98.1 % (1 runs)", claims.Verdict.READING)

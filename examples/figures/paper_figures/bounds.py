@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +167,31 @@ CLONES_OR_NOTHING = Bound(
     role=Role.UPPER,
     source="Feldman et al. 2021, Thm 3.1, or no shuffling; sampling (Ullman), strong composition (KOV)",
     epsilon=_closed_form_or_nothing,
+)
+
+
+def _simple_composition(question: Question, *, shuffle_delta: Callable[[float, float], float]) -> float:
+    """Numerical clones, sampled, by the thesis's Lemma 2.1.2 (Dwork, Rothblum, Vadhan) with half of δ."""
+    steps, half = question.num_steps, question.delta / 2
+    rate = question.cohort / question.population
+    pair = clones.clone_pair(local_epsilon=question.local_epsilon, cohort=question.cohort)
+    shuffled = min(pair.upper_epsilon(shuffle_delta(half / steps, rate)), question.local_epsilon)
+    epsilon = math.log1p(rate * math.expm1(shuffled))
+    composed = math.sqrt(2 * steps * math.log(1 / half)) * epsilon + steps * epsilon * math.expm1(epsilon)
+    return min(composed, steps * question.local_epsilon)
+
+
+CLONES_SIMPLE = Bound(
+    name="clones, numerical, simple strong composition",
+    role=Role.UPPER,
+    source="Feldman et al. 2021, App. F; sampling (Ullman); thesis, Lemma 2.1.2",
+    epsilon=partial(_simple_composition, shuffle_delta=lambda delta, rate: delta / rate),
+)
+CLONES_SPLIT = Bound(
+    name="the same, δ of a shuffle γδ/2T instead of δ/2γT",
+    role=Role.UPPER,
+    source="Feldman et al. 2021, App. F; sampling (Ullman) with a needlessly small δ; thesis, Lemma 2.1.2",
+    epsilon=partial(_simple_composition, shuffle_delta=lambda delta, rate: delta * rate),
 )
 
 

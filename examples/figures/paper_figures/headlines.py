@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from paper_figures import bounds
 from paper_figures.bounds import Bound, Question
 from paper_figures.data import NEIGHBOURING_RELATION, Role, rounded
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.accounting.published import clones, compose_renyi, shuffle_rdp
+from shuffle_plugins.accounting.published import compose_renyi, shuffle_rdp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +55,6 @@ class HeadlineRow:
     baseline_over_certified: float
 
 
-def _simple_strong_composition(question: Question) -> float:
-    """Numerical clones, everybody in every round, by the thesis's Lemma 2.1.2 (Dwork, Rothblum, Vadhan)."""
-    if question.cohort != question.population:
-        raise ValueError("read this way only at full participation")
-    steps, half = question.num_steps, question.delta / 2
-    pair = clones.clone_pair(local_epsilon=question.local_epsilon, cohort=question.cohort)
-    epsilon = pair.upper_epsilon(half / steps)
-    return math.sqrt(2 * steps * math.log(1 / half)) * epsilon + steps * epsilon * math.expm1(epsilon)
-
-
 def _poisson_as_printed(question: Question) -> float:
     def curve(orders: bounds.Vector) -> bounds.Vector:
         return shuffle_rdp.first_shuffle_rdp(
@@ -83,12 +72,6 @@ def _poisson_as_printed(question: Question) -> float:
     )
 
 
-_SIMPLE = Bound(
-    name="clones, numerical, simple strong composition",
-    role=Role.UPPER,
-    source="Feldman et al. 2021, App. F; thesis, Lemma 2.1.2",
-    epsilon=_simple_strong_composition,
-)
 _POISSON_AS_PRINTED = Bound(
     name="shuffle RDP, Poisson sampling, c = 1/2",
     role=Role.NEITHER,
@@ -171,7 +154,7 @@ HEADLINES: tuple[Headline, ...] = (
         published_ratio=8,
         question=_EVERYBODY,
         bound=bounds.SHUFFLE_RDP,
-        baseline=_SIMPLE,
+        baseline=bounds.CLONES_SIMPLE,
         reading="best c, clones numerically, simple strong composition",
     ),
     *(

@@ -193,7 +193,8 @@ def _epochs_panel(letter: str, *, local_epsilon: float, cohort: int, published: 
         local_epsilon=local_epsilon, population=population, cohort=cohort, num_steps=1, delta=delta
     )
     steps = [epoch * population // cohort for epoch in _EPOCHS]
-    drawn = bounds.curves(questions=bounds.over_rounds(question, steps), bounds=_TRAINING_DRAWN)
+    readings = (*_TRAINING_DRAWN, bounds.CLONES_SIMPLE, bounds.CLONES_SPLIT)
+    drawn = bounds.curves(questions=bounds.over_rounds(question, steps), bounds=readings)
     return Panel(
         title=f"({letter}) ε0 = {local_epsilon:g}, k = {cohort:,} of 60,000",
         x_name="epochs",
