@@ -14,6 +14,8 @@ from .server.sampling import Poisson as Poisson
 from .server.sampling import SelfSampling as SelfSampling
 from .server.settings import MechanismSpec as MechanismSpec
 from .server.strategy import ShuffleStrategy as ShuffleStrategy
+from .simulated_nodes import SimulatedConfig as SimulatedConfig
+from .simulated_nodes import SimulatedNodes as SimulatedNodes
 from .stages.aggregator_node import register_aggregator as register_aggregator
 from .stages.base import Anonymous as Anonymous
 from .stages.base import Replies as Replies

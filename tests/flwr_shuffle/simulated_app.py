@@ -1,4 +1,4 @@
-"""A run through Flower's simulation engine, started by ``test_simulation.py``; prints what came of it."""
+"""Runs through Flower's simulation engine, started by ``test_simulation.py``; prints what came of them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
+    from simulated_example import SIMULATIONS, simulate  # needs the example's folder on the path
+
+    for number in range(1, len(SIMULATIONS) + 1):
+        simulate(number)
     run_simulation(
         server,
         app,

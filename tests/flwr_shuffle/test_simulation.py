@@ -1,10 +1,11 @@
-"""One run through Flower's own simulation engine, in a process of its own: ray leaves threads and actors."""
+"""Runs through Flower's own simulation engine, in a process of their own: ray leaves threads and actors."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from shuffle_plugins.ledger import BudgetLedger, RoundState
 pytestmark = pytest.mark.process
 
 MODULE = Path(__file__).with_name("simulated_app.py")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_mnist"
 
 
 def marked(mark: str) -> list[int]:
@@ -47,6 +49,8 @@ def run(tmp_path_factory):
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(EXAMPLE)]),
+        "TMPDIR": str(directory),  # where the keys of simulated nodes are made
     }
     try:
         done = subprocess.run(
@@ -105,6 +109,19 @@ def test_training_metrics_stay_and_evaluation_is_untouched(run):
     assert len(result["evaluated"]) == ROUNDS
     for told in result["evaluated"].values():
         assert told["partition"] == pytest.approx((CLIENTS - 1) / 2)
+
+
+def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
+    """One round of the example app each: a sum, a verified sum, and two mix nodes in a row."""
+    directory, _, output = run
+    told = dict(re.findall(r"^example with (.*?): round 1: accuracy (.*)", output, re.MULTILINE))
+    assert list(told) == ["sum", "verified sum", "two mix nodes"], output[-4000:]
+    assert all("against an observer of the model" in line for line in told.values())
+    assert output.count("the seeds of 4 clients are added up") == 2
+    assert output.count("4 clients whose proofs hold are added up") == 2
+    assert output.count("4 good envelopes, 4 reports given out") == 2
+    assert "answered with an error" not in output
+    assert any(directory.glob("flwr-shuffle-*/run-1/clients-4/enrolled"))
 
 
 def test_nothing_is_left_running(run):

@@ -6,15 +6,22 @@ import math
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle import ShuffleMod, register_aggregator, register_mix_node
+from flwr_shuffle import NodeConfig, ShuffleMod, register_aggregator, register_mix_node
 from torch import nn
 
 from flower_mnist import task
 from shuffle_plugins.ledger import ClientLimits
 
+
+def node_config(context: Context) -> NodeConfig:
+    """What a simulated node is; in a deployment its operator says so by ``--node-config`` instead."""
+    return task.simulated_nodes(context).node_config
+
+
 # What a client agrees to, whatever the server asks; its node_config can only be stricter. A share of a sum
 # has no finite ε0, so the limit on ε0 stands in the node_config of those that do not agree to sums.
-app = ClientApp(mods=[ShuffleMod(limits=ClientLimits(max_local_epsilon=math.inf, max_rounds=200))])
+limits = ClientLimits(max_local_epsilon=math.inf, max_rounds=200)
+app = ClientApp(mods=[ShuffleMod(limits=limits, node_config=node_config)])
 register_mix_node(app)
 register_aggregator(app)
 

@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     model = task.network(test[0])
     strategy = ShuffleStrategy(
         FedAvg(),
-        **reports(config, dim=sum(numbers.numel() for numbers in model.state_dict().values())),
+        **reports(context, dim=sum(numbers.numel() for numbers in model.state_dict().values())),
         sampling=sampling(config),
         population=int(config["population"]),
         ledger=str(config["ledger-file"]) or None,
@@ -74,10 +74,15 @@ def main(grid: Grid, context: Context) -> None:
         torch.save(strategy.arrays.to_torch_state_dict(), str(config["model-file"]))
 
 
-def reports(config: dict[str, str | int | float | bool], *, dim: int) -> dict[str, Any]:
+def reports(context: Context, *, dim: int) -> dict[str, Any]:
     """What clients report and who hides whose report is whose, as the run-config says."""
+    config, simulated = context.run_config, task.simulated_nodes(context)
     radius = float(config["clipping-norm"])
-    if aggregators := str(config["aggregator-public-keys"]):
+    if aggregators := (
+        str(config["aggregator-public-keys"]).split(",")
+        if config["aggregator-public-keys"]
+        else simulated.aggregator_public_keys
+    ):
         cohort = int(config["cohort"])
         noise = float(config["noise-multiplier"])
         return {
@@ -88,14 +93,14 @@ def reports(config: dict[str, str | int | float | bool], *, dim: int) -> dict[st
                 radius=radius,
                 overhead=0.2,  # of the noise's variance, for fewer coins
             ),
-            "shuffler": SharedSumStage(aggregator_public_keys=aggregators.split(",")),
+            "shuffler": SharedSumStage(aggregator_public_keys=aggregators, verified=bool(config["verified"])),
         }
-    mixer = str(config["mixer-public-key"])
+    mixers = str(config["mixer-public-key"]) or simulated.mixer_public_keys
     return {
         "randomizer": str(config["randomizer"]),
         "local_epsilon": float(config["local-epsilon"]),
         "clipping_norm": radius,
-        "shuffler": MixNodeStage(mixer_public_key=mixer) if mixer else None,
+        "shuffler": MixNodeStage(mixer_public_key=mixers) if mixers else None,
         "minimum_reports": int(config["minimum-reports"]) or None,
     }
 

@@ -1,4 +1,4 @@
-"""The task, as without any privacy: data, model, training and testing."""
+"""The task, as without any privacy: data, model, training and testing; and who is who in a simulation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import Context
+from flwr_shuffle import SimulatedNodes
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -47,6 +49,15 @@ def accuracy(model: nn.Module, examples: Examples) -> float:
     images, labels = examples
     with torch.no_grad():
         return float((model(images).argmax(dim=1) == labels).float().mean())
+
+
+def simulated_nodes(context: Context) -> SimulatedNodes:
+    """Which of a simulation's nodes are aggregators or mix nodes, as the run-config says; by default none."""
+    return SimulatedNodes(
+        context,
+        aggregators=int(context.run_config["simulated-aggregators"]),
+        mixers=int(context.run_config["simulated-mixers"]),
+    )
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Thread
 from typing import Literal
@@ -19,7 +19,7 @@ from torch import Tensor
 from flwr_shuffle.aggregate_messages import AGGREGATE_QUERY
 from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
-from flwr_shuffle.client.limits import UNPROTECTED, ClientRefused, ClientSettings, open_types
+from flwr_shuffle.client.limits import PREFIX, UNPROTECTED, ClientRefused, ClientSettings, open_types
 from flwr_shuffle.client.packing import Packing, packing
 from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import vector_of
@@ -33,6 +33,7 @@ from flwr_shuffle.messages import (
 )
 from flwr_shuffle.mix_messages import MIX_QUERY
 from flwr_shuffle.service_messages import ROLE, Role, refusal_content, role_of
+from flwr_shuffle.simulated_nodes import SimulatedConfig
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
@@ -110,6 +111,10 @@ class ShuffleMod:
         allow: types of messages that the app answers without protection, of ``"evaluate"``, ``"query"``,
             ``"get_parameters"`` and ``"get_properties"``. For simulations: it has no effect on a node whose
             ``node_config`` has any ``shuffle-`` key.
+        node_config: for simulations, whose nodes have no operators: what a node's ``node_config`` has besides
+            Flower's own entries, by the node's context. :class:`SimulatedNodes` makes aggregators and mix
+            nodes of some nodes; any function of the context will do. It has no effect either on a node
+            whose ``node_config`` has any ``shuffle-`` key.
 
     Raises:
         ValueError: if an argument has another type or is out of range.
@@ -122,6 +127,7 @@ class ShuffleMod:
         max_local_delta: float | None = None,
         on_failure: OnFailure = "zero",
         allow: Iterable[str] = (),
+        node_config: SimulatedConfig | None = None,
     ) -> None:
         if limits is not None and not isinstance(limits, ClientLimits):
             raise ValueError(f"limits must be ClientLimits, got {limits!r}")
@@ -136,16 +142,42 @@ class ShuffleMod:
             max_local_delta = checks.number("max_local_delta", max_local_delta, at_least=0, below=1)
         self._max_local_delta = max_local_delta
         self._on_failure = on_failure
+        if node_config is not None and not callable(node_config):
+            raise ValueError(f"node_config is a function of a node's context, got {node_config!r}")
+        self._node_config = node_config
 
     def __repr__(self) -> str:
         return (
             f"ShuffleMod(limits={self._limits!r}, max_local_delta={self._max_local_delta!r}, "
-            f"on_failure={self._on_failure!r}, allow={sorted(self._allow)!r})"
+            f"on_failure={self._on_failure!r}, allow={sorted(self._allow)!r}, "
+            f"node_config={self._node_config!r})"
         )
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message; see the class."""
         begun = time.monotonic()
+        try:
+            node = self._configured(context)
+        except Exception:
+            _log.exception("shuffle: the app's node_config function failed")
+            return refusal(str(ClientRefusal.BAD_SETTINGS), to=message)
+        try:
+            return self._answer(message, node, call_next, begun=begun)
+        finally:
+            context.state = node.state
+
+    def _configured(self, context: Context) -> Context:
+        """The context with what the app says of a simulated node; the same one for a node of an operator."""
+        if self._node_config is None or any(key.startswith(PREFIX) for key in context.node_config):
+            return context
+        given = dict(self._node_config(context))
+        if any(key.startswith(PREFIX) for key in given):  # or else the app's ``allow`` would not count
+            given = {str(UNPROTECTED[kind][0]): True for kind in self._allow} | given
+        return replace(context, node_config={**context.node_config, **given})
+
+    def _answer(
+        self, message: Message, context: Context, call_next: ClientAppCallable, *, begun: float
+    ) -> Message:
         kind = message.metadata.message_type.partition(".")[0]
         private = kind == MessageType.EVALUATE and message.has_content() and RECORD_KEY in message.content
         if kind != MessageType.TRAIN and not private:
