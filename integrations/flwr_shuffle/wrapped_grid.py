@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from flwr.app import Message, RecordDict
 
-# Flower has no public address for these two.
+# Flower has no public address for these.
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+_PULL_INTERVAL = 3.0  # seconds, as in Flower's own grids
+_AT_ONCE = 32  # replies that are pulled together
 
 
 class MessageGrid(Grid):
@@ -75,3 +82,27 @@ def innermost(grid: Grid) -> Grid:
     while isinstance(grid, WrappedGrid):
         grid = grid._grid
     return grid
+
+
+def arriving(grid: Grid, messages: list[Message], *, timeout: float | None) -> Iterator[Message]:
+    """Send messages and yield the replies as they come, where the grid is one of Flower's own.
+
+    Flower's ``send_and_receive`` holds all replies in memory before it returns the first one. Here at most
+    32 are there at once. A grid of another kind, which may do more than Flower's in its own
+    ``send_and_receive``, is asked by that.
+    """
+    if type(grid) not in (HttpGrid, InMemoryGrid):
+        yield from grid.send_and_receive(messages, timeout=timeout)
+        return
+    interval = grid.pull_interval if isinstance(grid, InMemoryGrid) else _PULL_INTERVAL
+    waiting = dict.fromkeys(grid.push_messages(messages))
+    end = None if timeout is None else time.monotonic() + timeout
+    while waiting and (end is None or time.monotonic() < end):
+        asked, came = iter(list(waiting)), False
+        while some := list(islice(asked, _AT_ONCE)):
+            for reply in grid.pull_messages(some):
+                came = True
+                waiting.pop(reply.metadata.reply_to_message_id, None)
+                yield reply
+        if waiting and not came:
+            time.sleep(interval)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.service_messages import ROLE, Role
 from flwr_shuffle.stages import mix_node, serving
-from processes import Deployment, Program
+from processes import Deployment, Program, wait_for
 from typer.testing import CliRunner
 
+from shuffle_plugins.accounting import Adversary
 from shuffle_plugins.cli.keys import keys_command as keys
+from shuffle_plugins.ledger import BudgetLedger
 
 TESTED_APP = Path(__file__).parent / "deployment_app"
 ACCOMPLICES = 10
@@ -144,3 +149,45 @@ class Parties:
         """The lines of JSON that the tested app left in a file."""
         path = self.notes / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Killer:
+    """Stops processes at places that the tested app knows, and kills them there."""
+
+    def __init__(self, parties: Parties) -> None:
+        self._notes = parties.notes
+
+    def stop_at(self, place: str) -> None:
+        """Have whoever comes by wait."""
+        (self._notes / f"stop-{place}").touch()
+
+    def reached(self, place: str) -> int:
+        """Wait until a process is there. Returns its PID."""
+        at = self._notes / f"at-{place}"
+        wait_for(at.exists, seconds=600, what=place)
+        return int(at.read_text())
+
+    def release(self, place: str) -> None:
+        """Let processes pass again."""
+        (self._notes / f"stop-{place}").unlink()
+        (self._notes / f"at-{place}").unlink(missing_ok=True)
+
+    def kill_at(self, place: str) -> None:
+        """Kill who waits there, with SIGKILL, and let others pass."""
+        os.kill(self.reached(place), signal.SIGKILL)
+        self.release(place)
+
+
+def spent_in(path: Path) -> tuple[list, np.ndarray]:
+    """The rounds in a ledger, and the ε that they have cost, by adversary."""
+    with BudgetLedger(path, model="model") as ledger:
+        accountant = ledger.accountant()
+        return ledger.rounds(), np.array(
+            [accountant.epsilon(1e-3, adversary=adversary, lower=False).upper for adversary in Adversary]
+        )
+
+
+def states(path: Path) -> list[tuple[int, str]]:
+    """The number and the state of each round in a ledger."""
+    with BudgetLedger(path, model="model") as ledger:
+        return [(one.server_round, str(one.state)) for one in ledger.rounds()]

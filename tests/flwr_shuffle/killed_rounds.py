@@ -1,9 +1,10 @@
 """Training that is killed at a point of one's choice: server, clients and service nodes, each with its files.
 
 Run as ``python killed_rounds.py``. Each line of standard input, ``{"folder": …, "kill": [point, "before"],
-"shared": false}``, is trained in a fork that is killed by SIGKILL at that point of its second round, or, with
-``"kill": null``, goes on until all rounds are done; if ``shared``, two aggregators add up a sum in place of a
-mix node's batch. The answer is a line with the fork's exit status, negative for a signal.
+"kind": "mixed"}``, is trained in a fork that is killed by SIGKILL at that point of its second round, or, with
+``"kill": null``, goes on until all rounds are done. In rounds of kind ``summed`` and ``verified`` two
+aggregators add up a sum in place of a mix node's batch, for the latter with range proofs. The answer is a
+line with the fork's exit status, negative for a signal.
 """
 
 from __future__ import annotations
@@ -14,18 +15,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import flwr_shuffle.client.mod
-import flwr_shuffle.client.packing
-import flwr_shuffle.server.rounds
-import flwr_shuffle.stages.aggregator_node
-import flwr_shuffle.stages.mix_node
-import flwr_shuffle.stages.mix_stage
-import flwr_shuffle.stages.shared_stage
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -41,17 +35,25 @@ from flwr_shuffle import (
     register_aggregator,
     register_mix_node,
 )
+from flwr_shuffle.client import mod, packing
 from flwr_shuffle.client.limits import NodeKey
 from flwr_shuffle.messages import instruction_of
+from flwr_shuffle.server import rounds
 from flwr_shuffle.server.checkpoints import ModelState
 from flwr_shuffle.service_messages import ROLE, SERVICE_KEY, Role
-from flwr_shuffle.stages import serving
+from flwr_shuffle.stages import aggregator_node, mix_node, mix_stage, serving, shared_stage
 
 from shuffle_plugins.accounting import Adversary, FederatedAccountant
 from shuffle_plugins.ledger import BudgetLedger, ClientLedger
 from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.protocols import VectorSum
-from shuffle_plugins.secure_aggregation import Aggregator, Expansion, SeedOpener
+from shuffle_plugins.secure_aggregation import (
+    Aggregator,
+    Expansion,
+    RoundVerifier,
+    SeedOpener,
+    VerifyingAggregator,
+)
 from shuffle_plugins.shuffler import EnvelopeOpener, ExternalPermutation, SpentTokens
 
 DIM = 12
@@ -78,69 +80,70 @@ class Training:
         return Message(RecordDict(records), reply_to=message)
 
 
-POINTS: dict[str, tuple[Any, str, str, str]] = {
-    "the server draws": (SelfSampling, "draw", "", ""),
-    "the ledger begins a round": (BudgetLedger, "begin", "", "open"),
-    "the server is to send": (ShuffleStrategy, "configure_train", "", "open"),
-    "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
-    "a client trains": (Training, "train", "open", "open"),
-    "a client tosses its coin": (flwr_shuffle.client.mod, "_coin", "open", "open"),
-    "a client seals": (flwr_shuffle.client.packing, "seal", "open", "open"),
-    "a client answers": (flwr_shuffle.client.mod, "reply", "open", "open"),
-    "the server has the envelopes": (MixNodeStage, "collect", "open", "open"),
-    "the mixer spends the round": (SpentTokens, "spend", "open", "open"),
-    "the mixer opens an envelope": (EnvelopeOpener, "open", "open", "open"),
-    "the mixer permutes": (ExternalPermutation, "drain", "open", "open"),
-    "the mixer answers": (flwr_shuffle.stages.mix_node, "batch_content", "open", "open"),
-    "the server opens reports": (flwr_shuffle.stages.mix_stage, "open_reports", "open", "open"),
-    "the server adds reports": (flwr_shuffle.server.rounds, "valid_sum", "open", "open"),
-    "the ledger receives": (BudgetLedger, "receive", "open", "received"),
-    "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
-    "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),
-    "the checkpoint is written": (ModelState, "to_bytes", "received", "received"),
-    "the ledger completes the round": (BudgetLedger, "complete", "received", "complete"),
-}
-"""By name: whose function it is, and the second round's state in the ledger before and after it runs."""
+class Point(NamedTuple):
+    """A function that every round calls.
 
-SHARED_POINTS: dict[str, tuple[Any, str, str, str]] = {
-    "the server draws": (FixedSize, "draw", "", ""),
-    "the server makes the check's seed": (SharedSumStage, "shared", "", ""),
-    "the ledger begins a round": (BudgetLedger, "begin", "", "open"),
-    "the server is to send": (ShuffleStrategy, "configure_train", "", "open"),
-    "a client charges its ledger": (ClientLedger, "charge", "open", "open"),
-    "a client trains": (Training, "train", "open", "open"),
-    "a client tosses its coins": (VectorSum, "randomize", "open", "open"),
-    "a client draws its seeds": (flwr_shuffle.client.packing, "share", "open", "open"),
-    "a client seals a seed": (flwr_shuffle.client.packing, "seal_seed", "open", "open"),
-    "a client answers": (flwr_shuffle.client.mod, "reply", "open", "open"),
-    "the server has the shares": (SharedSumStage, "collect", "open", "open"),
-    "an aggregator checks envelopes": (Aggregator, "check", "open", "open"),
-    "an aggregator opens an envelope": (SeedOpener, "open", "open", "open"),
-    "the server reads who is good": (flwr_shuffle.stages.shared_stage, "read_checked", "open", "open"),
-    "an aggregator spends the round": (SpentTokens, "spend", "open", "open"),
-    "an aggregator expands a seed": (Expansion, "add", "open", "open"),
-    "an aggregator has its sum": (Aggregator, "add_up", "open", "open"),
-    "an aggregator answers": (
-        flwr_shuffle.stages.aggregator_node,
-        "answered_content",
-        "open",
-        "open",
-    ),
-    "the server reads a sum": (flwr_shuffle.stages.shared_stage, "read_sum", "open", "open"),
-    "the server puts the total together": (
-        flwr_shuffle.stages.shared_stage,
-        "reconstruct",
-        "open",
-        "open",
-    ),
-    "the server estimates": (VectorSum, "estimate", "open", "open"),
-    "the ledger receives": (BudgetLedger, "receive", "open", "received"),
-    "the accountant adds the round": (FederatedAccountant, "step", "received", "received"),
-    "the strategy aggregates": (FedAvg, "aggregate_train", "received", "received"),
-    "the checkpoint is written": (ModelState, "to_bytes", "received", "received"),
-    "the ledger completes the round": (BudgetLedger, "complete", "received", "complete"),
+    Attributes:
+        kinds: first letters of the kinds of rounds that call it: mixed, summed, verified.
+        owner: whose function it is.
+        name: its name there.
+        before, after: the second round's state in the ledger before and after it runs; empty for none.
+    """
+
+    kinds: str
+    owner: Any
+    name: str
+    before: str = "open"
+    after: str = "open"
+
+
+KINDS = {"m": "mixed", "s": "summed", "v": "verified"}
+POINTS: dict[str, Point] = {
+    "the server draws a cohort that samples itself": Point("m", SelfSampling, "draw", "", ""),
+    "the server draws a cohort": Point("sv", FixedSize, "draw", "", ""),
+    "the server makes the check's seed": Point("s", SharedSumStage, "shared", "", ""),
+    "the ledger begins a round": Point("ms", BudgetLedger, "begin", ""),
+    "the server is to send": Point("ms", ShuffleStrategy, "configure_train", ""),
+    "a client charges its ledger": Point("msv", ClientLedger, "charge"),
+    "a client trains": Point("ms", Training, "train"),
+    "a client tosses its coin": Point("m", mod, "_coin"),
+    "a client tosses its coins": Point("s", VectorSum, "randomize"),
+    "a client seals": Point("m", packing, "seal"),
+    "a client draws its seeds": Point("s", packing, "share"),
+    "a client makes its proof": Point("v", packing, "share_with_proof"),
+    "a client seals a seed": Point("sv", packing, "seal_seed"),
+    "a client answers": Point("msv", mod, "reply"),
+    "the server has the envelopes": Point("m", MixNodeStage, "collect"),
+    "the server has the shares": Point("sv", SharedSumStage, "collect"),
+    "the mixer opens an envelope": Point("m", EnvelopeOpener, "open"),
+    "the mixer permutes": Point("m", ExternalPermutation, "drain"),
+    "the mixer answers": Point("m", mix_node, "batch_content"),
+    "the server begins to verify": Point("v", RoundVerifier, "start"),
+    "an aggregator checks envelopes": Point("s", Aggregator, "check"),
+    "an aggregator opens an envelope": Point("sv", SeedOpener, "open"),
+    "a service node spends the round": Point("msv", SpentTokens, "spend"),
+    "an aggregator checks proofs": Point("v", VerifyingAggregator, "verify"),
+    "the server decides on a proof": Point("v", RoundVerifier, "decide"),
+    "an aggregator expands a seed": Point("s", Expansion, "add"),
+    "an aggregator has its sum": Point("s", Aggregator, "add_up"),
+    "an aggregator has its verified sum": Point("v", VerifyingAggregator, "add_verified"),
+    "an aggregator answers": Point("sv", aggregator_node, "answered_content"),
+    "the server reads who is good": Point("s", shared_stage, "read_checked"),
+    "the server reads a sum": Point("s", shared_stage, "read_sum"),
+    "the server reads verifier shares": Point("v", shared_stage, "read_verified"),
+    "the server reads a verified sum": Point("v", shared_stage, "read_verified_sum"),
+    "the server puts the total together": Point("s", shared_stage, "reconstruct"),
+    "the server has the verified total": Point("v", RoundVerifier, "total"),
+    "the server estimates": Point("s", VectorSum, "estimate"),
+    "the server opens reports": Point("m", mix_stage, "open_reports"),
+    "the server adds reports": Point("m", rounds, "valid_sum"),
+    "the ledger receives": Point("msv", BudgetLedger, "receive", "open", "received"),
+    "the accountant adds the round": Point("ms", FederatedAccountant, "step", "received", "received"),
+    "the strategy aggregates": Point("msv", FedAvg, "aggregate_train", "received", "received"),
+    "the checkpoint is written": Point("ms", ModelState, "to_bytes", "received", "received"),
+    "the ledger completes the round": Point("ms", BudgetLedger, "complete", "received", "complete"),
 }
-"""The same of a sum that aggregators add up."""
+"""Where processes are killed."""
 
 
 def die() -> None:
@@ -148,9 +151,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(point: str, when: str, points: Mapping[str, tuple[Any, str, str, str]]) -> None:
+def arm(point: str, when: str) -> None:
     """Once a round is complete, the next call at a point is the last thing this process does."""
-    owner, name, *_ = points[point]
+    owner, name = POINTS[point].owner, POINTS[point].name
     original, complete = getattr(owner, name), BudgetLedger.complete
     done = False
 
@@ -216,8 +219,9 @@ class NotingFedAvg(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def train(folder: Path, *, shared: bool) -> None:
+def train(folder: Path, *, kind: str) -> None:
     """Train until all rounds are done."""
+    shared = kind != "mixed"
     role = Role.AGGREGATOR if shared else Role.MIXER
     nodes = AGGREGATORS if shared else 1
     public = [(folder / f"service-{i}.public").read_text() for i in range(nodes)]
@@ -252,7 +256,9 @@ def train(folder: Path, *, shared: bool) -> None:
         randomizer=SUM if shared else SPEC,
         sampling=FixedSize(CLIENTS) if shared else SelfSampling(1.0),
         population=CLIENTS,
-        shuffler=SharedSumStage(aggregator_public_keys=public, discovery_timeout=1.0)
+        shuffler=SharedSumStage(
+            aggregator_public_keys=public, discovery_timeout=1.0, verified=kind == "verified"
+        )
         if shared
         else MixNodeStage(mixer_public_key=public[0], discovery_timeout=1.0),
         ledger=folder / "budget.db",
@@ -284,8 +290,8 @@ def main() -> None:
             status = 1
             try:
                 if request["kill"]:
-                    arm(*request["kill"], SHARED_POINTS if request["shared"] else POINTS)
-                train(Path(request["folder"]), shared=request["shared"])
+                    arm(*request["kill"])
+                train(Path(request["folder"]), kind=request["kind"])
                 status = 0
             except BaseException:
                 traceback.print_exc()

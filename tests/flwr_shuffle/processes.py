@@ -153,8 +153,13 @@ class Deployment:
             self._warm.wait()
         wait_for(self._all_killed, seconds=300, what="end of the deployment's processes")
 
+    def stop(self) -> None:
+        """Kill all programs, and be ready to start others."""
+        wait_for(self._all_killed, seconds=300, what="end of the deployment's programs")
+
     def _all_killed(self) -> bool:
-        pids = marked_pids(self.mark)
+        starting = self._warm is not None and self._warm.poll() is None and self._warm.pid
+        pids = [pid for pid in marked_pids(self.mark) if pid != starting]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)

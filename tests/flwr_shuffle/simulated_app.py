@@ -65,8 +65,8 @@ def main(grid: Grid, context: Context) -> None:
 if __name__ == "__main__":
     from simulated_example import SIMULATIONS, simulate  # needs the example's folder on the path
 
-    for number in range(1, len(SIMULATIONS) + 1):
-        simulate(number)
+    for simulation in SIMULATIONS:
+        simulate(*simulation)
     run_simulation(
         server,
         app,

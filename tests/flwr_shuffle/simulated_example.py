@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import secrets
+import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from flwr.simulation.run_simulation import _run_simulation
 from flwr.supercore.constant import NOOP_FEDERATION_ID
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from flwr_shuffle.simulated_nodes import _folder_of
 
 EXAMPLE = Path(server_app.__file__).parent.parent
 NODES, ROUNDS = 6, 1
@@ -38,9 +41,9 @@ SIMULATIONS: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
 """The run-config of all nodes; and by what is tried, what the server app is told beside it."""
 
 
-def simulate(run_id: int) -> None:
+def simulate(told: dict[str, Any], runs: dict[str, dict[str, Any]]) -> None:
     """One of the simulations."""
-    told, runs = SIMULATIONS[run_id - 1]
+    run_id = secrets.randbits(60)
     server = ServerApp()
 
     @server.main()
@@ -52,9 +55,9 @@ def simulate(run_id: int) -> None:
             print(f"example with {name}: {printed.getvalue().splitlines()[-1]}", flush=True)
 
     run = Run.create_empty(run_id=run_id)
-    run.primary_task_id, run.federation_id = run_id, NOOP_FEDERATION_ID
+    run.primary_task_id, run.federation_id = 1, NOOP_FEDERATION_ID
     run.override_config = RUN_CONFIG | told
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = run_id, run_id, SUPERLINK_NODE_ID
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, SUPERLINK_NODE_ID
     _run_simulation(
         num_supernodes=NODES,
         exit_event=EventType.FLWR_SIMULATION_RUN_LEAVE,
@@ -68,3 +71,4 @@ def simulate(run_id: int) -> None:
             "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
         },
     )
+    shutil.rmtree(_folder_of(run_id))  # the keys, which somebody has made

@@ -309,15 +309,18 @@ def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
 
 
 def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_path: Path) -> None:
+    """With a mix node, and then, once all that is stopped, with two aggregators."""
     app = tmp_path / "app"
     shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("keys", "*.db*", "__pycache__"))
     readme = (EXAMPLE / "README.md").read_text()
-    section = readme[readme.index("## Deployment") : readme.index("## Stop")]
     ports = {"8000": str(free_port()), "910": str(free_port())[:4]}  # a node's port is 910 and a digit
     for written, free in ports.items():
-        section = section.replace(written, free)
-    keys, start, run = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    (connection,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+        readme = readme.replace(written, free)
+    mixed = readme[readme.index("## Deployment") : readme.index("## Stop")]
+    summed = readme[readme.index("## The same with a sum") :]
+    keys, start, run = re.findall(r"```sh\n(.*?)```", mixed, re.DOTALL)
+    more_keys, start_again, run_again = re.findall(r"```sh\n(.*?)```", summed, re.DOTALL)
+    (connection,) = re.findall(r"```toml\n(.*?)```", mixed, re.DOTALL)
     with Deployment(tmp_path / "deployment") as deployment:
         environment = deployment.environment("readme")
         log = deployment.folder / "readme" / "log"
@@ -328,15 +331,24 @@ def test_the_commands_of_the_examples_readme_deploy_it_and_nothing_is_left(tmp_p
             command = 'shuffle-plugins() { python -m shuffle_plugins "$@"; }\n' + commands
             subprocess.run(["bash", "-ec", command], cwd=app, env=environment, check=True, timeout=600)
 
+        def lines() -> list[str]:
+            return re.findall(r"^round \d: .*", log.read_text(), re.MULTILINE)
+
         shell(keys + start)
         wait_for(lambda: log.read_text().count("SuperNode ID:") == 5, seconds=600, what="five SuperNodes")
         shell(run)
-        wait_for(lambda: "round 3: " in log.read_text(), seconds=600, what="three rounds")
-        lines = re.findall(r"^round \d: .*", log.read_text(), re.MULTILINE)
+        wait_for(lambda: len(lines()) == 4, seconds=600, what="three rounds")
         assert len(deployment.processes()) >= 13  # SuperLink, five SuperNodes, what each starts, their parent
+        deployment.stop()
+        shell(more_keys + start_again)
+        wait_for(lambda: log.read_text().count("SuperNode ID:") == 5 + 6, seconds=600, what="six SuperNodes")
+        shell(more_keys.splitlines()[-1] + "\n" + run_again)
+        wait_for(lambda: len(lines()) == 4 + 4, seconds=600, what="three rounds with aggregators")
     assert marked_pids(deployment.mark) == []
     for words in ("accuracy", "an observer of the model", "against the server", "nobody is trusted"):
-        assert all(words in line for line in lines)
+        assert all(words in line for line in lines())
+    assert "inf if nobody is trusted" in lines()[-1]
+    assert log.read_text().count("shuffle: aggregator") >= 2, log.read_text()
 
 
 _KILLED = """

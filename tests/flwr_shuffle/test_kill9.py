@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import killed_rounds
-from deployed_parties import Parties
-from killed_rounds import AGGREGATORS, CLIENTS, DELTA, POINTS, ROUNDS, SHARED_POINTS
+from deployed_parties import Killer, Parties, spent_in, states
+from killed_rounds import AGGREGATORS, CLIENTS, DELTA, KINDS, POINTS, ROUNDS
 from processes import Deployment, wait_for
 
 from shuffle_plugins.accounting import Adversary
@@ -54,11 +53,11 @@ class Trainer:
             text=True,
         )
 
-    def train(self, folder: Path, *, kill: tuple[str, str] | None = None, shared: bool = False) -> int:
+    def train(self, folder: Path, *, kill: tuple[str, str] | None = None, kind: str = "mixed") -> int:
         """Train until killed, or done. Returns the exit status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill, "shared": shared}) + "\n")
+        self._process.stdin.write(json.dumps({"folder": str(folder), "kill": kill, "kind": kind}) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -134,25 +133,30 @@ def check(books: Books, folder: Path) -> None:
     assert (books.noted_spending[1:] >= books.noted_spending[:-1]).all()  # may be infinite
 
 
-KILLED = [(point, when, False) for point in POINTS for when in ("before", "after")]
-KILLED += [(point, "before", True) for point in SHARED_POINTS]
-KILLED += [(point, "after", True) for point in ("an aggregator spends the round", "an aggregator answers")]
+AFTER = {"a service node spends the round", "an aggregator answers"}  # of sums, too
+KILLED = [
+    (name, when, kind)
+    for letter, kind in KINDS.items()
+    for name, point in POINTS.items()
+    for when in ("before", "after")
+    if letter in point.kinds and (when == "before" or kind == "mixed" or name in AFTER)
+]
 
 
-@pytest.mark.parametrize(("point", "when", "shared"), KILLED)
+@pytest.mark.parametrize(("point", "when", "kind"), KILLED)
 def test_a_killed_run_goes_on_and_owes_what_it_owed(
-    point: str, when: str, shared: bool, trainer: Trainer, tmp_path: Path
+    point: str, when: str, kind: str, trainer: Trainer, tmp_path: Path
 ) -> None:
     make_keys(tmp_path)
-    assert trainer.train(tmp_path, kill=(point, when), shared=shared) == -signal.SIGKILL
+    assert trainer.train(tmp_path, kill=(point, when), kind=kind) == -signal.SIGKILL
     killed = Books(tmp_path)
     check(killed, tmp_path)
     second = [str(one.state) for one in killed.rounds if one.server_round == 2]
-    state = (SHARED_POINTS if shared else POINTS)[point][2 if when == "before" else 3]
+    state = getattr(POINTS[point], when)
     assert second == ([state] if state else [])
     assert killed.saved is not None
     assert killed.saved.server_round == (2 if state == "complete" else 1)
-    assert trainer.train(tmp_path, shared=shared) == 0
+    assert trainer.train(tmp_path, kind=kind) == 0
     ended = Books(tmp_path)
     check(ended, tmp_path)
     assert ended.saved is not None
@@ -182,46 +186,6 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parties]:
     folder = tmp_path_factory.mktemp("deployment")
     with Deployment(folder, variables={"TESTED_APP_FOLDER": str(notes)}) as deployment:
         yield Parties.start(deployment, notes=notes, clients=4)
-
-
-class Killer:
-    """Stops processes at places that the tested app knows, and kills them there."""
-
-    def __init__(self, parties: Parties) -> None:
-        self._notes = parties.notes
-
-    def stop_at(self, place: str) -> None:
-        """Have whoever comes by wait."""
-        (self._notes / f"stop-{place}").touch()
-
-    def reached(self, place: str) -> int:
-        """Wait until a process is there. Returns its PID."""
-        at = self._notes / f"at-{place}"
-        wait_for(at.exists, seconds=600, what=place)
-        return int(at.read_text())
-
-    def release(self, place: str) -> None:
-        """Let processes pass again."""
-        (self._notes / f"stop-{place}").unlink()
-        (self._notes / f"at-{place}").unlink(missing_ok=True)
-
-    def kill_at(self, place: str) -> None:
-        """Kill who waits there, with SIGKILL, and let others pass."""
-        os.kill(self.reached(place), signal.SIGKILL)
-        self.release(place)
-
-
-def spent_in(path: Path) -> tuple[list, np.ndarray]:
-    with BudgetLedger(path, model="model") as ledger:
-        accountant = ledger.accountant()
-        return ledger.rounds(), np.array(
-            [accountant.epsilon(1e-3, adversary=adversary, lower=False).upper for adversary in Adversary]
-        )
-
-
-def states(path: Path) -> list[tuple[int, str]]:
-    with BudgetLedger(path, model="model") as ledger:
-        return [(one.server_round, str(one.state)) for one in ledger.rounds()]
 
 
 def test_real_processes_are_killed_in_mid_round(parties: Parties, tmp_path: Path) -> None:

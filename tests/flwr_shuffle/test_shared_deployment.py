@@ -1,13 +1,13 @@
-"""A sum added up by two aggregators, as real processes; one is killed with its sum in its hands."""
+"""Sums added up by two aggregators, as real processes that are killed with what they know in their hands."""
 
 from __future__ import annotations
 
 import base64
-import os
-import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import torch
-from deployed_parties import Parties
+from deployed_parties import Killer, Parties, spent_in, states
 from processes import Deployment, Program, wait_for
 
 from shuffle_plugins.accounting import Adversary
@@ -62,69 +62,138 @@ def watched(run: Program, database: Path) -> set[bytes]:
     return stored
 
 
-def test_two_aggregators_add_up_and_nobody_sees_a_clients_counts(tmp_path: Path) -> None:
-    notes, folder = tmp_path / "notes", tmp_path / "deployment"
-    notes.mkdir()
+@dataclass
+class Deployed:
+    """Parties with aggregators, and the aggregators' public keys."""
+
+    parties: Parties
+    public: str
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    notes, folder = tmp_path_factory.mktemp("notes"), tmp_path_factory.mktemp("deployment")
     with Deployment(folder, variables={"TESTED_APP_FOLDER": str(notes)}) as deployment:
         parties = Parties.start(deployment, notes=notes, clients=CLIENTS, mixers=0)
-        public = parties.start_aggregators(2)
-        ledger = tmp_path / "budget.db"
-        (notes / "stop-summed").touch()
-        run = parties.start_run(
-            "summed",
-            aggregator_public_keys=public,
+        yield Deployed(parties, parties.start_aggregators(2))
+
+
+def expected_move(counts: list[list[int]]) -> np.ndarray:
+    """The mean that these clients' counts stand for."""
+    total = (torch.tensor(counts) + SUM.counts.lowest).sum(dim=0)
+    return SUM.estimate(total, reports=len(counts)).numpy() / len(counts)
+
+
+def test_two_aggregators_add_up_and_nobody_sees_a_clients_counts(deployed: Deployed, tmp_path: Path) -> None:
+    parties, killer = deployed.parties, Killer(deployed.parties)
+    notes, folder, deployment = parties.notes, parties.deployment.folder, parties.deployment
+    ledger = tmp_path / "budget.db"
+    killer.stop_at("summed")
+    run = parties.start_run(
+        "summed",
+        aggregator_public_keys=deployed.public,
+        population=CLIENTS,
+        num_server_rounds=ROUNDS,
+        ledger_file=str(ledger),
+    )
+    # One aggregator dies with its sum in its hands: the round is lost and charged, the next ones are not.
+    killer.kill_at("summed")
+    stored = watched(run, deployment.database)
+    assert (notes / "finished").exists(), run.text()
+    with BudgetLedger(ledger, model="model") as books:
+        rounds, accountant = books.rounds(), books.accountant()
+    assert [one.state for one in rounds] == [RoundState.REFUSED, *[RoundState.COMPLETE] * (ROUNDS - 1)]
+    assert all(one.charged is not None for one in rounds)
+    assert 0 < accountant.epsilon(1e-3, adversary=Adversary.SERVER, lower=False).upper < np.inf
+
+    # What was released is the sum of what the clients drew, which nobody saw.
+    drawn, released = parties.noted("drawn"), parties.noted("released")
+    assert len(drawn) == ROUNDS * CLIENTS
+    weights = [np.array(one["weight"]) for one in released]
+    moves = [after - before for before, after in pairwise(weights)]
+    for number, moved in enumerate(moves[-(ROUNDS - 1) :], start=1):
+        expected = expected_move([one["counts"] for one in drawn[CLIENTS * number : CLIENTS * (number + 1)]])
+        np.testing.assert_allclose(moved, expected, atol=1e-5)
+
+    # The server's messages, its database, and everybody's files and logs.
+    seen = [str(line).encode() for line in parties.noted("seen")]
+    relayed = [
+        base64.b64decode(text)
+        for line in seen
+        for text in line.replace(b"'", b'"').split(b'"')
+        if len(text) % 4 == 0 and len(text) > 40 and b" " not in text
+    ]
+    files = [
+        path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "secrets" not in path.parts and path.suffix != ".fab"
+    ]
+    everything = b"|".join([*seen, *relayed, *stored, *files])
+    assert len(relayed) > ROUNDS * CLIENTS
+    most = SUM.counts.highest - SUM.counts.lowest
+    layout = ResidueLayout.of_sum(size=40, largest=most, clients=CLIENTS)
+    for one in drawn:
+        counts = np.array(one["counts"])
+        plain = Residues(layout, counts.astype(layout.dtype), np.zeros(2, np.uint64)).to_bytes()[16:]
+        report = SUM.layout.reports(torch.from_numpy(counts + SUM.counts.lowest).unsqueeze(0)).to_bytes()
+        hidden = [plain, report, str(one["counts"]).encode(), counts.astype(layout.dtype).tobytes()]
+        for secret in [*hidden, *(bytes.fromhex(seed) for seed in one["seeds"])]:
+            assert secret not in everything
+            assert secret.hex().encode() not in everything
+    for key in parties.client_keys:
+        assert bytes.fromhex(key) not in everything
+        assert key.encode() not in everything
+
+
+def test_verified_rounds_go_on_when_any_party_is_killed(deployed: Deployed, tmp_path: Path) -> None:
+    """An aggregator twice, a client, and the server: nothing is released twice, and ε is never less."""
+    parties, killer, ledger = deployed.parties, Killer(deployed.parties), tmp_path / "budget.db"
+    before, owed = len(parties.noted("released")), np.zeros(len(Adversary))
+
+    def ended(server_round: int, state: str) -> None:
+        nonlocal owed
+        wait_for(lambda: (server_round, state) in states(ledger), seconds=600, what=f"{server_round} {state}")
+        now = spent_in(ledger)[1]
+        assert (now >= owed).all(), "ε is smaller than it was"
+        owed = now
+
+    def start(name: str) -> Program:
+        return parties.start_run(
+            name,
+            aggregator_public_keys=deployed.public,
+            verified=True,
             population=CLIENTS,
-            num_server_rounds=ROUNDS,
+            num_server_rounds=5,
             ledger_file=str(ledger),
         )
-        # One aggregator dies with its sum in its hands: the round is lost and charged, the next ones are not.
-        wait_for((notes / "at-summed").exists, seconds=600, what="an aggregator that has added up")
-        os.kill(int((notes / "at-summed").read_text()), signal.SIGKILL)
-        (notes / "stop-summed").unlink()
-        stored = watched(run, deployment.database)
-        assert (notes / "finished").exists(), run.text()
-        with BudgetLedger(ledger, model="model") as books:
-            rounds, accountant = books.rounds(), books.accountant()
-        assert [one.state for one in rounds] == [RoundState.REFUSED, *[RoundState.COMPLETE] * (ROUNDS - 1)]
-        assert all(one.charged is not None for one in rounds)
-        assert 0 < accountant.epsilon(1e-3, adversary=Adversary.SERVER, lower=False).upper < np.inf
 
-        # What was released is the sum of what the clients drew, which nobody saw.
-        drawn, released = parties.noted("drawn"), parties.noted("released")
-        assert len(drawn) == ROUNDS * CLIENTS
-        weights = [np.array(one["weight"]) for one in released]
-        moves = [after - before for before, after in pairwise(weights)]
-        for number, moved in enumerate(moves[-(ROUNDS - 1) :], start=1):
-            counts = torch.tensor([one["counts"] for one in drawn[CLIENTS * number : CLIENTS * (number + 1)]])
-            counts += SUM.counts.lowest
-            expected = SUM.estimate(counts.sum(dim=0), reports=CLIENTS).numpy() / CLIENTS
-            np.testing.assert_allclose(moved, expected, atol=1e-5)
+    for place in ("verified", "train-1-2", "aggregating-2", "aggregating-4"):
+        killer.stop_at(place)
+    run = start("verified")
+    killer.kill_at("verified")  # an aggregator that has answered about proofs; nobody was asked for a sum
+    ended(1, "refused")
+    killer.kill_at("train-1-2")  # a client; three are enough
+    killer.reached("aggregating-2")
+    killer.stop_at("summed")
+    killer.release("aggregating-2")
+    ended(2, "complete")
+    killer.kill_at("summed")  # an aggregator with its verified sum in its hands
+    ended(3, "refused")
+    killer.kill_at("aggregating-4")  # the server, with a round in the books that it has not aggregated
+    assert run.wait(seconds=600) is not None
+    ended(4, "received")
+    start("verified again").wait(seconds=600)
+    ended(5, "complete")
 
-        # The server's messages, its database, and everybody's files and logs.
-        seen = [str(line).encode() for line in parties.noted("seen")]
-        relayed = [
-            base64.b64decode(text)
-            for line in seen
-            for text in line.replace(b"'", b'"').split(b'"')
-            if len(text) % 4 == 0 and len(text) > 40 and b" " not in text
-        ]
-        files = [
-            path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file() and "secrets" not in path.parts and path.suffix != ".fab"
-        ]
-        everything = b"|".join([*seen, *relayed, *stored, *files])
-        assert len(relayed) > ROUNDS * CLIENTS
-        most = SUM.counts.highest - SUM.counts.lowest
-        layout = ResidueLayout.of_sum(size=40, largest=most, clients=CLIENTS)
-        for one in drawn:
-            counts = np.array(one["counts"])
-            plain = Residues(layout, counts.astype(layout.dtype), np.zeros(2, np.uint64)).to_bytes()[16:]
-            report = SUM.layout.reports(torch.from_numpy(counts + SUM.counts.lowest).unsqueeze(0)).to_bytes()
-            hidden = [plain, report, str(one["counts"]).encode(), counts.astype(layout.dtype).tobytes()]
-            for secret in [*hidden, *(bytes.fromhex(seed) for seed in one["seeds"])]:
-                assert secret not in everything
-                assert secret.hex().encode() not in everything
-        for key in parties.client_keys:
-            assert bytes.fromhex(key) not in everything
-            assert key.encode() not in everything
+    charged = [one.charged is not None for one in spent_in(ledger)[0]]
+    assert states(ledger)[3:] == [(4, "received"), (5, "complete")], states(ledger)
+    assert charged == [False, True, True, True, True], (
+        "a round without a sum was charged, or one with was not"
+    )
+    released = parties.noted("released")[before:]
+    assert [one["round"] for one in released] == [0, 1, 2, 3, 4, 5]
+    weights = [np.array(one["weight"]) for one in released]
+    moved = [not np.array_equal(one, another) for one, another in pairwise(weights)]
+    assert moved == [False, True, False, False, True], "a round was released twice, or one that was refused"
+    last = parties.noted("proven")[-CLIENTS:]
+    np.testing.assert_allclose(weights[-1] - weights[-2], expected_move(last), atol=1e-5)

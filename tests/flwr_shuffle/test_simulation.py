@@ -50,7 +50,6 @@ def run(tmp_path_factory):
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([*sys.path, str(EXAMPLE)]),
-        "TMPDIR": str(directory),  # where the keys of simulated nodes are made
     }
     try:
         done = subprocess.run(
@@ -113,7 +112,7 @@ def test_training_metrics_stay_and_evaluation_is_untouched(run):
 
 def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
     """One round of the example app each: a sum, a verified sum, and two mix nodes in a row."""
-    directory, _, output = run
+    *_, output = run
     told = dict(re.findall(r"^example with (.*?): round 1: accuracy (.*)", output, re.MULTILINE))
     assert list(told) == ["sum", "verified sum", "two mix nodes"], output[-4000:]
     assert all("against an observer of the model" in line for line in told.values())
@@ -121,7 +120,6 @@ def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
     assert output.count("4 clients whose proofs hold are added up") == 2
     assert output.count("4 good envelopes, 4 reports given out") == 2
     assert "answered with an error" not in output
-    assert any(directory.glob("flwr-shuffle-*/run-1/clients-4/enrolled"))
 
 
 def test_nothing_is_left_running(run):

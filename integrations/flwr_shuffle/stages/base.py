@@ -134,7 +134,8 @@ class Replies:
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
-    The server calls :meth:`open` and :meth:`require` before each round, and :meth:`collect` once in it. What
+    The server calls :meth:`open` and :meth:`require` before each round, in it :meth:`take` with each reply
+    that comes, and :meth:`collect` once. What
     :meth:`collect` returns must not depend on the order of the replies, nor say whose report is which.
     """
 
@@ -207,6 +208,20 @@ class ShuffleStage(ABC):
     def require(self, needed: Needed) -> None:
         """Set what the coming round must have for its reports to come out; with less nobody sees them."""
         self._needed = needed
+
+    def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
+        """Take what is bulky out of a client's reply as it comes; what is left is given to :meth:`collect`.
+
+        A round's replies are kept until all have come. A stage that puts their payloads elsewhere, such as
+        in a file, needs no memory for them. By default a reply stays as it is.
+
+        Args:
+            reply: of an invited node; not an error.
+            instruction: the round's.
+            dim: length of the vector that a client reports.
+        """
+        del instruction, dim
+        return reply
 
     @abstractmethod
     def collect(self, replies: Replies) -> Anonymous:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr_shuffle.messages import RECORD_KEY, ClientRefusal, Instruction
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
 from flwr_shuffle.updates import Layout
-from flwr_shuffle.wrapped_grid import WrappedGrid
+from flwr_shuffle.wrapped_grid import WrappedGrid, arriving
 
 _log = logging.getLogger("flwr")
 _REFUSALS = frozenset(str(code) for code in ClientRefusal)
@@ -124,7 +124,13 @@ class ShuffleGrid(WrappedGrid):
             raise ValueError(
                 "the mix node, and other nodes that the stage excludes, are no clients: leave them out"
             )
-        received = _Received.of(self._grid.send_and_receive(sent, timeout=timeout), sent=sent)
+
+        def taken(reply: Message) -> Message:
+            if reply.has_error() or reply.metadata.src_node_id not in invited:
+                return reply
+            return self._stage.take(reply, instruction=instruction, dim=dim)
+
+        received = _Received.of(map(taken, arriving(self._grid, sent, timeout=timeout)), sent=sent)
         received.log()
         anonymous = self._stage.collect(
             Replies(

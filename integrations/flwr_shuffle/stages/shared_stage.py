@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +26,7 @@ from flwr_shuffle.aggregate_messages import (
     read_verified,
     read_verified_sum,
 )
-from flwr_shuffle.messages import context_of
+from flwr_shuffle.messages import Instruction, context_of
 from flwr_shuffle.service_messages import Role
 from flwr_shuffle.shared_terms import SharedTerms, digest_of
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
@@ -89,6 +92,9 @@ class SharedSumStage(ShuffleStage):
         exclude_after: a node that answered this many rounds in a row, and never with good envelopes, is not
             invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
             good.
+        share_folder: where clients' shares lie in a file without a name until they are added up; by default
+            the system's folder for temporary files. It needs room for all shares of a round. If that folder
+            is kept in memory, as a tmpfs is, name one on a disk.
 
     Raises:
         ValueError: if an argument is out of range, or a key is there twice.
@@ -105,6 +111,7 @@ class SharedSumStage(ShuffleStage):
         sum_timeout: float = 600.0,
         poll_interval: float = 1.0,
         exclude_after: int | None = 3,
+        share_folder: Path | str | None = None,
     ) -> None:
         if isinstance(aggregator_public_keys, str) or not aggregator_public_keys:
             raise ValueError("aggregator_public_keys is a list of at least one key")
@@ -122,6 +129,8 @@ class SharedSumStage(ShuffleStage):
         self._verified = verified
         self._offenders = Offenders(exclude_after=exclude_after)
         self._nodes = ServiceNodes(Role.AGGREGATOR, pinned=pinned, waiting=waiting)
+        self._share_folder = share_folder
+        self._coming: _Coming | None = None
 
     @property
     def trust(self) -> str:
@@ -179,25 +188,45 @@ class SharedSumStage(ShuffleStage):
             )
         return terms
 
+    def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
+        """Write a client's share to a file, so that it need not stay in memory."""
+        light = copy(reply)
+        light.content = RecordDict()
+        self._begun(instruction, dim).put(light, payload_or_nothing(reply))
+        return light
+
+    def _begun(self, instruction: Instruction, dim: int) -> _Coming:
+        """What has come of a round; nothing yet of another round than before."""
+        if self._coming is None or self._coming.instruction != instruction:
+            counts, shared = instruction.mechanism.build(dim=dim).counts, instruction.shared
+            if shared is None or counts is None:
+                raise ValueError("the clients of this round were not told to share their counts")
+            context = context_of(instruction, dim=dim)
+            terms = shared.of_round(context, counts=counts, aggregators=self._keys)
+            shares = tempfile.TemporaryFile(dir=self._share_folder)  # noqa: SIM115  (closed by collect)
+            self._coming = _Coming(instruction, terms, shares)
+        return self._coming
+
     def collect(self, replies: Replies) -> Anonymous:
         """Ask the aggregators for a round's sums, and compute the total; see :meth:`ShuffleStage.collect`.
 
         A reply of another length than a share is dropped here. Aggregators drop bad envelopes and say at
         which positions they were, so that the log can name the nodes.
         """
+        coming, self._coming = self._begun(replies.instruction, replies.dim), None
+        with coming.shares:
+            return self._collected(replies, coming)
+
+    def _collected(self, replies: Replies, coming: _Coming) -> Anonymous:
         instruction = replies.instruction
         mechanism = instruction.mechanism.build(dim=replies.dim)
-        counts, shared = mechanism.counts, instruction.shared
-        if shared is None or counts is None:
-            raise ValueError("the clients of this round were not told to share their counts")
-        terms = shared.of_round(
-            context_of(instruction, dim=replies.dim), counts=counts, aggregators=self._keys
-        )
-        size = terms.share_bytes + len(self._keys) * sealed_seed_size(terms.secret_bytes)
-        payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
-        sent = {node: payload for node, payload in payloads.items() if len(payload) == size}
+        counts, shared, terms = mechanism.counts, instruction.shared, coming.terms
+        assert counts is not None
+        assert shared is not None
+        payloads = {reply.metadata.src_node_id: coming.part_of(reply) for reply in replies.answers}
+        sent = {node: part for node, part in payloads.items() if part is not None}
         bad = dict.fromkeys(payloads.keys() - sent.keys(), Refusal.WRONG_SIZE)
-        batch = _Batch(terms=terms, nodes=tuple(sent), payloads=tuple(sent.values()))
+        batch = _Batch(terms=terms, nodes=tuple(sent), parts=tuple(sent.values()), shares=coming.shares)
         try:
             if isinstance(terms, VerifiedTerms):
                 kept, found = self._verified_sum(terms, batch, replies, bad=bad)
@@ -384,17 +413,70 @@ class SharedSumStage(ShuffleStage):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What stays in memory of a client's reply.
+
+    Attributes:
+        start: where its share begins in the file.
+        commitment: digest of the share, 32 bytes.
+        envelopes: what it sealed to the aggregators, one after another.
+    """
+
+    start: int
+    commitment: bytes
+    envelopes: bytes
+
+
+@dataclass(slots=True)
+class _Coming:
+    """The replies of a round that is under way.
+
+    Attributes:
+        instruction: the round's.
+        terms: the round's.
+        shares: the file in which the shares of replies of the right length are.
+        parts: what else there is of them, by the identity of the message that the grid keeps; None for a
+            reply of another length.
+    """
+
+    instruction: Instruction
+    terms: SumTerms
+    shares: IO[bytes]
+    parts: dict[int, tuple[Message, _Part | None]] = field(default_factory=dict)
+
+    def put(self, kept: Message, payload: bytes) -> _Part | None:
+        """Write a reply's share to the file, in whose place the grid keeps a message."""
+        terms, part = self.terms, None
+        first = terms.share_bytes
+        if len(payload) == first + len(terms.aggregators) * sealed_seed_size(terms.secret_bytes):
+            share = payload[:first]
+            start = self.shares.seek(0, 2)
+            self.shares.write(share)
+            part = _Part(start, commitment(share), payload[first:])
+        self.parts[id(kept)] = (kept, part)  # the message itself, so that no other can have its identity
+        return part
+
+    def part_of(self, reply: Message) -> _Part | None:
+        """What :meth:`put` has kept of a reply; one that it was not given is put now."""
+        if id(reply) in self.parts:
+            return self.parts[id(reply)][1]
+        return self.put(reply, payload_or_nothing(reply))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
     """The replies of a round that have the right length. Each is a share and a sealed seed per aggregator."""
 
     terms: SumTerms
     nodes: tuple[int, ...]
-    payloads: tuple[bytes, ...]
+    parts: tuple[_Part, ...]
+    shares: IO[bytes]
 
     def share(self, position: int) -> bytes:
         """The server's part of a reply."""
-        return self.payloads[position][: self.terms.share_bytes]
+        self.shares.seek(self.parts[position].start)
+        return self.shares.read(self.terms.share_bytes)
 
     def requests(
         self,
@@ -406,19 +488,18 @@ class _Batch:
         messages: Sequence[bytes] = (),
     ) -> list[AggregateRequest]:
         """What each aggregator is asked about the replies at some positions."""
-        first, size = self.terms.share_bytes, sealed_seed_size(self.terms.secret_bytes)
-        commitments = [commitment(self.share(position)) for position in kept]
+        size = sealed_seed_size(self.terms.secret_bytes)
         return [
             AggregateRequest(
                 step=step,
                 terms=self.terms,
                 minimum=minimum,
-                commitments=commitments,
-                envelopes=[self.payloads[position][start : start + size] for position in kept],
+                commitments=[self.parts[position].commitment for position in kept],
+                envelopes=[self.parts[position].envelopes[start : start + size] for position in kept],
                 verify_key=verify_key,
                 messages=list(messages),
             )
-            for start in range(first, first + size * len(self.terms.aggregators), size)
+            for start in range(0, size * len(self.terms.aggregators), size)
         ]
 
     def by_node(self, rejected: Mapping[int, Refusal]) -> dict[int, Refusal]:

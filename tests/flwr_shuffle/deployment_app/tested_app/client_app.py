@@ -15,7 +15,7 @@ from flwr_shuffle.aggregate_messages import Step, answered_content
 from flwr_shuffle.messages import instruction_of
 from flwr_shuffle.mix_messages import batch_content
 
-from shuffle_plugins.secure_aggregation import share
+from shuffle_plugins.secure_aggregation import share, share_with_proof
 from tested_app.hostile import hostile_mod
 from tested_app.pauses import add_line, pause
 
@@ -31,9 +31,9 @@ def _paused_batch(*arguments, **options):
 
 
 def _paused_sum(answer, *, request, aggregator):
-    """An aggregator has written the round down and added it up; its answer is not out."""
+    """An aggregator has written the round down, and checked proofs or added up; its answer is not out."""
     if request.step is not Step.CHECK:
-        pause("summed")
+        pause("verified" if request.step is Step.VERIFY else "summed")
     return answered_content(answer, request=request, aggregator=aggregator)
 
 
@@ -46,9 +46,16 @@ def _noted_share(counts, **options):
     return shared
 
 
+def _noted_proof(counts, **options):
+    """A client's counts, which it has proven to be within bounds."""
+    add_line("proven", json.dumps(counts.tolist()))
+    return share_with_proof(counts, **options)
+
+
 flwr_shuffle.stages.mix_node.batch_content = _paused_batch
 flwr_shuffle.stages.aggregator_node.answered_content = _paused_sum
 flwr_shuffle.client.packing.share = _noted_share
+flwr_shuffle.client.packing.share_with_proof = _noted_proof
 
 
 @app.train()

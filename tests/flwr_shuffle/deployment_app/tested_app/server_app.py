@@ -129,6 +129,7 @@ def _summed(config) -> dict[str, Any]:
         aggregator_public_keys=str(config["aggregator-public-keys"]).split(","),
         poll_interval=0.3,
         answer_timeout=20,
+        verified=bool(config["verified"]),
     )
     return {"randomizer": SUM, "sampling": FixedSize(int(config["population"])), "shuffler": stage}
 
