@@ -337,3 +337,14 @@ def test_extreme_rows_are_clipped_to_the_ball(name):
     order = 1 if "laplace" in name else 2
     assert float(torch.linalg.vector_norm(scaled[0], ord=order)) == pytest.approx(1e-6)
     assert bool(mechanism.sum(mechanism.randomize(rows, clip=True)).isfinite().all())
+
+
+@pytest.mark.parametrize("local_delta", [1e-30, 1e-18, 1e-6, 0.1])
+@pytest.mark.parametrize("local_epsilon", [1e-9, 1e-8, 1e-6, 1e-4, 0.5, 5.0])
+def test_calibrated_noise_keeps_its_delta_at_every_size(local_epsilon, local_delta):
+    mpmath = pytest.importorskip("mpmath")
+    ratio = noise_ratio(local_epsilon=local_epsilon, local_delta=local_delta)
+    with mpmath.workdps(80):
+        half, shift = 1 / (2 * mpmath.mpf(ratio)), local_epsilon * mpmath.mpf(ratio)
+        spent = mpmath.ncdf(half - shift) - mpmath.exp(local_epsilon) * mpmath.ncdf(-half - shift)
+        assert 1 - 1e-5 < spent / local_delta <= 1
