@@ -1,12 +1,14 @@
 """Property tests search anew on a developer's machine and repeat themselves in continuous integration.
 
 No test may fail because the machine is busy, so none of them has a deadline. Under ``-n`` the tests of a file
-stay together.
+stay together, and files that take long come first, lest one worker be busy with one of them at the end.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores already; before NumPy and torch are loaded
@@ -22,9 +24,49 @@ settings.register_profile("ci", derandomize=True, **patient)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 
+LONGEST = (
+    "test_deployment.py",
+    "test_kill9.py",
+    "test_conformance_builtin.py",
+    "test_shared_deployment.py",
+    "test_accounting_numbers.py",
+    "test_opacus_distributed.py",
+    "test_accountant.py",
+    "test_simulation.py",
+    "test_audit_mechanisms.py",
+    "test_deployment_row.py",
+    "test_opacus_scripts.py",
+    "test_benchmarks_grid.py",
+    "test_planning.py",
+    "test_privunit.py",
+    "test_bit_counts.py",
+    "test_kernels_interpreter.py",
+    "test_flower_sums.py",
+    "test_cli.py",
+)
+"""The files that take longest, longest first; those that start processes, and wait for them, in between."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes come first: they wait for long, and others can run meanwhile."""
-    items.sort(key=lambda item: item.get_closest_marker("process") is None)
+    """The longest files come first, then tests that start processes: others can run while those wait."""
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.name
+        rank = LONGEST.index(name) if name in LONGEST else len(LONGEST)
+        return rank, item.get_closest_marker("process") is None
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Modules and tests stay until the end: to look among them for garbage takes seconds and finds none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -74,6 +74,7 @@ def test_accounting_never_loads_torch():
     assert "torch" not in libraries
 
 
+@pytest.mark.slow
 def test_a_function_is_not_hidden_by_the_module_of_its_name():
     code = (
         "import shuffle_plugins.optim.minimize, shuffle_plugins as sp; assert callable(sp.optim.minimize), sp"
@@ -104,13 +105,16 @@ def at_a_face(module: str, name: str) -> bool:
     return name in face(module) or face(above).get(last) == "module"
 
 
-def imports(code: str) -> Iterator[tuple[str, str]]:
+@cache
+def imports(code: str) -> list[tuple[str, str]]:
     """(module, name) of every import of this project's names."""
+    found: list[tuple[str, str]] = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module and package_of(node.module + "."):
-            yield from ((node.module, alias.name) for alias in node.names)
+            found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "shuffle_plugins":
-            yield from ((f"shuffle_plugins.{alias.name}", "") for alias in node.names)
+            found += [(f"shuffle_plugins.{alias.name}", "") for alias in node.names]
+    return found
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -23,9 +23,9 @@ def first_fast(
     return pytest.mark.parametrize(names, marked, ids=ids)
 
 
-def every_third_fast(cases: Iterable[tuple[str, ...]]) -> list[Any]:
-    """Many cases of one kind: every third is fast, the others are marked ``slow``; ids are the words."""
+def every_nth_fast(cases: Iterable[tuple[str, ...]], *, nth: int) -> list[Any]:
+    """Many cases of one kind: every ``nth`` is fast, the others are marked ``slow``; ids are the words."""
     return [
-        pytest.param(*case, id="-".join(case), marks=[] if place % 3 == 0 else pytest.mark.slow)
+        pytest.param(*case, id="-".join(case), marks=[] if place % nth == 0 else pytest.mark.slow)
         for place, case in enumerate(cases)
     ]

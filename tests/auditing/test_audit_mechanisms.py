@@ -50,7 +50,12 @@ CASES = [
     if (name in THOROUGHLY or dim == max(DIMENSIONS)) and build(name, dim=dim) is not None
 ]
 ROUND_CASES = [
-    pytest.param(name, dim, kind, marks=[] if kind == "full" or name == "binary-rr" else pytest.mark.slow)
+    pytest.param(
+        name,
+        dim,
+        kind,
+        marks=[] if name == "binary-rr" or (kind == "full" and name in THOROUGHLY) else pytest.mark.slow,
+    )
     for name, dim in CASES
     for kind in (ROUNDS if name in THOROUGHLY else ("full", "poisson, server"))
 ]

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def test_tables_fit_their_width_and_lose_nothing(width: int) -> None:
     assert "…" not in fitted
 
 
+@cache
 def small(num_steps: int) -> Comparison:
     return compare(
         shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),

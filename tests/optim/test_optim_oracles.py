@@ -46,6 +46,8 @@ CASES = [
     (Local(), BATCHES),
     (Local(), COHORTS),
 ]
+ONE_OF_EACH = (0, 4, 5, 8, 11)
+"""A case of each kind of oracle."""
 NAMES = [f"{type(m).__name__}-{p.sampling}-{i}" for i, (m, p) in enumerate(CASES)]
 
 
@@ -59,7 +61,13 @@ def test_rounds_of_a_plan_keep_to_the_target_and_use_it_up(model, participation)
     assert oracle.round.adversary is Adversary.MODEL_OBSERVER
 
 
-@pytest.mark.parametrize(("model", "participation"), CASES, ids=NAMES)
+@pytest.mark.parametrize(
+    ("model", "participation"),
+    [
+        pytest.param(*case, id=name, marks=[] if place in ONE_OF_EACH else pytest.mark.slow)
+        for place, (case, name) in enumerate(zip(CASES, NAMES, strict=True))
+    ],
+)
 def test_means_are_unbiased_and_as_noisy_as_said(model, participation):
     oracle = model.open(participation, TARGET)
     generator = torch.Generator().manual_seed(1)

@@ -138,6 +138,7 @@ def test_an_edge_that_is_not_the_population_is_flagged() -> None:
     assert "more rounds than 10" in told
 
 
+@pytest.mark.slow
 def test_an_interior_optimum_is_found_and_refined() -> None:
     name = "test-planner-steep"
     registry.register(
@@ -235,6 +236,7 @@ def test_the_server_gives_no_amplification_by_sampling() -> None:
     assert any("server" in said for said in server.remarks())
 
 
+@pytest.mark.slow
 def test_the_rdp_route_costs_a_little(searched: Plan) -> None:
     rdp, pld = (planned(method=method, num_steps=10, cohorts=(N,)).best for method in ("rdp", "pld"))
     assert pld.average_mse < rdp.average_mse < 1.5 * pld.average_mse

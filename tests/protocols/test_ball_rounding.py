@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def path(request, monkeypatch):
     return request.param
 
 
+@cache
 def digits(row, column, *, tiles, tile, place):
     """A draw of 62 bits, read from the keystream as the module's docstring lays it out."""
     word, half, block = place // 32, place // 16 % 2, place % 16

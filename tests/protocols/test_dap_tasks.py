@@ -114,9 +114,9 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_flipped_bits_go_through_the_vdaf() -> None:
     """The sum that two aggregators find, proofs checked, is the protocol's total."""
-    protocol = CountedUnary(length=6, cohort=4, bit_epsilon=1.0, max_weight=3)
+    protocol = CountedUnary(length=6, cohort=2, bit_epsilon=1.0, max_weight=3)
     prio3 = Prio3MultihotCountVec(**dap_task(protocol).parameters)
-    sent = protocol.randomize(torch.tensor([0, 1, 1, 5]))
+    sent = protocol.randomize(torch.tensor([1, 5]))
     context, key = b"a task", bytes(32)
     shares = [prio3.agg_init() for _ in range(2)]
     for bits in sent.fields[0].values.tolist():
@@ -140,7 +140,7 @@ def test_flipped_bits_go_through_the_vdaf() -> None:
             prio3.agg_update(share, prio3.verify_next(state, message))
             for share, state in zip(shares, states, strict=True)
         ]
-    found = prio3.unshard([prio3.encode_agg_share(share) for share in shares], num_measurements=4)
+    found = prio3.unshard([prio3.encode_agg_share(share) for share in shares], num_measurements=2)
     assert np.array_equal(np.asarray(found), protocol.total(sent).numpy())
     with pytest.raises(ValueError, match="3"):
         prio3.shard([1] * 6, context=context)

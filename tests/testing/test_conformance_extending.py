@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from thinning import first_fast
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -89,7 +88,8 @@ def test_its_tests_pass_in_a_process_of_their_own(installed, blocks, tmp_path):
     assert re.search(r"\d+ passed", run.stdout)
 
 
-@first_fast("options", [[], ["--dim", "20", "--local-epsilon", "4"]])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--dim", "20", "--local-epsilon", "4"]])
 def test_the_command_line_lists_it(installed, options):
     listed = subprocess.run(
         [sys.executable, "-m", "shuffle_plugins", "mechanisms", *options],

@@ -17,6 +17,14 @@ from shuffle_plugins.accounting.published.catalogue import PUBLISHED_BOUNDS, Pub
 Question = dict[str, float]
 
 BOUNDS = pytest.mark.parametrize("bound", PUBLISHED_BOUNDS, ids=lambda bound: bound.name)
+QUICK_BOUNDS = pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(bound, id=bound.name, marks=pytest.mark.slow if "clones, RDP" in bound.name else [])
+        for bound in PUBLISHED_BOUNDS
+    ],
+)
+"""For many questions: the bounds that compose Rényi divergences are slow."""
 
 
 def question(e0: float, n: int, k: int, steps: int, delta: float) -> Question:
@@ -73,7 +81,7 @@ def test_valid_bounds_lie_above_what_real_mechanisms_leak(asked: Question) -> No
     assert stated >= 9
 
 
-@BOUNDS
+@QUICK_BOUNDS
 def test_bounds_are_monotone(bound: PublishedBound) -> None:
     base = question(0.4, 10**5, 10**4, 100, 1e-6)
     for changes, rises in (
@@ -91,7 +99,7 @@ def test_bounds_are_monotone(bound: PublishedBound) -> None:
             assert lower <= upper * (1 + 2e-3)
 
 
-@BOUNDS
+@QUICK_BOUNDS
 def test_extremes_give_numbers(bound: PublishedBound) -> None:
     for asked in (
         question(8.0, 10**9, 10**8, 10**6, 1e-15),

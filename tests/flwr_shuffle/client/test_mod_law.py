@@ -101,7 +101,6 @@ def _released(case: str, spec: MechanismSpec, *, clients: int = CLIENTS) -> tupl
         ("batch-norm", "linf-block"),
         ("batch-norm", "l1-hadamard"),
     ],
-    fast=3,
 )
 def test_released_reports_have_the_mechanisms_law(case: str, name: str) -> None:
     spec = MechanismSpec(name=name, local_epsilon=2.5)

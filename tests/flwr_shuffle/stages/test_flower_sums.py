@@ -98,6 +98,7 @@ def moves(strategy: ShuffleStrategy, app: ClientApp, *, rounds: int) -> torch.Te
     return flat.diff(dim=0)
 
 
+@pytest.mark.slow
 def test_what_is_released_has_the_protocols_law() -> None:
     """Mean and variance of what rounds added, against the true mean and the protocol's noise."""
     rounds, dim = 6, 4000

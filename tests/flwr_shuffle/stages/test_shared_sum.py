@@ -29,6 +29,7 @@ from flwr_shuffle.service_messages import SERVICE_KEY, Role, refusal_in
 from flwr_shuffle.shared_terms import SharedTerms
 from flwr_shuffle.stages.base import Needed
 from sharing_run import COHORT, DIM, MODEL, SUM, SharedRun, update_of
+from thinning import first_fast
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum
@@ -112,13 +113,13 @@ def test_counts_of_leaning_bits_are_shared_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verified", [False, True])
-@pytest.mark.parametrize(
+@first_fast(
     "bits",
     [
-        UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0),
         PoissonBinomialSum(dim=DIM, cohort=COHORT, bits=63, message_epsilon=0.4),
+        UnaryL1Sum(dim=DIM, cohort=COHORT, radius=4.0, bit_epsilon=2.0),
     ],
-    ids=["unary-l1-sum", "poisson-binomial"],
+    ids=["poisson-binomial", "unary-l1-sum"],
 )
 def test_sums_of_bits_are_shared_exactly_with_proofs_and_without(
     tmp_path: Path, bits: Any, verified: bool, monkeypatch: pytest.MonkeyPatch
