@@ -1,3 +1,4 @@
+from . import adaped as adaped
 from . import bbg19 as bbg19
 from . import check_ins as check_ins
 from . import cheu19 as cheu19
@@ -9,6 +10,8 @@ from . import shuffle_rdp as shuffle_rdp
 from . import stronger_clones as stronger_clones
 from . import subsampled_rdp as subsampled_rdp
 from .catalogue import PUBLISHED_BOUNDS as PUBLISHED_BOUNDS
+from .catalogue import PUBLISHED_CLAIMS as PUBLISHED_CLAIMS
 from .catalogue import PublishedBound as PublishedBound
+from .catalogue import PublishedClaim as PublishedClaim
 from .catalogue import published_bound as published_bound
 from .renyi_rounds import compose_renyi as compose_renyi

@@ -17,6 +17,7 @@ from shuffle_plugins.accounting.composition.points import check_rounds, compose_
 from shuffle_plugins.accounting.numerics.orders import Vector
 from shuffle_plugins.accounting.pairs.clones import ClonePair, binary_pair
 from shuffle_plugins.accounting.published import (
+    adaped,
     bbg19,
     check_ins,
     cheu19,
@@ -114,6 +115,26 @@ class PublishedBound:
             ),
             **rounds,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedClaim:
+    """A published answer to another question than the catalogue's, with arguments of its own.
+
+    Attributes:
+        name: unique, in words.
+        source: paper and theorem.
+        epsilon: the claimed ε, called with ``delta`` and the arguments that its docstring names.
+        valid: whether it is an upper bound for the question that it asks. Nothing that gives a guarantee may
+            use a claim that is not.
+        note: what it answers; why it is not valid.
+    """
+
+    name: str
+    source: str
+    epsilon: Callable[..., float]
+    valid: bool
+    note: str
 
 
 def published_bound(name: str) -> PublishedBound:
@@ -293,5 +314,15 @@ PUBLISHED_BOUNDS: tuple[PublishedBound, ...] = (
         bound=cheu19.binary_response_bound,
         valid=False,
         note="for binary randomized response alone, not for every ε0-LDP randomizer; its paper was not read",
+    ),
+)
+
+PUBLISHED_CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
+        name="DP-AdaPeD, as printed",
+        source="Girgis 2023 (thesis), Thm 4.5.1, RDP",
+        epsilon=adaped.printed_epsilon,
+        valid=False,
+        note="Gaussian noise in the local steps of federated clients. No bound: " + "; ".join(adaped.REASONS),
     ),
 )

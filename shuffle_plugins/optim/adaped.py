@@ -1,0 +1,238 @@
+r"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
+
+Every client has a model of its own, θ, beside its copy of one global model, μ, and learns from the loss
+
+    f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ),
+
+f the loss on its data, KD how far the outputs of μ are from those of θ on the same data, and ψ > 0 how much
+the two may differ. ψ is learnt, too: where models disagree it grows and lets θ go its own way. A client
+never shares θ. In each round it takes τ steps on (θ, μ, ψ) and shares what they changed in μ and ψ.
+
+Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
+4.16 and Algorithm 4.4.1. There noise is added in every local step, with an accounting that does not hold
+(:mod:`shuffle_plugins.accounting.published.adaped`). Here local steps have no noise: what a round changed in
+μ and ψ is one vector, to be clipped once and randomised by any
+:class:`~shuffle_plugins.mechanisms.PrivateSum`, whose own accounting then holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from shuffle_plugins.core import checks
+
+DISSIMILARITY = "dissimilarity"
+"""Name of ψ among the arrays that are sent; no parameter of a model may have it."""
+
+Parameters = Mapping[str, Tensor]
+_Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
+
+
+def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
+    """KD: the mean Kullback–Leibler divergence of the global model's outputs from the personal model's.
+
+    Args:
+        personal_scores: outputs of θ before the softmax, (examples, classes).
+        global_scores: outputs of μ on the same examples.
+
+    Returns:
+        KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples.
+    """
+    ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
+    return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would do torch's own kl_div client by client
+
+
+class ClientModels(NamedTuple):
+    """What a client trains. A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
+
+    Attributes:
+        personal_model: θ by parameter name; stays with the client.
+        global_model: the client's copy of μ, with the same names and shapes.
+        dissimilarity: ψ > 0, without dimensions.
+    """
+
+    personal_model: dict[str, Tensor]
+    global_model: dict[str, Tensor]
+    dissimilarity: Tensor
+
+    def updated(self, *, personal_model: dict[str, Tensor]) -> Self:
+        """The same with another personal model."""
+        return self._replace(personal_model=personal_model)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaPeD:
+    """A client's side of AdaPeD; all of it is deterministic, and none of it is private by itself.
+
+    Attributes:
+        predict: maps parameters and inputs to scores (examples, classes), for instance
+            ``functools.partial(torch.func.functional_call, network)``.
+        personal_rate: η1 > 0, learning rate of the personal model θ.
+        global_rate: η2 > 0, learning rate of the client's copy of the global model μ.
+        dissimilarity_rate: η3 > 0, learning rate of ψ.
+        least_dissimilarity: ψ_min > 0. Gradient steps and noise can make ψ negative, which the source does
+            not treat; here ψ is projected onto [ψ_min, ∞) after each step and when it is received.
+        dissimilarity_scale: s > 0. What is sent is s·ψ, so that μ and ψ share one ball: a large s protects
+            ψ from noise and leaves less of the clipping norm to μ.
+        global_clip: C1 > 0, the norm to which a step's gradient of μ is cut.
+        dissimilarity_clip: C2 > 0, the absolute value to which a step's derivative in ψ is cut. Neither has
+            to do with privacy here: they keep single steps small.
+        task_loss: f, of scores and labels.
+
+    Raises:
+        ValueError: if a number is not positive.
+    """
+
+    predict: Callable[[Parameters, Tensor], Tensor]
+    personal_rate: float
+    global_rate: float
+    dissimilarity_rate: float
+    least_dissimilarity: float = 0.5
+    dissimilarity_scale: float = 1.0
+    global_clip: float = math.inf
+    dissimilarity_clip: float = math.inf
+    task_loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+
+    def __post_init__(self) -> None:
+        for name in ("personal_rate", "global_rate", "dissimilarity_rate"):
+            checks.number(name, getattr(self, name), above=0)
+        for name in ("least_dissimilarity", "dissimilarity_scale"):
+            checks.number(name, getattr(self, name), above=0)
+        for name in ("global_clip", "dissimilarity_clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+    def loss(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> Tensor:
+        """f(θ) + ½ log(2ψ) + KD(θ, μ)/(2ψ) on a batch (equation 4.16)."""
+        scores = self.predict(models.personal_model, inputs)
+        distance = distillation_loss(scores, self.predict(models.global_model, inputs))
+        twice = 2 * models.dissimilarity
+        return self.task_loss(scores, labels) + twice.log() / 2 + distance / twice
+
+    def step(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> ClientModels:
+        """One local step: of θ, then of μ against the new θ, then of ψ against both.
+
+        The same as :meth:`personal_step`, :meth:`global_step` and :meth:`dissimilarity_step` one after
+        another, with each model's outputs computed once.
+        """
+        global_scores, back = self._outputs(models, inputs)
+        models = self._personal_step(models, inputs, labels, global_scores)
+        scores = self.predict(models.personal_model, inputs)
+        models = self._global_step(models, scores, global_scores, back)
+        return self._dissimilarity_step(models, scores, self.predict(models.global_model, inputs))
+
+    def train(self, models: ClientModels, batches: Iterable[tuple[Tensor, Tensor]]) -> ClientModels:
+        """One step on each batch (inputs, labels): the τ steps of a round."""
+        for inputs, labels in batches:
+            models = self.step(models, inputs, labels)
+        return models
+
+    def personal_step(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> ClientModels:
+        """θ ← θ − η1·∇_θ(f(θ) + KD(θ, μ)/(2ψ))."""
+        return self._personal_step(models, inputs, labels, self.predict(models.global_model, inputs))
+
+    def global_step(self, models: ClientModels, inputs: Tensor) -> ClientModels:
+        """μ ← μ − η2·h, h = ∇_μ KD(θ, μ)/(2ψ) cut to norm C1."""
+        scores = self.predict(models.personal_model, inputs)
+        return self._global_step(models, scores, *self._outputs(models, inputs))
+
+    def dissimilarity_step(self, models: ClientModels, inputs: Tensor) -> ClientModels:
+        """ψ ← ψ − η3·k, k = 1/(2ψ) − KD(θ, μ)/(2ψ²) cut to [−C2, C2]; then onto [ψ_min, ∞)."""
+        scores = self.predict(models.personal_model, inputs)
+        return self._dissimilarity_step(models, scores, self.predict(models.global_model, inputs))
+
+    def _outputs(self, models: ClientModels, inputs: Tensor) -> tuple[Tensor, _Pullback]:
+        """The global model's outputs, and the function that takes slopes in them to slopes in μ."""
+        scores, back, *_ = torch.func.vjp(lambda own: self.predict(own, inputs), models.global_model)
+        return scores, back
+
+    def _personal_step(
+        self, models: ClientModels, inputs: Tensor, labels: Tensor, global_scores: Tensor
+    ) -> ClientModels:
+        wanted = global_scores.detach()
+
+        def loss(personal_model: Parameters) -> Tensor:
+            scores = self.predict(personal_model, inputs)
+            distance = distillation_loss(scores, wanted)
+            return self.task_loss(scores, labels) + distance / (2 * models.dissimilarity)
+
+        gradient = torch.func.grad(loss)(models.personal_model)
+        return models.updated(personal_model=_moved(models.personal_model, gradient, self.personal_rate))
+
+    def _global_step(
+        self, models: ClientModels, scores: Tensor, global_scores: Tensor, back: _Pullback
+    ) -> ClientModels:
+        def loss(own: Tensor) -> Tensor:
+            return distillation_loss(scores, own) / (2 * models.dissimilarity)
+
+        (gradient,) = back(torch.func.grad(loss)(global_scores))
+        if self.global_clip < math.inf:
+            length = sum((part.square().sum() for part in gradient.values()), torch.zeros(())).sqrt()
+            cut = (self.global_clip / length).clamp(max=1.0)  # a gradient of zeros has 1
+            gradient = {name: part * cut for name, part in gradient.items()}
+        return models._replace(global_model=_moved(models.global_model, gradient, self.global_rate))
+
+    def _dissimilarity_step(
+        self, models: ClientModels, scores: Tensor, global_scores: Tensor
+    ) -> ClientModels:
+        psi = models.dissimilarity
+        slope = 1 / (2 * psi) - distillation_loss(scores, global_scores) / (2 * psi.square())
+        slope = slope.clamp(-self.dissimilarity_clip, self.dissimilarity_clip)
+        return models._replace(dissimilarity=self.projected(psi - self.dissimilarity_rate * slope))
+
+    def projected(self, dissimilarity: Tensor) -> Tensor:
+        """The nearest ψ in [ψ_min, ∞); ψ_min for one that is not a number."""
+        return dissimilarity.nan_to_num(nan=self.least_dissimilarity).clamp(min=self.least_dissimilarity)
+
+    def arrays(self, models: ClientModels) -> dict[str, Tensor]:
+        """What is sent, both ways: μ by parameter name, and s·ψ under :data:`DISSIMILARITY`. Nothing of θ.
+
+        What training changed in these arrays, flattened to one vector, is the update that is clipped and
+        randomised.
+
+        Raises:
+            ValueError: if a parameter has the name of ψ.
+        """
+        if DISSIMILARITY in models.global_model:
+            raise ValueError(f"a parameter of the model is called {DISSIMILARITY!r}: rename it")
+        return {
+            **models.global_model,
+            DISSIMILARITY: models.dissimilarity * self.dissimilarity_scale,
+        }
+
+    def received(self, arrays: Parameters, *, personal_model: Parameters | None = None) -> ClientModels:
+        """A client's models at the start of a round.
+
+        Args:
+            arrays: of :meth:`arrays`, as the server sent them; noise may have moved ψ below ψ_min, and it
+                is projected.
+            personal_model: the θ that the client kept; None in its first round, when θ starts at μ.
+
+        Raises:
+            ValueError: if ``arrays`` lacks ψ, or the personal model has other names or shapes than μ.
+        """
+        if DISSIMILARITY not in arrays:
+            raise ValueError(f"the arrays have no {DISSIMILARITY!r}: they are not of AdaPeD")
+        global_model = {name: value.detach() for name, value in arrays.items() if name != DISSIMILARITY}
+        kept = global_model if personal_model is None else dict(personal_model)
+        if {name: value.shape for name, value in kept.items()} != {
+            name: value.shape for name, value in global_model.items()
+        }:
+            raise ValueError("the personal model that was kept has other parameters than the global model")
+        return ClientModels(
+            personal_model={name: kept[name].detach().clone() for name in global_model},
+            global_model=global_model,
+            dissimilarity=self.projected(arrays[DISSIMILARITY].detach() / self.dissimilarity_scale),
+        )
+
+
+def _moved(parameters: Parameters, gradient: Parameters, rate: float) -> dict[str, Tensor]:
+    """One step of gradient descent."""
+    return {name: value - rate * gradient[name] for name, value in parameters.items()}

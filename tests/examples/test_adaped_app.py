@@ -1,0 +1,204 @@
+"""The Flower app of DP-AdaPeD: what its clients keep, what leaves them, and how it goes on after a kill."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr_shuffle import InProcessGrid
+
+FOLDER = Path(__file__).parents[2] / "examples" / "flower_adaped"
+CLIENTS = 6
+
+
+class Recorded(InProcessGrid):
+    """Keeps every message of both directions."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sent: list[Message] = []
+        self.replies: list[Message] = []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        asked = list(messages)
+        replies = super().send_and_receive(asked, timeout=timeout)
+        self.sent += asked
+        self.replies += replies
+        return replies
+
+    def push_messages(self, messages):
+        self.sent += (asked := list(messages))
+        return super().push_messages(asked)
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        self.replies += replies
+        return replies
+
+
+@pytest.fixture(scope="module")
+def apps() -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from flower_adaped import client_app, server_app, task
+
+        yield client_app, server_app, task
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    written = tomllib.loads((FOLDER / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    return written | {"population": CLIENTS, "num-server-rounds": 2, "local-steps": 3}
+
+
+def grid_of(apps, config, **kwargs) -> Recorded:
+    return Recorded(apps[0].app, num_nodes=CLIENTS, run_config=config, **kwargs)
+
+
+def serve(apps, grid, config) -> None:
+    apps[1].app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config))
+
+
+def kept(apps, grid) -> list[dict[str, torch.Tensor]]:
+    return [apps[0].personal_model(grid.context(node)) for node in grid.get_node_ids()]
+
+
+def contents(part: Any) -> bytes:
+    """All bytes of a message, of its records and of their arrays."""
+    return part.deflate() + b"".join(contents(child) for child in (part.children or {}).values())
+
+
+def test_clients_learn_models_of_their_own_and_epsilon_is_kept(apps, config, capsys):
+    grid = grid_of(apps, config)
+    serve(apps, grid, config)
+    models = kept(apps, grid)
+    for model in models[1:]:
+        assert not torch.equal(model["0.weight"], models[0]["0.weight"])
+    lines = capsys.readouterr().out.splitlines()
+    (last,) = [line for line in lines if line.startswith("round 2: global model")]
+    assert float(last.split("1e-03: " if "1e-03" in last else "0.001: ")[1].split()[0]) <= config["epsilon"]
+    assert any(line.startswith("round 2: mean accuracy of the clients' own models") for line in lines)
+
+
+def test_only_reports_of_the_global_model_and_psi_leave_a_client(apps, config):
+    config |= {"evaluation": "none"}
+    grid = grid_of(apps, config)
+    serve(apps, grid, config)
+    trained = [reply for reply in grid.replies if reply.metadata.message_type.startswith("train")]
+    assert len(trained) == 2 * CLIENTS
+    assert len({len(contents(reply.content)) for reply in trained}) == 1  # nothing varies with the data
+    for reply in trained:
+        assert not reply.content.array_records
+        assert not reply.content.metric_records
+    sent = b"".join(contents(message.content) for message in [*grid.sent, *grid.replies])
+    start = apps[2].initial(config)
+    assert start["2.bias"].numpy().tobytes() in sent  # so what is searched below would be found
+    for model in kept(apps, grid):
+        for name, value in model.items():
+            trained_entries = (value != start[name]).reshape(
+                -1
+            )  # weights of pixels that are always blank stay
+            for place in range(0, value.numel() - 3, 4):
+                if trained_entries[place : place + 4].all():
+                    assert value.reshape(-1)[place : place + 4].numpy().tobytes() not in sent
+    [asked] = {tuple(m.content["arrays"]) for m in grid.sent if "arrays" in m.content}
+    assert asked == ("0.weight", "0.bias", "2.weight", "2.bias", "dissimilarity")
+
+
+def test_the_report_is_of_the_change_of_the_global_model_and_psi(apps, config):
+    """The app answers with the arrays it was sent, μ and ψ, all of them changed, and with no other."""
+    method, task = apps[2].method(config), apps[2]
+    before = task.initial(config)
+    models = method.received(before)
+    examples, _ = task.client_examples("", partition=0, partitions=CLIENTS, classes=3)
+    after = method.arrays(method.train(models, task.batches(examples, config)))
+    assert list(after) == list(before)
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+    dim = sum(value.numel() for value in before.values())
+    assert apps[1].reports(config, dim=dim)["randomizer"].dim == dim == 2410 + 1
+
+
+def test_a_killed_server_goes_on_with_the_clients_models(apps, config, tmp_path):
+    config |= {"ledger-file": str(tmp_path / "budget.db"), "evaluation": "none", "num-server-rounds": 3}
+    grid = grid_of(apps, config)
+    receive, rounds = grid.send_and_receive, []
+
+    def killed(messages, *, timeout=None):
+        rounds.append(len(rounds))
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return receive(messages, timeout=timeout)
+
+    push = grid.push_messages
+
+    def killed_push(messages):
+        rounds.append(len(rounds))
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return push(messages)
+
+    grid.send_and_receive, grid.push_messages = killed, killed_push
+    with pytest.raises(KeyboardInterrupt):
+        serve(apps, grid, config)
+    between = kept(apps, grid)
+    assert all(model is not None for model in between)
+    grid.send_and_receive, grid.push_messages = receive, push
+    seen: list[dict[str, torch.Tensor] | None] = []
+    original = apps[0].personal_model
+
+    def watched(context):
+        seen.append(original(context))
+        return seen[-1]
+
+    apps[0].personal_model = watched
+    try:
+        serve(apps, grid, config)
+    finally:
+        apps[0].personal_model = original
+    firsts = [model for model in seen[:CLIENTS] if model is not None]
+    assert len(firsts) == CLIENTS  # no client began anew
+    assert {model["0.bias"].sum().item() for model in firsts} == {m["0.bias"].sum().item() for m in between}
+
+
+def test_models_are_kept_over_runs_in_files(apps, config, tmp_path):
+    config |= {"personal-models": str(tmp_path / "models"), "evaluation": "none", "num-server-rounds": 1}
+    first = grid_of(apps, config)
+    serve(apps, first, config)
+    assert len(list((tmp_path / "models").glob("client-*.npz"))) == CLIENTS
+    fresh = grid_of(apps, config)  # a new run: contexts are empty
+    for old, new in zip(kept(apps, first), kept(apps, fresh), strict=True):
+        for name in old:
+            np.testing.assert_array_equal(old[name].numpy(), new[name].numpy())
+
+
+def test_no_server_says_where_a_node_with_limits_writes(apps, config, tmp_path):
+    config |= {"personal-models": str(tmp_path / "models")}
+    own = tmp_path / "own.npz"
+    limits = {"shuffle-max-rounds": 5, "personal-model-file": str(own)}
+    grid = grid_of(apps, config, node_config=limits)
+    context = grid.context(grid.get_node_ids()[0])
+    apps[0].keep(context, {"w": torch.ones(2)})
+    assert own.exists()
+    del context.node_config["personal-model-file"]
+    apps[0].keep(context, {"w": torch.ones(2)})
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("randomizer", ["vector-sum", "privunit"])
+def test_any_registered_randomizer_or_sum_will_do(apps, config, randomizer):
+    config |= {"randomizer": randomizer, "evaluation": "private" if randomizer == "privunit" else "none"}
+    config |= {"epsilon": 50.0 if randomizer == "privunit" else 8.0, "num-server-rounds": 1}
+    grid = grid_of(apps, config)
+    serve(apps, grid, config)
+    assert len(kept(apps, grid)) == CLIENTS
+    assert not any(reply.has_error() for reply in grid.replies)
