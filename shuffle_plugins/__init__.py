@@ -6,7 +6,8 @@
   lists them. ``sp.protocols`` are sums and histograms of several messages per client.
 * ``sp.accounting`` says what rounds cost: record a ``ShuffleRound`` in a ``ShuffleAccountant`` and read an
   ``EpsilonInterval``. It needs no torch.
-* ``sp.planning`` finds what to run, ``sp.auditing`` attacks it, ``sp.optim`` minimises convex losses with it.
+* ``sp.planning`` finds what to run, ``sp.auditing`` attacks it, ``sp.optim`` minimises convex losses with it,
+  ``sp.bandits`` finds the best of many actions.
 * ``sp.shuffler`` removes who sent what, ``sp.ledger`` keeps budgets on disk.
 * ``sp.testing`` checks mechanisms, yours too.
 

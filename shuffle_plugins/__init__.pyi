@@ -1,5 +1,6 @@
 from . import accounting as accounting
 from . import auditing as auditing
+from . import bandits as bandits
 from . import cli as cli
 from . import compressors as compressors
 from . import core as core

@@ -16,7 +16,7 @@ STUBS = sorted([*ROOT.glob("shuffle_plugins/**/__init__.pyi"), *ROOT.glob("integ
 PACKAGES = [".".join(stub.parent.relative_to(ROOT).parts).removeprefix("integrations.") for stub in STUBS]
 LAYERS = [
     *("core", "randomness", "compressors", "accounting", "mechanisms", "shuffler", "secure_aggregation"),
-    *("protocols", "ledger", "planning", "auditing", "optim", "testing", "cli", "opacus_shuffle"),
+    *("protocols", "ledger", "planning", "auditing", "optim", "bandits", "testing", "cli", "opacus_shuffle"),
     "flwr_shuffle",
 ]
 """From the ground up. What stands lower never imports what stands higher."""

@@ -24,6 +24,7 @@ _COMMANDS = (
     "calibrate",
     "plan",
     "round-costs",
+    "bandit",
     "audit",
     "mechanisms",
     "budget",

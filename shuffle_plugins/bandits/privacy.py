@@ -1,0 +1,539 @@
+r"""How rewards are protected: the models of trust, what a batch costs, and how far noise moves estimates.
+
+A client takes part in one batch only, and replacing its reward touches that batch alone; later batches follow
+from what earlier ones released. So the whole run costs what its dearest batch costs (parallel composition).
+Rewards lie in [-1, 1]: replacing one changes it by up to 2. (The thesis calibrates noise to 1, which would
+hold for rewards in [0, 1]; its (E.1).)
+
+Nothing here loads torch: the draws of real runs are in ``reports``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from shuffle_plugins.accounting import (
+    LARGEST_SEARCHED_LOCAL_EPSILON,
+    NEIGHBOURING_RELATION,
+    EpsilonInterval,
+    Floats,
+    Sampling,
+    ShuffleAccountant,
+    ShuffleRound,
+    calibrate_local_epsilon,
+)
+from shuffle_plugins.accounting.published import clones
+from shuffle_plugins.bandits.designs import Indices, Vectors
+from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import blanket
+from shuffle_plugins.mechanisms.noise.discrete_laplace_law import FINE_BITS, laplace_grid
+
+SENSITIVITY = 2.0
+"""How far the reward of a client moves if it is replaced."""
+
+LEAST_EPSILON = 1e-3
+"""The smallest ε0 of a report, and ε of a sum: below, millions of clients teach nothing."""
+
+_UNSHUFFLED = "ε0 of one report"
+_ROUNDING = 1 + 1e-9  # computed widths are rounded up by this factor
+_SEARCH_STEPS = 60
+_WIDTH_PRECISION = 1e-4
+_TINY = 1e-300  # stands for a largest coefficient of zero, so that nothing is divided by zero
+_GOLDEN_STEPS = 28  # leaves 3e-5 of the logarithm of λ, and far less of the minimum
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class RewardMechanism(StrEnum):
+    """How a client randomises its reward: Laplace noise, or a random sign (one bit)."""
+
+    LAPLACE = "laplace"
+    BINARY_RR = "binary-rr"
+
+
+class Bound(StrEnum):
+    """Which bound finds the ε0 of a shuffled batch.
+
+    ``CERTIFIED``: this project's accountant. ``PUBLISHED``: the closed form of Feldman, McMillan and Talwar
+    2021, Theorem 3.1, inverted, as in Algorithm 6.4.1 of the thesis.
+    """
+
+    CERTIFIED = "certified"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardNoise(ABC):
+    """What is added to the rewards of one batch, and by whom.
+
+    Attributes:
+        epsilon: what the batch costs a client of it, for replace-one neighbours; None if nothing is
+            protected.
+    """
+
+    epsilon: EpsilonInterval | None = None
+
+    @property
+    def local_epsilon(self) -> float | None:
+        """ε0 of one client's report; None if clients send their rewards as they are."""
+        return None
+
+    def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
+        r"""γ: how far the estimated reward of any action may be off, but for a probability for each action.
+
+        Args:
+            lengths: :math:`\|a\|^2_{V^{-1}}` of each action a, (actions,).
+            coefficients: :math:`a^T V^{-1} a_j` for the actions a_j that were played, (actions, played).
+            counts: how often each of them was played, (played,).
+            failure: the probability, in (0, 1), with which one action's estimate may be off by more, in
+                either direction.
+
+        Returns:
+            the largest width of an action, rounded up.
+        """
+        # a reward in [-1, 1] is 1-sub-Gaussian about its mean (Hoeffding's lemma)
+        return math.sqrt(2 * math.log(4 / failure) * float(lengths.max())) * _ROUNDING
+
+    @abstractmethod
+    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
+        """Released sums of rewards ±1, drawn from their exact law: for simulations, as nothing is secure.
+
+        Args:
+            successes: how many rewards were +1, for each played action.
+            counts: how many rewards there were.
+            rng: source of the noise.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoNoise(RewardNoise):
+    """Rewards are used as they are."""
+
+    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
+        """The sums themselves."""
+        return (2 * successes - counts).astype(np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumNoise(RewardNoise):
+    """A trusted server adds discrete Laplace noise to the sum of the rewards of each played action.
+
+    Each reward is first rounded, at random and without bias, to a multiple of 1/``steps``, so that sums are
+    whole numbers of steps and a replaced reward moves one of them by at most 2·``steps``.
+
+    Attributes:
+        sum_epsilon: ε of the sums of one batch.
+    """
+
+    sum_epsilon: float
+
+    @property
+    def steps(self) -> int:
+        """Steps in one unit of reward."""
+        return int(min(1 << 20, self.sum_epsilon * (1 << 28)))
+
+    @property
+    def scale(self) -> Fraction:
+        """Scale of the noise in steps, at least 2·steps/ε, exactly."""
+        return Fraction(2 * self.steps) / Fraction(self.sum_epsilon)
+
+    def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
+        """That of rewards, and of one Laplace noise for each action that was played."""
+        return laplace_width(
+            lengths=lengths,
+            coefficients=coefficients,
+            copies=np.ones_like(counts),
+            scale=SENSITIVITY / self.sum_epsilon,
+            failure=failure,
+        )
+
+    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
+        """Sums with noise, the difference of two geometric numbers for each."""
+        noise = _laplace_sums(np.ones_like(counts), rate=1 / float(self.scale), rng=rng)
+        return (2 * successes - counts) + noise / self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceReports(RewardNoise):
+    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``.
+
+    Attributes:
+        report_epsilon: ε0 of a report.
+    """
+
+    report_epsilon: float
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one client's report."""
+        return self.report_epsilon
+
+    def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
+        """That of rewards, and of one Laplace noise for each client."""
+        return laplace_width(
+            lengths=lengths,
+            coefficients=coefficients,
+            copies=counts,
+            scale=SENSITIVITY / self.report_epsilon,
+            failure=failure,
+        )
+
+    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
+        """Sums with noise: n discrete Laplace numbers add up to the difference of two negative binomials."""
+        grid = laplace_grid(local_epsilon=self.report_epsilon, dim=1, bits=FINE_BITS)
+        noise = _laplace_sums(counts, rate=1 / float(grid.scale), rng=rng)
+        return (2 * successes - counts) + noise / grid.radius_in_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignReports(RewardNoise):
+    """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``.
+
+    Attributes:
+        report_epsilon: ε0 of a report.
+    """
+
+    report_epsilon: float
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of one client's report."""
+        return self.report_epsilon
+
+    def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
+        """That of rewards between ±coth(ε0/2): a report is bounded, and its mean is the reward's."""
+        alone = super().width(lengths=lengths, coefficients=coefficients, counts=counts, failure=failure)
+        return alone / math.tanh(self.report_epsilon / 2)
+
+    def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
+        """Sums of signs: two binomials, of the rewards +1 and of the rewards -1."""
+        kept = 1 / (1 + math.exp(-self.report_epsilon))
+        plus = rng.binomial(successes, kept) + rng.binomial(counts - successes, 1 - kept)
+        return (2 * plus - counts) / math.tanh(self.report_epsilon / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyModel(ABC):
+    """Who is trusted with rewards, and how much may leak."""
+
+    @abstractmethod
+    def noise(self, reports: int) -> RewardNoise:
+        """What protects a batch of so many rewards, and what it costs.
+
+        Raises:
+            ValueError: if ``reports`` is not a positive whole number.
+        """
+
+    @property
+    def needs_every_report(self) -> bool:
+        """Whether a batch costs more than planned if reports are missing from it."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivate(PrivacyModel):
+    """Nothing is protected; to compare with."""
+
+    def noise(self, reports: int) -> RewardNoise:
+        """No noise, no ε."""
+        checks.whole("reports", reports)
+        return NoNoise()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralModel(PrivacyModel):
+    """A trusted server sees the rewards and adds noise to their sums: ε-DP with δ = 0 (Algorithm 6.3.1).
+
+    Attributes:
+        epsilon: ε against whoever sees the actions that are played, at least 1e-3.
+
+    Raises:
+        ValueError: if ε is out of range.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        checks.number("epsilon", self.epsilon, at_least=LEAST_EPSILON)
+
+    def noise(self, reports: int) -> RewardNoise:
+        """Noise of scale 2/ε on each sum; it does not depend on the number of rewards."""
+        checks.whole("reports", reports)
+        cost = _pure(self.epsilon, adversary="whoever sees the played actions", bound="Laplace mechanism")
+        return SumNoise(sum_epsilon=float(self.epsilon), epsilon=cost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalModel(PrivacyModel):
+    """Nobody is trusted: each client randomises its own reward, at ε0 (Algorithm 6.3.2).
+
+    Attributes:
+        local_epsilon: ε0 of a report, at least 1e-3; above 500 reports have ε0 = 500.
+        mechanism: ``"laplace"`` as in the thesis, or ``"binary-rr"``, one bit with less noise.
+
+    Raises:
+        ValueError: if ε0 is out of range, or there is no such mechanism.
+    """
+
+    local_epsilon: float
+    mechanism: RewardMechanism = RewardMechanism.LAPLACE
+
+    def __post_init__(self) -> None:
+        checks.number("local_epsilon", self.local_epsilon, at_least=LEAST_EPSILON)
+        chosen = checks.choice(RewardMechanism, "mechanism", self.mechanism)
+        object.__setattr__(self, "mechanism", chosen)
+
+    def noise(self, reports: int) -> RewardNoise:
+        """Reports of ε0, whatever their number."""
+        checks.whole("reports", reports)
+        used = min(float(self.local_epsilon), checks.MAX_LOCAL_EPSILON)
+        cost = _pure(used, adversary="local", bound=f"{self.mechanism} report")
+        return _reports(self.mechanism, used, cost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledModel(PrivacyModel):
+    """Nobody but a shuffler is trusted: clients randomise, the shuffler hides who was given which action.
+
+    Algorithm 6.4.1. The shuffler puts the actions of a batch in a secret random order and gives one to each
+    client; the server gets the pairs (action, report) and does not learn whose they are. So a report comes
+    from a slot of a secret permutation, and its law depends on the slot's action: Claim 6 of
+    ``docs/proofs/accounting.md``, an epoch of all clients of the batch. The accountant finds the largest ε0
+    at which that costs at most (ε, δ). Reports of ε0 = ε are always allowed.
+
+    Attributes:
+        epsilon: ε against the server and all who see what it plays, in [1e-3, 500].
+        delta: δ in (0, 1), smaller than one over the number of clients.
+        mechanism: as in :class:`LocalModel`.
+        bound: ``"certified"``, or ``"published"`` for the closed form that the thesis uses.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    epsilon: float
+    delta: float
+    mechanism: RewardMechanism = RewardMechanism.LAPLACE
+    bound: Bound = Bound.CERTIFIED
+
+    def __post_init__(self) -> None:
+        checks.number("epsilon", self.epsilon, at_least=LEAST_EPSILON)
+        checks.delta(self.delta)
+        for name, kind in (("mechanism", RewardMechanism), ("bound", Bound)):
+            object.__setattr__(self, name, checks.choice(kind, name, getattr(self, name)))
+
+    @property
+    def needs_every_report(self) -> bool:
+        """True: with fewer reports each hides among fewer."""
+        return True
+
+    def noise(self, reports: int) -> RewardNoise:
+        """Reports of the largest ε0 found for their number, with the certified cost of the batch."""
+        count = _bucket(checks.whole("reports", reports))
+        return _shuffled(float(self.epsilon), float(self.delta), count, self.mechanism, self.bound)
+
+
+def published_local_epsilon(*, epsilon: float, delta: float, reports: int) -> float:
+    """ε0 of a shuffled batch by the closed form of the thesis, (6.10) inverted, and ε where that is larger.
+
+    The form is Theorem 3.1 of Feldman, McMillan and Talwar 2021 and silent for ε0 > ln(n/(16·ln(2/δ))).
+
+    Args:
+        epsilon: ε of the batch.
+        delta: δ of the batch.
+        reports: n, how many reports it has.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    checks.target_epsilon(epsilon, name="epsilon")
+    checks.delta(delta)
+    checks.whole("reports", reports)
+    share = reports / (16 * math.log(2 / delta))
+    if share <= 1:
+        return epsilon
+    low, high = 0.0, math.log(share) * (1 - 1e-12)
+    if clones.clone_bound(local_epsilon=high, cohort=reports, delta=delta) <= epsilon:
+        return max(high, epsilon)
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        if clones.clone_bound(local_epsilon=middle, cohort=reports, delta=delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return max(low, epsilon)
+
+
+def laplace_deviation(coefficients: Vectors, *, copies: Indices, scale: float, failure: float) -> Floats:
+    r"""How far :math:`\sum_j l_j \sum_{i \le n_j} z_{ij}` is from 0, z Laplace, but for a probability.
+
+    Chernoff's bound at its best λ: the minimum over 0 < λ < 1/(b·max|l|) of
+    :math:`(-\sum_j n_j \ln(1 - λ^2 l_j^2 b^2) + \ln(2/failure))/λ`; each λ gives a valid bound. It holds for
+    discrete Laplace noise of the same ratio too, whose moments are smaller. Lemma E.1.2 of the thesis bounds
+    the same minimum in closed form, with a constant that its condition on λ does not allow.
+
+    Args:
+        coefficients: l, (actions, noises).
+        copies: n, how many independent noises have each coefficient, (noises,).
+        scale: b of the Laplace distribution.
+        failure: probability of being farther off, on either side, in (0, 1).
+
+    Returns:
+        (actions,), rounded up.
+    """
+    return _best_chernoff(coefficients * scale, copies, math.log(2 / failure))[0]
+
+
+def laplace_width(
+    *, lengths: Floats, coefficients: Vectors, copies: Indices, scale: float, failure: float
+) -> float:
+    """γ with Laplace noise: the largest sum, over actions, of the width of rewards and that of noise.
+
+    Each takes half of the failure. λ is minimised over for the actions that could have the largest sum; the
+    others are known to be below by the bound at the λ of one of these. The result is at most 1e-4 above the
+    largest of all minima.
+
+    Args:
+        lengths, coefficients, failure: as of :meth:`RewardNoise.width`.
+        copies: how many independent noises each played action has, (played,).
+        scale: of the Laplace noise.
+    """
+    price = math.log(4 / failure)
+    of_rewards = np.sqrt(2 * price * lengths) * _ROUNDING
+    scaled = coefficients * scale
+    first = int((of_rewards + 2 * np.sqrt(np.square(scaled) @ copies * price)).argmax())
+    noise, rate = _best_chernoff(scaled[first : first + 1], copies, price)
+    known = float(of_rewards[first] + noise[0]) * (1 + _WIDTH_PRECISION)
+    above = of_rewards + _chernoff(scaled, copies, price, np.full(len(scaled), rate[0]))
+    candidates = np.flatnonzero(above > known)
+    if not len(candidates):
+        return known
+    return max(
+        known, float((of_rewards[candidates] + _best_chernoff(scaled[candidates], copies, price)[0]).max())
+    )
+
+
+def _chernoff(coefficients: Vectors, copies: Indices, price: float, rates: Floats) -> Floats:
+    """Chernoff's bound at λ = ``rates``, or where that is out of reach at nine tenths of the largest λ."""
+    sizes = np.abs(coefficients)
+    largest = np.maximum(sizes.max(axis=1), _TINY)
+    used = np.minimum(rates, 0.9 / largest)
+    moments = -(np.log1p(-np.square(sizes * used[:, None])) @ copies)
+    found: Floats = (moments + price) / used * _ROUNDING
+    return np.where(sizes.max(axis=1) > 0, found, 0.0)
+
+
+def _best_chernoff(coefficients: Vectors, copies: Indices, price: float) -> tuple[Floats, Floats]:
+    """The least of Chernoff's bounds for noises of scale 1, (actions,), and the λ of each."""
+    sizes = np.abs(coefficients)
+    largest = np.maximum(sizes.max(axis=1), _TINY)
+    relative = np.square(sizes / largest[:, None])
+
+    def bound(log_share: Floats) -> Floats:
+        share = np.exp(log_share)
+        found: Floats = (price - np.log1p(-np.square(share)[:, None] * relative) @ copies) / share
+        return found
+
+    # (ψ(u) + price)/u with ψ convex and ψ(0) = 0 falls and then rises, so golden sections find the minimum
+    low, high = np.full(len(largest), math.log(1e-9)), np.full(len(largest), math.log1p(-1e-9))
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = bound(left), bound(right)
+    for _ in range(_GOLDEN_STEPS):
+        rises = at_left <= at_right
+        low, high = np.where(rises, low, left), np.where(rises, right, high)
+        asked = np.where(rises, high - _GOLDEN * (high - low), low + _GOLDEN * (high - low))
+        there = bound(asked)
+        left, right = np.where(rises, asked, right), np.where(rises, left, asked)
+        at_left, at_right = np.where(rises, there, at_right), np.where(rises, at_left, there)
+    best = np.where(at_left <= at_right, left, right)
+    found = np.where(sizes.max(axis=1) > 0, largest * np.minimum(at_left, at_right) * _ROUNDING, 0.0)
+    return found, np.exp(best) / largest
+
+
+def _pure(epsilon: float, *, adversary: str, bound: str) -> EpsilonInterval:
+    return EpsilonInterval(
+        lower=0.0,
+        upper=epsilon,
+        delta=0.0,
+        neighbouring_relation=NEIGHBOURING_RELATION,
+        adversary=adversary,
+        upper_bound=bound,
+        lower_bound="none",
+    )
+
+
+def _reports(mechanism: RewardMechanism, local_epsilon: float, cost: EpsilonInterval) -> RewardNoise:
+    kind = LaplaceReports if mechanism is RewardMechanism.LAPLACE else SignReports
+    return kind(report_epsilon=local_epsilon, epsilon=cost)
+
+
+def _bucket(reports: int) -> int:
+    """Three digits of the number, rounded down: fewer reports hide less, so what holds for them holds."""
+    unit: int = 10 ** max(len(str(reports)) - 3, 0)
+    return reports // unit * unit
+
+
+@lru_cache(maxsize=1 << 14)
+def _shuffled(
+    epsilon: float, delta: float, reports: int, mechanism: RewardMechanism, bound: Bound
+) -> RewardNoise:
+    if bound is Bound.PUBLISHED:
+        found = published_local_epsilon(epsilon=epsilon, delta=delta, reports=reports)
+        local, name = min(found, checks.MAX_LOCAL_EPSILON), "Feldman, McMillan, Talwar 2021, Theorem 3.1"
+        if local <= epsilon:
+            name = _UNSHUFFLED
+        cost = replace(_pure(epsilon, adversary="model-observer", bound=name), delta=delta)
+        return _reports(mechanism, local, cost)
+    local = min(max(_amplified(epsilon, delta, reports, mechanism), epsilon), checks.MAX_LOCAL_EPSILON)
+    accountant = ShuffleAccountant()
+    accountant.step(_batch_round(local, reports, mechanism))
+    cost = accountant.epsilon(delta, lower=False)
+    if cost.upper > local:  # ε0-LDP reports cost ε0 at most, shuffled or not
+        cost = replace(cost, upper=local, upper_bound=_UNSHUFFLED)
+    if cost.upper > epsilon:
+        raise ArithmeticError(f"a batch of {reports} reports costs {cost.upper}, more than ε={epsilon}")
+    return _reports(mechanism, local, cost)
+
+
+def _amplified(epsilon: float, delta: float, reports: int, mechanism: RewardMechanism) -> float:
+    """The largest ε0 that the accountant finds for so many reports; 0 if none."""
+    if epsilon >= LARGEST_SEARCHED_LOCAL_EPSILON or reports == 1:
+        return 0.0
+    try:
+        return calibrate_local_epsilon(
+            target_epsilon=epsilon,
+            delta=delta,
+            population=reports,
+            cohort=1,
+            num_steps=1,
+            sampling=Sampling.EPOCH,
+            mechanism=mechanism.value,
+            blanket_factory=lambda local: blanket(mechanism.value, local_epsilon=local, dim=1),
+        )
+    except ValueError:
+        return 0.0
+
+
+def _batch_round(local_epsilon: float, reports: int, mechanism: RewardMechanism) -> ShuffleRound:
+    """A batch whose reports come from the slots of a secret permutation: an epoch of batches of one."""
+    return ShuffleRound(
+        local_epsilon=local_epsilon,
+        population=reports,
+        cohort=1,
+        sampling=Sampling.EPOCH,
+        mechanism=mechanism.value,
+        blanket=blanket(mechanism.value, local_epsilon=local_epsilon, dim=1),
+    )
+
+
+def _laplace_sums(copies: Indices, *, rate: float, rng: np.random.Generator) -> Floats:
+    """Sums of so many discrete Laplace numbers with P[k] ∝ e^(-rate·|k|), one for each entry."""
+    stops = -math.expm1(-rate)
+    drawn = rng.negative_binomial(copies, stops) - rng.negative_binomial(copies, stops)
+    return drawn.astype(np.float64)

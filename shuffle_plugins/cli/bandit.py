@@ -1,0 +1,175 @@
+"""``shuffle-plugins bandit``: the batches of a private linear bandit, what they cost and what they tell."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shuffle_plugins.cli import options, output
+from shuffle_plugins.core import rounded
+
+if TYPE_CHECKING:
+    from shuffle_plugins.bandits import PrivacyModel
+
+
+class Trust(StrEnum):
+    """Who is trusted with rewards: a server, nobody, nobody but a shuffler, or everybody."""
+
+    CENTRAL = "central"
+    LOCAL = "local"
+    SHUFFLED = "shuffled"
+    NONE = "non-private"
+
+
+def bandit_command(
+    *,
+    actions: Annotated[
+        str,
+        typer.Option(
+            "--actions",
+            metavar="FILE|K",
+            help="Features of the actions: a .npy or .csv file with a row for each, of norm at most 1; or "
+            "how many random ones to plan with.",
+        ),
+    ],
+    horizon: Annotated[
+        int, options.whole_option("--horizon", "-t", metavar="T", help="Clients in all, each for one action.")
+    ],
+    model: Annotated[
+        Trust,
+        typer.Option(
+            "--model",
+            metavar="WHO",
+            help="Who is trusted with rewards: shuffled (a shuffler), central (the server), local (nobody) "
+            "or non-private.",
+        ),
+    ] = Trust.SHUFFLED,
+    epsilon: Annotated[
+        float | None,
+        options.number_option(
+            "--epsilon", "-e", metavar="EPS", help="ε that a client may spend; ε0 of its report if local."
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None, options.number_option("--delta", "-d", metavar="DELTA", help="δ; needed if shuffled.")
+    ] = None,
+    dim: Annotated[int, options.whole_option("--dim", metavar="D", help="Dimensions of random actions.")] = 2,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            "--mechanism", metavar="NAME", help="How clients randomise their rewards: laplace or binary-rr."
+        ),
+    ] = "laplace",
+    bound: Annotated[
+        str,
+        typer.Option(
+            "--bound",
+            metavar="NAME",
+            help="What finds ε0 if shuffled: certified (the accountant) or published (the closed form).",
+        ),
+    ] = "certified",
+    as_json: options.JsonOption = False,
+) -> None:
+    """The batches of a linear bandit: clients, ε0, certified ε, and the width of its estimates.
+
+    As they will be if no action is dropped; dropping actions changes a batch by few clients. Actions whose
+    estimated rewards lie more than two widths below the best one are dropped.
+    """
+    from shuffle_plugins.bandits import Environment, LinearBandit
+
+    protected = _model(model, epsilon=epsilon, delta=delta, mechanism=mechanism, bound=bound)
+    if actions.replace("_", "").replace(",", "").isdecimal():
+        features = Environment.random(actions=options.read_whole(actions), dim=dim, seed=0).actions
+    else:
+        features = _read(Path(actions))
+    bandit = LinearBandit(actions=features, horizon=horizon, privacy=protected)
+    with output.progress("planning", as_json=as_json):
+        plan = bandit.plan()
+    last = horizon - sum(batch.reports for batch in plan)
+    spent = [batch.epsilon for batch in plan if batch.epsilon is not None]
+    dearest = max(spent, key=lambda cost: cost.upper) if spent else None
+    if as_json:
+        output.print_json(
+            {
+                "model": model.value,
+                "horizon": horizon,
+                "epsilon": None if dearest is None else dearest.upper,
+                "delta": None if dearest is None else dearest.delta,
+                "batches": [
+                    {
+                        "batch": batch.number,
+                        "clients": batch.reports,
+                        "actions": batch.actions,
+                        "local_epsilon": batch.local_epsilon,
+                        "epsilon": None if batch.epsilon is None else batch.epsilon.upper,
+                        "width": batch.width,
+                    }
+                    for batch in plan
+                ],
+                "best_action_clients": last,
+            }
+        )
+        return
+    from shuffle_plugins.cli.tables import NOTHING, plain_table
+
+    table = plain_table(f"{len(features):,} actions in {features.shape[1]} dimensions, {horizon:,} clients")
+    for heading in ("batch", "clients", "actions", "ε0", "ε", "width"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for batch in plan:
+        table.add_row(
+            str(batch.number),
+            f"{batch.reports:,}",
+            str(batch.actions),
+            NOTHING if batch.local_epsilon is None else rounded(batch.local_epsilon, up=True),
+            NOTHING if batch.epsilon is None else rounded(batch.epsilon.upper, up=True),
+            rounded(batch.width, up=True),
+        )
+    output.show(table)
+    output.show(f"{last:,} clients are left for the action that looks best.")
+    if dearest is not None:
+        output.show(f"Each client is in one batch, so the run costs what the dearest batch does: {dearest}")
+
+
+def _model(
+    model: Trust, *, epsilon: float | None, delta: float | None, mechanism: str, bound: str
+) -> PrivacyModel:
+    from shuffle_plugins import bandits
+
+    if model is Trust.NONE:
+        if epsilon is not None or delta is not None:
+            raise typer.BadParameter("without privacy there is no --epsilon and no --delta")
+        return bandits.NonPrivate()
+    if epsilon is None:
+        raise typer.BadParameter("--epsilon is needed")
+    if (delta is None) == (model is Trust.SHUFFLED):
+        raise typer.BadParameter(
+            "--delta is needed if shuffled"
+            if delta is None
+            else f"{model.value} rewards cost no δ: leave out --delta"
+        )
+    if model is Trust.CENTRAL:
+        return bandits.CentralModel(epsilon=epsilon)
+    kind = bandits.RewardMechanism(mechanism) if mechanism in set(bandits.RewardMechanism) else None
+    if kind is None:
+        raise typer.BadParameter(f"{mechanism!r} is not one of {', '.join(bandits.RewardMechanism)}")
+    if model is Trust.LOCAL:
+        return bandits.LocalModel(local_epsilon=epsilon, mechanism=kind)
+    assert delta is not None
+    if bound not in set(bandits.Bound):
+        raise typer.BadParameter(f"{bound!r} is not one of {', '.join(bandits.Bound)}")
+    return bandits.ShuffledModel(epsilon=epsilon, delta=delta, mechanism=kind, bound=bandits.Bound(bound))
+
+
+def _read(path: Path) -> Any:
+    """The table in a .npy or .csv file; a file that is not there, or no table, is an error with its name."""
+    import numpy as np
+
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from error

@@ -1,0 +1,77 @@
+"""``shuffle-plugins bandit``: what a private bandit will do and cost, before it runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shuffle_plugins import cli
+from shuffle_plugins.bandits import LinearBandit, ShuffledModel
+
+ASKED = ("bandit", "--actions", "20", "--horizon", "1e5", "--epsilon", "0.5", "--delta", "1e-6")
+
+
+def test_the_table_is_the_bandits_own_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    actions = np.array([[0.6, 0.0], [0.1, -0.7], [-0.3, 0.2]])
+    np.save(tmp_path / "actions.npy", actions)
+    np.savetxt(tmp_path / "actions.csv", actions, delimiter=",")
+    rest = ("--horizon", "20,000", "-e", "0.5", "-d", "1e-6", "--mechanism", "binary-rr", "--json")
+    found = []
+    for name in ("actions.npy", "actions.csv"):
+        assert cli.main(["bandit", "--actions", str(tmp_path / name), *rest]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    model = ShuffledModel(epsilon=0.5, delta=1e-6, mechanism="binary-rr")
+    plan = LinearBandit(actions=actions, horizon=20_000, privacy=model).plan()
+    for row, batch in zip(found[0]["batches"], plan, strict=True):
+        assert row["clients"] == batch.reports
+        assert row["local_epsilon"] == batch.local_epsilon
+        assert row["epsilon"] == batch.epsilon.upper <= 0.5
+        assert row["width"] == pytest.approx(batch.width)
+    assert found[0]["best_action_clients"] == 20_000 - sum(batch.reports for batch in plan)
+    assert found[0]["delta"] == 1e-6
+
+
+def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ASKED, "--mechanism", "binary-rr"]) == 0
+    out = capsys.readouterr().out
+    assert "20 actions in 2 dimensions, 100,000 clients" in out
+    assert "ε ≤ 0.5 at δ = 1e-06 (replace-one" in out
+    assert "clients are left for the action that looks best" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (ASKED[:-2], "--delta is needed"),
+        ((*ASKED[:5], "--model", "local"), "--epsilon is needed"),
+        ((*ASKED, "--model", "central"), "leave out --delta"),
+        ((*ASKED, "--model", "non-private"), "no --epsilon"),
+        ((*ASKED, "--mechanism", "gaussian"), "laplace, binary-rr"),
+        ((*ASKED, "--bound", "guess"), "certified, published"),
+        (("bandit", "--actions", "nowhere.csv", *ASKED[3:]), "nowhere.csv"),
+        (("bandit", "--actions", __file__, *ASKED[3:]), "no table of numbers"),
+        (("bandit", "--actions", "5", "--horizon", "5", *ASKED[5:]), "horizon"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_it_answers_without_torch() -> None:
+    code = (
+        f"import sys; from shuffle_plugins import cli; cli.main({[*ASKED, '--mechanism', 'binary-rr']!r}); "
+    )
+    code += "print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "False"
