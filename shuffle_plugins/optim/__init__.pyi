@@ -7,6 +7,7 @@ from .budget import Spending as Spending
 from .domains import Ball as Ball
 from .domains import Box as Box
 from .domains import ConvexSet as ConvexSet
+from .domains import L1Ball as L1Ball
 from .methods import AGD as AGD
 from .methods import GD as GD
 from .methods import SGD as SGD

@@ -96,3 +96,47 @@ class Box(ConvexSet):
     def reach(self, point: Tensor) -> float:
         """The distance to the corner farthest away."""
         return float(torch.linalg.vector_norm(self.project(point).abs() + self.bound))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class L1Ball(ConvexSet):
+    """The ℓ1 ball around the origin, for sparse parameters: the natural one where gradients have an ℓ∞ bound.
+
+    Attributes:
+        radius: positive and finite.
+
+    Raises:
+        ValueError: if the radius is not.
+    """
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", checks.radius(self.radius))
+
+    @property
+    def diameter(self) -> float:
+        """The ℓ2 distance between opposite corners: twice the radius."""
+        return 2 * self.radius
+
+    def project(self, point: Tensor) -> Tensor:
+        """The point itself, or every coordinate moved towards zero by as much as is needed, and no further.
+
+        The amount is found by sorting (Duchi, Shalev-Shwartz, Singer, Chandra 2008, Figure 1).
+        """
+        sizes = point.abs()
+        falling = sizes.sort(dim=-1, descending=True).values
+        counts = torch.arange(1, point.shape[-1] + 1, dtype=point.dtype, device=point.device)
+        excess = (falling.cumsum(dim=-1) - self.radius) / counts
+        kept = (falling > excess).sum(dim=-1, keepdim=True).clamp(min=1)
+        shift = excess.gather(-1, kept - 1)
+        shrunk = point.sign() * (sizes - shift).clamp(min=0)
+        inside = sizes.sum(dim=-1, keepdim=True) <= self.radius
+        projected: Tensor = torch.where(inside, point, shrunk)
+        return projected
+
+    def reach(self, point: Tensor) -> float:
+        """The distance to the corner farthest away."""
+        inside = self.project(point)
+        square = float(inside.square().sum() + 2 * self.radius * inside.abs().max()) + self.radius**2
+        return math.sqrt(square)

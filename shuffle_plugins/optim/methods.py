@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from shuffle_plugins.accounting import Sampling
 from shuffle_plugins.core import checks
@@ -38,6 +39,7 @@ class Task:
         epsilon: ε that a client may spend (replace-one).
         delta: δ at which that ε holds.
         reach: upper bound on the distance from the start to the optimum.
+        records_per_client: m; with more than one, neighbours differ in one record of one client.
     """
 
     problem: Problem
@@ -46,6 +48,7 @@ class Task:
     epsilon: float
     delta: float
     reach: float
+    records_per_client: int = 1
 
     @property
     def target(self) -> GradientTarget:
@@ -53,6 +56,7 @@ class Task:
         return GradientTarget(
             dim=self.problem.dim,
             radius=self.problem.lipschitz,
+            norm=self.problem.norm,
             epsilon=self.epsilon,
             delta=self.delta,
         )
@@ -66,11 +70,17 @@ class Task:
         return self.model.open(participation, self.target)
 
     def participation(
-        self, sampling: Sampling, *, num_steps: int, cohort: int | None = None
+        self, sampling: Sampling, *, num_steps: int, cohort: int | None = None, samples: int = 1
     ) -> Participation:
         """The group's clients in so many steps; in disjoint batches of equal size if no cohort is given."""
-        size = self.population // num_steps if cohort is None else cohort
-        return Participation(sampling=sampling, population=self.population, cohort=size, num_steps=num_steps)
+        return Participation(
+            sampling=sampling,
+            population=self.population,
+            cohort=self.population // num_steps if cohort is None else cohort,
+            num_steps=num_steps,
+            records_per_client=self.records_per_client,
+            samples_per_client=samples,
+        )
 
     def batches(self, num_steps: int) -> Participation:
         """The group in ``num_steps`` disjoint batches."""
@@ -105,7 +115,7 @@ class Task:
     def averaged_stage(self, part: Participation, step_size: float | None) -> Stage:
         """One pass of gradient descent whose answer is the mean of the iterates (Lemma 4.2)."""
         oracle = self.opened(part)
-        moment = self.problem.lipschitz**2 + oracle.noise
+        moment = self.problem.gradient_length**2 + oracle.noise
         steps = part.num_steps
         eta = step_size or bounds.averaged_step(reach=self.reach, second_moment=moment, steps=steps)
         bound = self.reach**2 / (2 * eta * steps) + eta * moment / 2
@@ -114,6 +124,9 @@ class Task:
 
 class OptimizationMethod(ABC):
     """An optimiser's configuration."""
+
+    DRAWS_RECORDS: ClassVar[bool] = False
+    """Whether a client with several records draws the ones that it reports on, anew in every step."""
 
     @abstractmethod
     def stages(self, task: Task) -> tuple[Stage, ...]:
@@ -132,8 +145,9 @@ class OptimizationMethod(ABC):
         epsilon: float,
         delta: float,
         model: GradientModel | None = None,
+        records_per_client: int = 1,
     ) -> OptimizationPlan:
-        """The plan for n clients with one example each; it starts in the middle of the domain.
+        """The plan for n clients with one record each, or m; it starts in the middle of the domain.
 
         Args:
             problem: what to minimise.
@@ -141,6 +155,8 @@ class OptimizationMethod(ABC):
             epsilon: ε that a client may spend on all of it (replace-one).
             delta: δ at which that ε holds.
             model: how gradients leave clients; :class:`VectorSums` by default.
+            records_per_client: m, the records of every client, for :class:`CohortSGD` and
+                :class:`SelfSampledSGD`. With more than one, ε is for neighbours that differ in one record.
 
         Raises:
             TypeError: if ``problem`` is no :class:`Problem`, or ``model`` no :class:`GradientModel`.
@@ -160,13 +176,20 @@ class OptimizationMethod(ABC):
             epsilon=checks.number("epsilon", epsilon, above=0),
             delta=checks.delta(delta),
             reach=problem.domain.reach(problem.domain.start(problem.dim)),
+            records_per_client=checks.whole("records_per_client", records_per_client),
         )
+        if task.records_per_client > 1 and not self.DRAWS_RECORDS:
+            raise ValueError(
+                f"{self} uses all of a client's data at once; for clients with {records_per_client} records "
+                "each take CohortSGD(samples=…) or SelfSampledSGD(samples=…), or make each record a client"
+            )
         return OptimizationPlan(
             title=f"{self} with {type(chosen).__name__}",
             problem=problem,
             population=task.population,
             epsilon=task.epsilon,
             delta=task.delta,
+            records_per_client=task.records_per_client,
             stages=self.stages(task),
         )
 
@@ -225,7 +248,7 @@ class SGD(OptimizationMethod):
         """One stage of disjoint batches."""
 
         def loss(steps: int) -> float:
-            moment = task.problem.lipschitz**2 + task.noise(task.batches(steps))
+            moment = task.problem.gradient_length**2 + task.noise(task.batches(steps))
             return bounds.averaged_loss(reach=task.reach, second_moment=moment, steps=steps)
 
         part = task.batches(task.num_batches(self.batch, loss))
@@ -255,7 +278,7 @@ class AGD(OptimizationMethod):
             raise ValueError(f"{self} is for smooth losses; take Smoothed(inner=AGD()) for this one")
 
         def known(part: Participation, noise: float) -> dict[str, float]:
-            variance = noise + task.problem.lipschitz**2 / part.cohort
+            variance = noise + task.problem.gradient_length**2 / part.cohort
             return {"reach": task.reach, "smoothness": smoothness, "variance": variance}
 
         def loss(steps: int) -> float:
@@ -297,7 +320,7 @@ class GD(OptimizationMethod):
         oracle = task.opened(part)
         known = {
             "reach": task.reach,
-            "lipschitz": task.problem.lipschitz,
+            "lipschitz": task.problem.gradient_length,
             "smoothness": task.problem.smoothness,
             "noise": oracle.noise,
         }
@@ -307,7 +330,7 @@ class GD(OptimizationMethod):
 
     @staticmethod
     def _steps(task: Task) -> int:
-        square = task.problem.lipschitz**2
+        square = task.problem.gradient_length**2
         noise = task.noise(task.everybody(1))
         theorem = math.ceil(square / (noise + 2 * square / task.population))
         length = task.reach * math.sqrt(0.75 / (noise + square / task.population))  # ηT
@@ -341,11 +364,11 @@ class Smoothed(OptimizationMethod):
         """The inner method's stage, on smoothed losses."""
         beta = self.smoothness or self._smoothness(task)
         inside = replace(task, problem=task.problem.smoothed(beta))
-        lost = task.problem.lipschitz**2 / (2 * beta)
+        lost = task.problem.gradient_length**2 / (2 * beta)
         return tuple(replace(stage, bound=stage.bound + lost) for stage in self.inner.stages(inside))
 
     def _smoothness(self, task: Task) -> float:
-        lipschitz, reach = task.problem.lipschitz, task.reach
+        lipschitz, reach = task.problem.gradient_length, task.reach
         if isinstance(self.inner, GD):
             noise = task.noise(task.everybody(1)) or lipschitz**2 / task.population**2
             return lipschitz / reach * math.sqrt(min(task.population, lipschitz**2 / noise))
@@ -420,25 +443,37 @@ class Phased(OptimizationMethod):
 class CohortSGD(OptimizationMethod):
     """SGD on k clients drawn anew for every step; with one-message mechanisms it is CLDP-SGD.
 
-    Thesis, Algorithm 4.3.1 and Theorem 4.3.1: η_t = D/(G√t), G² = L² + noise, last iterate.
+    Thesis, Algorithm 4.3.1 and Theorems 4.3.1 and 5.4.3: η_t = D/(G√t), last iterate. If gradients are
+    bounded by L in the ℓp norm, G² = max{d^(1−2/p), 1}·L² + noise, where the noise is the mechanism's
+    variance over k·s reports; the expected excess loss is at most 2DG(2 + log T)/√T.
 
     Attributes:
         cohort: k, by default a twentieth of the clients.
+        samples: s, how many of its records a client draws in a step; each makes a report of its own.
         num_steps: T; by default the least power of two, up to 512, whose bound is within 10 % of the least.
     """
 
     cohort: int | None = None
     num_steps: int | None = None
+    samples: int = 1
+
+    DRAWS_RECORDS: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._check(whole=("cohort", "num_steps"))
+        self._check(whole=("cohort", "num_steps", "samples"))
 
     def __str__(self) -> str:
         return "CLDP-SGD"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """One stage of drawn cohorts."""
-        return _sampled(task, Sampling.WITHOUT_REPLACEMENT, cohort=self.cohort, num_steps=self.num_steps)
+        return _sampled(
+            task,
+            Sampling.WITHOUT_REPLACEMENT,
+            cohort=self.cohort,
+            num_steps=self.num_steps,
+            samples=self.samples,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,35 +485,50 @@ class SelfSampledSGD(OptimizationMethod):
 
     Attributes:
         expected: q·n, expected number of clients in a step, by default a twentieth of them.
+        samples: s, how many of its records a client draws in a step; each makes a report of its own.
         num_steps: T; by default the least power of two, up to 512, whose bound is within 10 % of the least.
     """
 
     expected: int | None = None
     num_steps: int | None = None
+    samples: int = 1
+
+    DRAWS_RECORDS: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._check(whole=("expected", "num_steps"))
+        self._check(whole=("expected", "num_steps", "samples"))
 
     def __str__(self) -> str:
         return "DSS-SGD"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """One stage of self-sampled cohorts."""
-        return _sampled(task, Sampling.POISSON, cohort=self.expected, num_steps=self.num_steps)
+        return _sampled(
+            task,
+            Sampling.POISSON,
+            cohort=self.expected,
+            num_steps=self.num_steps,
+            samples=self.samples,
+        )
 
 
 def _sampled(
-    task: Task, sampling: Sampling, *, cohort: int | None, num_steps: int | None
+    task: Task, sampling: Sampling, *, cohort: int | None, num_steps: int | None, samples: int
 ) -> tuple[Stage, ...]:
     size = max(2, -(-task.population // 20)) if cohort is None else cohort
-    square = task.problem.lipschitz**2
+    square = task.problem.gradient_length**2
+    worse = 1.0
+    if sampling is Sampling.POISSON and size <= task.population:
+        heard, spread = bounds.random_cohort(population=task.population, expected=size)
+        ratio = max(1.0, spread) / heard
+        worse = ratio if ratio > bounds.LAST_ITERATE_ROOM else 1.0  # the bound has room for less
 
     def part(steps: int) -> Participation:
-        return task.participation(sampling, num_steps=steps, cohort=size)
+        return task.participation(sampling, num_steps=steps, cohort=size, samples=samples)
 
     def loss(steps: int) -> float:
         moment = square + task.noise(part(steps))
-        return bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
+        return worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
 
     steps = num_steps
     if steps is None:
@@ -493,7 +543,7 @@ def _sampled(
     oracle = task.opened(taken)
     moment = square + oracle.noise
     rule = Decaying(scale=bounds.last_iterate_scale(reach=task.reach, second_moment=moment))
-    bound = bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
+    bound = worse * bounds.last_iterate_loss(reach=task.reach, second_moment=moment, steps=steps)
     return (task.stage(taken, rule, oracle, bound=bound),)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from shuffle_plugins.core import checks
 from shuffle_plugins.optim.methods import AGD, GD, OptimizationMethod, Phased, Smoothed
 from shuffle_plugins.optim.oracles import GradientModel
 from shuffle_plugins.optim.plans import Result
-from shuffle_plugins.optim.problems import Problem, as_examples
+from shuffle_plugins.optim.problems import Problem, as_examples, flattened
 from shuffle_plugins.randomness import Randomness, secure
 
 
@@ -33,6 +34,7 @@ def minimize(
     delta: float,
     method: OptimizationMethod | None = None,
     model: GradientModel | None = None,
+    records_per_client: int = 1,
     randomness: Randomness | None = None,
     report: Callable[[str], object] | None = print,
 ) -> Result:
@@ -40,8 +42,9 @@ def minimize(
 
     Args:
         problem: the loss and its domain.
-        data: a tensor, or several, with a row for each client.
+        data: a tensor, or several, with a row for each client; with m records each, (clients, m, …).
         epsilon, delta, model: as of :meth:`OptimizationMethod.plan`; against an observer of all releases.
+        records_per_client: m; with more than one, methods that draw records, and ε for one record replaced.
         method: by default the fully interactive one of Table 1.
         randomness: a fresh :class:`SecureRandomness` by default.
         report: called with the plan's text before anything runs. With None nothing is printed; otherwise
@@ -58,8 +61,16 @@ def minimize(
         raise TypeError(f"method must be an OptimizationMethod, such as GD(), got {method!r}")
     source = secure(randomness)
     examples = as_examples(data)
-    problem.check(examples)
-    plan = chosen.plan(problem, population=len(examples[0]), epsilon=epsilon, delta=delta, model=model)
+    checks.whole("records_per_client", records_per_client)
+    problem.check(flattened(examples, records_per_client))
+    plan = chosen.plan(
+        problem,
+        population=len(examples[0]),
+        epsilon=epsilon,
+        delta=delta,
+        model=model,
+        records_per_client=records_per_client,
+    )
     if report is not None:
         report(plan.summary())
     return plan.run(examples, randomness=source, progress=report is not None)

@@ -10,25 +10,33 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from shuffle_plugins.core import checks
-from shuffle_plugins.optim.domains import Ball, ConvexSet
+from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.optim.domains import Ball, Box, ConvexSet, L1Ball
 from shuffle_plugins.optim.problems import Examples, Problem
 
 
 def logistic_regression(
-    *, features: int, radius: float = 1.0, feature_bound: float = 1.0, regularisation: float = 0.0
+    *,
+    features: int,
+    radius: float = 1.0,
+    feature_bound: float = 1.0,
+    regularisation: float = 0.0,
+    norm: Norm | str = Norm.L2,
 ) -> Problem:
-    """log(1 + exp(−y⟨θ, x⟩)) for examples (x, y), y in {−1, 1}, over an ℓ2 ball.
+    """log(1 + exp(−y⟨θ, x⟩)) for examples (x, y), y in {−1, 1}, over a ball of parameters.
 
     Args:
         features: d, length of an example.
-        radius: of the ball of parameters.
-        feature_bound: longest ‖x‖; longer ones have their gradients clipped.
+        radius: of the ball of parameters, which is that of the dual norm: a :class:`Ball` for ℓ2; for ℓ∞ an
+            :class:`L1Ball`, which makes parameters sparse; for ℓ1, as of sparse features, a :class:`Box`.
+        feature_bound: largest norm of x; examples beyond have their gradients clipped.
         regularisation: λ of λ/2·‖θ‖² that is added.
+        norm: of the features and so of gradients, ``"l1"``, ``"l2"`` or ``"linf"``.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    bound = checks.radius(feature_bound)
+    bound, geometry = checks.radius(feature_bound), checks.choice(Norm, "norm", norm)
 
     def losses(parameters: Tensor, examples: Examples) -> Tensor:
         return nn.functional.softplus(-_margins(parameters, examples))
@@ -38,21 +46,27 @@ def logistic_regression(
 
     problem = Problem(
         dim=features,
-        domain=Ball(radius=radius),
+        domain=_dual_ball(geometry, radius, features),
         gradients=gradients,
         losses=losses,
         lipschitz=bound,
-        smoothness=bound**2 / 4,
+        norm=geometry,
+        smoothness=bound**2 * (features if geometry is Norm.LINF else 1) / 4,
         accepts=lambda examples: _check_labelled(examples, features),
     )
     return problem.regularised(regularisation) if regularisation else problem
 
 
 def support_vector_machine(
-    *, features: int, radius: float = 1.0, feature_bound: float = 1.0, regularisation: float = 0.0
+    *,
+    features: int,
+    radius: float = 1.0,
+    feature_bound: float = 1.0,
+    regularisation: float = 0.0,
+    norm: Norm | str = Norm.L2,
 ) -> Problem:
     """max(0, 1 − y⟨θ, x⟩), which is not smooth; arguments as of :func:`logistic_regression`."""
-    bound = checks.radius(feature_bound)
+    bound, geometry = checks.radius(feature_bound), checks.choice(Norm, "norm", norm)
 
     def losses(parameters: Tensor, examples: Examples) -> Tensor:
         return (1 - _margins(parameters, examples)).clamp(min=0)
@@ -68,14 +82,22 @@ def support_vector_machine(
 
     problem = Problem(
         dim=features,
-        domain=Ball(radius=radius),
+        domain=_dual_ball(geometry, radius, features),
         gradients=gradients,
         losses=losses,
         lipschitz=bound,
+        norm=geometry,
         proximal=proximal,
         accepts=lambda examples: _check_labelled(examples, features),
     )
     return problem.regularised(regularisation) if regularisation else problem
+
+
+def _dual_ball(norm: Norm, radius: float, features: int) -> ConvexSet:
+    """The ball of the norm in which a loss of gradients bounded in this one is Lipschitz."""
+    if norm is Norm.LINF:
+        return L1Ball(radius=radius)
+    return Ball(radius=radius) if norm is Norm.L2 else Box(bound=radius, dim=features)
 
 
 def _check_labelled(examples: Examples, features: int) -> None:
@@ -110,6 +132,7 @@ def from_module(
     domain: ConvexSet | None = None,
     smoothness: float = math.inf,
     strong_convexity: float = 0.0,
+    norm: Norm | str = Norm.L2,
 ) -> Problem:
     """A torch module and a loss as a problem; parameters are one flat vector (:func:`assign` puts it back).
 
@@ -122,6 +145,7 @@ def from_module(
         domain: Θ.
         smoothness: β, if known.
         strong_convexity: λ, if known.
+        norm: in which ``lipschitz`` bounds a gradient, ``"l1"``, ``"l2"`` or ``"linf"``.
 
     Raises:
         ValueError: if not exactly one of radius and domain is given, or the module has no parameters.
@@ -160,6 +184,7 @@ def from_module(
         lipschitz=lipschitz,
         smoothness=smoothness,
         strong_convexity=strong_convexity,
+        norm=checks.choice(Norm, "norm", norm),
     )
 
 

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shuffle_plugins.accounting import PrivacyTarget, Round, Sampling, ShuffleRound, largest_within
+from shuffle_plugins.accounting import (
+    PrivacyTarget,
+    Round,
+    SampledRecordsRound,
+    Sampling,
+    ShuffleRound,
+    largest_within,
+)
 from shuffle_plugins.mechanisms import LocalRandomizer, Norm, noise_ratio, registry
 from shuffle_plugins.optim.participation import Participation
 from shuffle_plugins.protocols import MOST_COINS, TargetUnreachable, VectorSum
@@ -24,6 +31,9 @@ from shuffle_plugins.randomness import Randomness
 
 _LOWEST, _HIGHEST = 1e-4, 20.0  # ε0 that are tried: below, a report says next to nothing; above, all
 _PRECISION = 1e-3  # relative, of the ε0 that is found
+_SIGNS = {Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
+_DEFAULTS = {Norm.L1: "l1-hadamard", Norm.L2: "privunit-g", Norm.LINF: "linf-block"}
+_ORDERS = {Norm.L1: 1.0, Norm.L2: 2.0, Norm.LINF: math.inf}
 _SHARE_OF_DELTA = 0.1  # that the δ0 of reports may add up to
 
 
@@ -33,15 +43,29 @@ class GradientTarget:
 
     Attributes:
         dim: length of a gradient.
-        radius: L, the ℓ2 norm to which gradients are clipped.
+        radius: L, to which gradients are clipped in the norm.
         epsilon: ε of all that a client takes part in (replace-one).
         delta: δ at which that ε holds.
+        norm: ℓ1, ℓ2 or ℓ∞.
     """
 
     dim: int
     radius: float
     epsilon: float
     delta: float
+    norm: Norm = Norm.L2
+
+    def radius_of(self, norm: Norm) -> float:
+        """Radius of the smallest ball of another norm that holds all gradients.
+
+        Raises:
+            ValueError: if the norm is neither the target's own nor ℓ2.
+        """
+        if norm is self.norm:
+            return self.radius
+        if norm is not Norm.L2:
+            raise ValueError(f"gradients lie in an {_SIGNS[self.norm]} ball, not in an {_SIGNS[norm]} ball")
+        return self.radius * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
 
 
 class GradientOracle(ABC):
@@ -50,10 +74,12 @@ class GradientOracle(ABC):
     Attributes:
         round: what an accountant records before anything is released; None if nothing is protected.
         noise: bound on E‖estimate − mean‖², where the mean is that of the clipped gradients of a step.
+        bits_per_report: bits of one report on the wire; None if a client sends no report of fixed size.
     """
 
     round: Round | None
     noise: float
+    bits_per_report: int | None = None
 
     @abstractmethod
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
@@ -90,8 +116,9 @@ def _opened_noise(model: GradientModel, participation: Participation, target: Gr
         return math.inf
 
 
-def _clip(gradients: Tensor, radius: float) -> Tensor:
-    norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+def _clip(gradients: Tensor, target: GradientTarget) -> Tensor:
+    radius = target.radius
+    norms = torch.linalg.vector_norm(gradients, ord=_ORDERS[target.norm], dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):
         raise ValueError("gradients have NaN or infinite entries; nothing was released")
     clipped: Tensor = gradients * (radius / norms.clamp(min=radius))
@@ -107,15 +134,15 @@ class Unprotected(GradientModel):
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle without noise; the target's ε and δ are ignored."""
-        return _Exact(target.radius)
+        return _Exact(target)
 
 
 class _Exact(GradientOracle):
-    def __init__(self, radius: float) -> None:
-        self.round, self.noise, self._radius = None, 0.0, radius
+    def __init__(self, target: GradientTarget) -> None:
+        self.round, self.noise, self._target = None, 0.0, target
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        return _clip(gradients, self._radius).mean(dim=0)
+        return _clip(gradients, self._target).mean(dim=0)
 
     def __str__(self) -> str:
         return "gradients as they are: NOT private"
@@ -139,7 +166,7 @@ class VectorSums(GradientModel):
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle around a calibrated :class:`VectorSum`; ValueError if steps have no fixed cohort."""
-        return _Sums(self._protocol(participation, target), participation)
+        return _Sums(self._protocol(participation, target), participation, target)
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         """The Gaussian mechanism's, plus the overhead."""
@@ -148,7 +175,7 @@ class VectorSums(GradientModel):
         if participation.cohort * self.honest_fraction < 2:
             return math.inf
         ratio = noise_ratio(local_epsilon=target.epsilon, local_delta=target.delta)
-        deviation = ratio * 2 * target.radius / participation.cohort
+        deviation = ratio * 2 * target.radius_of(Norm.L2) / participation.cohort
         share = (1 + self.overhead) / self.honest_fraction
         return share * participation.releases * target.dim * deviation**2
 
@@ -158,13 +185,18 @@ class VectorSums(GradientModel):
                 "a sum's coins are divided among a cohort of known size, and a step that is "
                 f"{participation} has none: pass model=OneMessage()"
             )
+        if participation.records_per_client > 1:
+            raise ValueError(
+                "the draw of a client's records is accounted for one-message reports, not for sums of many "
+                "messages: pass model=OneMessage()"
+            )
         overhead = self.overhead
         sampled = participation.sampling is Sampling.WITHOUT_REPLACEMENT
         while True:
             found = VectorSum.calibrated(
                 dim=target.dim,
                 cohort=participation.cohort,
-                radius=target.radius,
+                radius=target.radius_of(Norm.L2),
                 epsilon=target.epsilon,
                 delta=target.delta,
                 honest_fraction=self.honest_fraction,
@@ -178,13 +210,14 @@ class VectorSums(GradientModel):
 
 
 class _Sums(GradientOracle):
-    def __init__(self, protocol: VectorSum, participation: Participation) -> None:
-        self._protocol = protocol
+    def __init__(self, protocol: VectorSum, participation: Participation, target: GradientTarget) -> None:
+        self._protocol, self._target = protocol, target
         self.round = protocol.round(population=participation.population, sampling=participation.sampling)
         self.noise = protocol.worst_variance / protocol.cohort**2
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
-        return self._protocol.randomize_sum(gradients, randomness=randomness).double() / len(gradients)
+        clipped = _clip(gradients, self._target)
+        return self._protocol.randomize_sum(clipped, randomness=randomness).double() / len(gradients)
 
     def __str__(self) -> str:
         p = self._protocol
@@ -216,7 +249,7 @@ class PanPrivate(GradientModel):
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
         """An oracle that adds up a stream; ValueError unless clients come in disjoint batches."""
-        return _Streamed(self._sums(participation)._protocol(participation, target), participation)
+        return _Streamed(self._sums(participation)._protocol(participation, target), participation, target)
 
     def noise(self, participation: Participation, target: GradientTarget) -> float:
         """Twice that of P_vec."""
@@ -262,14 +295,14 @@ class RunningSum:
 
 
 class _Streamed(_Sums):
-    def __init__(self, protocol: VectorSum, participation: Participation) -> None:
-        super().__init__(protocol, participation)
+    def __init__(self, protocol: VectorSum, participation: Participation, target: GradientTarget) -> None:
+        super().__init__(protocol, participation, target)
         coins = protocol.dim * protocol.noise_variance
         self.noise = (protocol.worst_variance + coins) / protocol.cohort**2
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
         running = RunningSum(self._protocol, randomness=randomness)
-        running.receive(gradients)
+        running.receive(_clip(gradients, self._target))
         return running.close() / len(gradients)
 
     def __str__(self) -> str:
@@ -289,17 +322,18 @@ class OneMessage(GradientModel):
     ``docs/proofs/accounting.md``).
 
     Attributes:
-        mechanism: name in the registry; takes vectors in an ℓ2 ball.
+        mechanism: name in the registry, of one that takes vectors in a ball of the problem's norm or in an ℓ2
+            ball. By default ``"privunit-g"`` for ℓ2, ``"linf-block"`` for ℓ∞ and ``"l1-hadamard"`` for ℓ1.
         options: further options of the mechanism.
     """
 
-    mechanism: str = "privunit-g"
+    mechanism: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle around a calibrated mechanism; ValueError if it is unknown or not for ℓ2 balls."""
-        options = dict(self.options)
-        probe = _l2_mechanism(self.mechanism, 1.0, target, options)
+        """An oracle around a calibrated mechanism; ValueError if it is unknown or for other balls."""
+        options, name = dict(self.options), self.mechanism or _DEFAULTS[target.norm]
+        probe = _mechanism(name, 1.0, target, options)
         probed = _charged(probe, participation)
         if probe.local_delta:
             charged = probed.replacement_distance / probe.local_delta
@@ -309,7 +343,7 @@ class OneMessage(GradientModel):
         budget = PrivacyTarget(epsilon=target.epsilon, delta=target.delta, num_steps=participation.releases)
 
         def spent(local_epsilon: float) -> float:
-            mechanism = _within_reach(self.mechanism, local_epsilon, target, options)
+            mechanism = _within_reach(name, local_epsilon, target, options)
             return budget.cost(_charged(mechanism, participation))
 
         found = largest_within(
@@ -320,22 +354,31 @@ class OneMessage(GradientModel):
                 f"no ε0 down to {_LOWEST:g} keeps {participation.releases} rounds within "
                 f"ε={target.epsilon:g}, δ={target.delta:g}: take fewer steps or smaller cohorts"
             )
-        mechanism = _l2_mechanism(self.mechanism, found, target, options)
+        mechanism = _mechanism(name, found, target, options)
         return _Reported(
             mechanism,
             _charged(mechanism, participation),
-            cohort=participation.cohort,
+            target,
+            reports=participation.reports,
             together=participation.sampling is Sampling.EPOCH,
         )
 
 
-def _l2_mechanism(
+def _mechanism(
     name: str, local_epsilon: float, target: GradientTarget, options: dict[str, Any]
 ) -> LocalRandomizer:
-    found = registry.get(name, local_epsilon=local_epsilon, dim=target.dim, radius=target.radius, **options)
-    if not isinstance(found, LocalRandomizer) or found.norm is not Norm.L2:
-        raise ValueError(f"{name!r} does not take gradients in an ℓ2 ball")
-    return found
+    def built(radius: float) -> Any:
+        return registry.get(name, local_epsilon=local_epsilon, dim=target.dim, radius=radius, **options)
+
+    found = built(target.radius)
+    if not isinstance(found, LocalRandomizer) or found.norm not in (target.norm, Norm.L2):
+        raise ValueError(
+            f"{name!r} does not take gradients in an {_SIGNS[target.norm]} ball; take "
+            f"{_DEFAULTS[target.norm]!r}, which does"
+        )
+    fitting = target.radius_of(found.norm)
+    enclosing: LocalRandomizer = found if fitting == target.radius else built(fitting)
+    return enclosing
 
 
 def _within_reach(
@@ -343,7 +386,7 @@ def _within_reach(
 ) -> LocalRandomizer:
     """A mechanism that is known to exist, at an ε0 and δ0 that it may refuse."""
     try:
-        return _l2_mechanism(name, local_epsilon, target, options)
+        return _mechanism(name, local_epsilon, target, options)
     except ValueError as error:
         raise TargetUnreachable(f"{name} does not go as far as the target: {error}") from error
 
@@ -354,10 +397,17 @@ def _charged(mechanism: LocalRandomizer, participation: Participation) -> Shuffl
         return mechanism.round(population=participation.num_steps, cohort=1, sampling=Sampling.EPOCH)
     # Disjoint batches are cut from a secret uniform order, so reports of other batches hide a client too.
     once = participation.sampling is Sampling.SINGLE_PASS
-    return mechanism.round(
+    clients = mechanism.round(
         population=participation.population,
         cohort=participation.cohort,
         sampling=Sampling.EPOCH if once else participation.sampling,
+    )
+    if participation.records_per_client == 1:
+        return clients
+    return SampledRecordsRound.of(
+        clients,
+        records_per_client=participation.records_per_client,
+        samples_per_client=participation.samples_per_client,
     )
 
 
@@ -365,15 +415,23 @@ class _Reported(GradientOracle):
     """One report of every row; with ``together``, one of the mean of a step's rows."""
 
     def __init__(
-        self, mechanism: LocalRandomizer, charged: ShuffleRound, *, cohort: int, together: bool = False
+        self,
+        mechanism: LocalRandomizer,
+        charged: ShuffleRound,
+        target: GradientTarget,
+        *,
+        reports: int,
+        together: bool = False,
     ) -> None:
-        self._mechanism, self._together = mechanism, together
+        self._mechanism, self._target, self._together = mechanism, target, together
         self.round = charged
-        self.noise = mechanism.worst_variance / (1 if together else cohort)
+        self.noise = mechanism.worst_variance / (1 if together else reports)
+        self.bits_per_report = mechanism.bits_per_report
 
     def mean(self, gradients: Tensor, *, randomness: Randomness) -> Tensor:
+        gradients = _clip(gradients, self._target)
         if self._together:
-            gradients = _clip(gradients, self._mechanism.radius).mean(dim=0, keepdim=True)
+            gradients = gradients.mean(dim=0, keepdim=True)
         total = self._mechanism.randomize_sum(gradients, randomness=randomness, clip=True)
         return total.double() / len(gradients)
 
@@ -395,18 +453,19 @@ class Local(GradientModel):
     A client's reports share its ε: ε0 = ε over the number of steps it takes part in.
 
     Attributes:
-        mechanism: name in the registry; takes vectors in an ℓ2 ball.
+        mechanism: as of :class:`OneMessage`.
     """
 
-    mechanism: str = "privunit-g"
+    mechanism: str | None = None
 
     def open(self, participation: Participation, target: GradientTarget) -> GradientOracle:
-        """An oracle of reports that cost ε0 each; ValueError if the mechanism is not for ℓ2 balls."""
-        _l2_mechanism(self.mechanism, 1.0, target, {})
+        """An oracle of reports that cost ε0 each; ValueError if the mechanism is for other balls."""
+        name = self.mechanism or _DEFAULTS[target.norm]
+        _mechanism(name, 1.0, target, {})
         local_epsilon = target.epsilon / participation.releases
         if local_epsilon * participation.releases > target.epsilon:
             local_epsilon = math.nextafter(local_epsilon, 0.0)
-        mechanism = _within_reach(self.mechanism, local_epsilon, target, {})
+        mechanism = _within_reach(name, local_epsilon, target, {})
         # A report among no others has no amplification.
         alone = ShuffleRound(
             local_epsilon=local_epsilon,
@@ -415,4 +474,4 @@ class Local(GradientModel):
             cohort=1,
             sampling=Sampling.FULL,
         )
-        return _Reported(mechanism, alone, cohort=participation.cohort)
+        return _Reported(mechanism, alone, target, reports=participation.reports)

@@ -33,6 +33,9 @@ class Participation:
         population: n, the number of clients in the group.
         cohort: clients in a step; under ``POISSON`` the expected number.
         num_steps: T.
+        records_per_client: m, the records that each client has.
+        samples_per_client: s, the records that a client draws anew, uniformly and in secret, for every step
+            that it is in; only under ``WITHOUT_REPLACEMENT`` and ``POISSON`` may there be several records.
 
     Raises:
         ValueError: if the numbers do not fit together.
@@ -42,14 +45,26 @@ class Participation:
     population: int
     cohort: int
     num_steps: int
+    records_per_client: int = 1
+    samples_per_client: int = 1
 
     def __post_init__(self) -> None:
         if self.sampling not in _IN_WORDS:
             raise ValueError(f"sampling must be one of {[s.value for s in _IN_WORDS]}, got {self.sampling!r}")
-        for name in ("population", "cohort", "num_steps"):
+        for name in ("population", "cohort", "num_steps", "records_per_client", "samples_per_client"):
             checks.whole(name, getattr(self, name))
         if self.cohort > self.population:
             raise ValueError(f"a step of {self.cohort} clients, out of {self.population}: ask for fewer")
+        if self.samples_per_client > self.records_per_client:
+            raise ValueError(
+                f"samples must be at most records_per_client, got {self.samples_per_client} of "
+                f"{self.records_per_client}: a client reports on a record at most once in a step"
+            )
+        if self.records_per_client > 1 and self.sampling not in (
+            Sampling.WITHOUT_REPLACEMENT,
+            Sampling.POISSON,
+        ):
+            raise ValueError(f"clients with several records are drawn anew for every step, not {self}")
         if self.sampling is Sampling.FULL and self.cohort != self.population:
             raise ValueError("everybody takes part: cohort must be equal to population")
         if self.once and self.cohort * self.num_steps > self.population:
@@ -58,7 +73,15 @@ class Participation:
             )
 
     def __str__(self) -> str:
-        return _IN_WORDS[self.sampling]
+        words = _IN_WORDS[self.sampling]
+        if self.records_per_client == 1:
+            return words
+        return f"{words}, {self.samples_per_client} of {self.records_per_client} records each"
+
+    @property
+    def reports(self) -> int:
+        """Reports of a step, k·s; under ``POISSON`` the expected number."""
+        return self.cohort * self.samples_per_client
 
     @property
     def once(self) -> bool:
@@ -71,13 +94,24 @@ class Participation:
         return 1 if self.once else self.num_steps
 
     def drawn(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
-        """Positions of the clients of a step, int64.
+        """Positions of the records of a step, int64; client i has those from i·m to (i + 1)·m − 1.
 
         Args:
             step: from 1.
             order: a uniform permutation of the group's clients, drawn once.
             randomness: where cohorts are drawn from.
         """
+        clients = self._clients(step, order=order, randomness=randomness)
+        records, samples = self.records_per_client, self.samples_per_client
+        if records == 1:
+            return clients
+        if samples == 1:
+            chosen = randomness.integers(records, (len(clients), 1))
+        else:  # the places of the smallest of m random words
+            chosen = randomness.words(len(clients) * records).reshape(-1, records).argsort(dim=1)[:, :samples]
+        return (clients.unsqueeze(1) * records + chosen).flatten()
+
+    def _clients(self, step: int, *, order: Tensor, randomness: Randomness) -> Tensor:
         if self.once:
             return order[(step - 1) * self.cohort : step * self.cohort]
         if self.sampling is Sampling.FULL:

@@ -11,10 +11,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import EpsilonInterval, ShuffleAccountant
+from shuffle_plugins.mechanisms import Norm
+from shuffle_plugins.optim import bounds
 from shuffle_plugins.optim.budget import Spending
 from shuffle_plugins.optim.oracles import GradientOracle
 from shuffle_plugins.optim.participation import Participation
-from shuffle_plugins.optim.problems import PROXIMAL_STEPS, Problem, as_examples, at, check_gradients
+from shuffle_plugins.optim.problems import (
+    PROXIMAL_STEPS,
+    Problem,
+    as_examples,
+    at,
+    check_gradients,
+    flattened,
+)
 from shuffle_plugins.optim.steps import Rule
 from shuffle_plugins.randomness import Randomness, secure
 
@@ -40,6 +49,17 @@ class Stage:
     oracle: GradientOracle
     reach: float
     bound: float
+
+
+def _bits(bits_per_report: int, part: Participation) -> str:
+    """What clients send, as the thesis counts it (Theorem 4.3.1)."""
+    rate, samples = part.cohort / part.population, part.samples_per_client
+    expected = bounds.expected_bits(bits=bits_per_report, rate=rate, samples=samples)
+    found = f"{expected:,.4g} bits per client and step expected"
+    if samples == 1:
+        return found
+    fewest = bounds.histogram_bits(bits=bits_per_report, rate=rate, samples=samples)
+    return f"{found}, {fewest:,.4g} as histograms of a client's reports"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,6 +107,7 @@ class OptimizationPlan:
         epsilon: ε that a client may spend (replace-one).
         delta: δ at which that ε holds.
         stages: in order; each starts where the last one ended.
+        records_per_client: m; with more than one, ε is for neighbours that differ in one record of a client.
     """
 
     title: str
@@ -95,6 +116,7 @@ class OptimizationPlan:
     epsilon: float
     delta: float
     stages: tuple[Stage, ...]
+    records_per_client: int = 1
 
     @property
     def bound(self) -> float:
@@ -109,10 +131,14 @@ class OptimizationPlan:
     def summary(self) -> str:
         """The plan in a few lines of text."""
         p = self.problem
-        budget = f"ε = {self.epsilon:g}, δ = {self.delta:g} (replace-one)" if self.private else "NOT private"
+        several = self.records_per_client > 1
+        relation = "replace-one record of a client" if several else "replace-one"
+        budget = f"ε = {self.epsilon:g}, δ = {self.delta:g} ({relation})" if self.private else "NOT private"
+        clients = f"n = {self.population:,}{f', m = {self.records_per_client:,}' if several else ''}"
+        geometry = "" if p.norm is Norm.L2 else f" in {p.norm}"
         lines = [
-            f"{self.title}: n = {self.population:,}, d = {p.dim}, {budget}",
-            f"  L = {p.lipschitz:.4g}, β = {p.smoothness:.4g}, λ = {p.strong_convexity:.4g}, "
+            f"{self.title}: {clients}, d = {p.dim}, {budget}",
+            f"  L = {p.lipschitz:.4g}{geometry}, β = {p.smoothness:.4g}, λ = {p.strong_convexity:.4g}, "
             f"D = {p.domain.diameter:.4g}",
         ]
         for number, stage in enumerate(self.stages, start=1):
@@ -123,6 +149,8 @@ class OptimizationPlan:
                 f"    {stage.rule}; excess loss at most {stage.bound:.4g}{self._vacuous(stage)}",
                 f"    {stage.oracle}",
             ]
+            if stage.oracle.bits_per_report is not None and not part.once:
+                lines.append(f"    {_bits(stage.oracle.bits_per_report, part)}")
             if p.proximal is None and stage.problem.smoothness < p.smoothness:
                 lines.append(
                     f"    every client searches for its proximal point, {PROXIMAL_STEPS} gradients a step; "
@@ -131,7 +159,7 @@ class OptimizationPlan:
         return "\n".join(lines)
 
     def _vacuous(self, stage: Stage) -> str:
-        largest = self.problem.lipschitz * self.problem.domain.diameter
+        largest = self.problem.gradient_length * self.problem.domain.diameter
         return (
             f" (says nothing: no point of Θ has more than L·D = {largest:.4g})"
             if stage.bound > largest
@@ -154,7 +182,8 @@ class OptimizationPlan:
 
         Args:
             data: a tensor, or several, with one row for each of the plan's clients; they are put into a
-                random order first.
+                random order first. With m records per client (clients, m, …): the first dimension are the
+                clients, the second their records.
             start: θ_0; by default the middle of the domain.
             randomness: for order, cohorts and noise; a fresh :class:`SecureRandomness` by default.
             before: rounds that every client has taken part in before: their cost counts towards the budget.
@@ -171,6 +200,7 @@ class OptimizationPlan:
             raise ValueError(
                 f"the plan is for {self.population} clients, the data have {len(examples[0])} rows"
             )
+        examples = flattened(examples, self.records_per_client)
         self.problem.check(examples)
         source = secure(randomness)
         point = self.problem.domain.start(self.problem.dim) if start is None else start.double()

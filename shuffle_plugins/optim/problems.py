@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shuffle_plugins.core import checks
+from shuffle_plugins.mechanisms import Norm
 from shuffle_plugins.optim.domains import ConvexSet
 
 Examples = tuple[Tensor, ...]
@@ -28,15 +29,17 @@ PROXIMAL_STEPS = 200
 class Problem:
     """A convex loss ℓ(θ, x) over θ in Θ.
 
-    A gradient longer than ``lipschitz`` is clipped to that length, so a wrong bound costs accuracy, never
-    privacy.
+    A gradient longer than ``lipschitz``, in the norm, is clipped to that length, so a wrong bound costs
+    accuracy, never privacy.
 
     Attributes:
         dim: d, number of parameters.
         domain: Θ.
         gradients: (sub)gradients ∇ℓ(θ, x_i), (clients, dim).
         losses: ℓ(θ, x_i), (clients,); only for reports of progress.
-        lipschitz: L, bound on the length of a gradient.
+        lipschitz: L, bound on the length of a gradient in the norm: the loss is L-Lipschitz in its dual.
+        norm: ℓ1, ℓ2 or ℓ∞, given as :class:`Norm` or its value, such as ``"linf"``. Smoothness and strong
+            convexity are of the ℓ2 norm, whichever this is.
         smoothness: β, Lipschitz constant of the gradient; infinite for a loss that is not smooth.
         strong_convexity: λ, zero if there is none.
         proximal: proximal points in closed form, for smoothing; by default they are searched for.
@@ -55,16 +58,26 @@ class Problem:
     strong_convexity: float = 0.0
     proximal: Proximal | None = None
     accepts: Callable[[Examples], None] | None = None
+    norm: Norm = Norm.L2
 
     def __post_init__(self) -> None:
         checks.dim(self.dim)
         object.__setattr__(self, "lipschitz", checks.radius(self.lipschitz))
+        object.__setattr__(self, "norm", checks.choice(Norm, "norm", self.norm))
         if not self.smoothness > 0:
             raise ValueError(f"smoothness must be positive, got {self.smoothness!r}")
         if not 0 <= self.strong_convexity < math.inf:
             raise ValueError(f"strong_convexity must be zero or more, got {self.strong_convexity!r}")
         if self.strong_convexity > self.smoothness * (1 + 1e-9):
             raise ValueError("no loss is more strongly convex than it is smooth")
+
+    @property
+    def gradient_length(self) -> float:
+        """Bound on the ℓ2 length of a gradient: L, or √d·L where L bounds every coordinate.
+
+        Its square is max{d^(1−2/p), 1}·L², the first part of G² in Theorem 5.4.3 of the thesis.
+        """
+        return self.lipschitz * (math.sqrt(self.dim) if self.norm is Norm.LINF else 1.0)
 
     def check(self, examples: Examples) -> None:
         """Look at all examples once, before anything is released.
@@ -114,10 +127,14 @@ class Problem:
             gradients=regularised_gradients,
             losses=None if losses is None else regularised_losses,
             proximal=None if proximal is None else regularised_proximal,
-            lipschitz=self.lipschitz + strength * self.domain.reach(origin),
+            lipschitz=self.lipschitz + strength * self._longest(self.domain.reach(origin)),
             smoothness=self.smoothness + strength,
             strong_convexity=self.strong_convexity + strength,
         )
+
+    def _longest(self, length: float) -> float:
+        """The largest norm, in this problem's, of a vector of this ℓ2 length."""
+        return length * (math.sqrt(self.dim) if self.norm is Norm.L1 else 1.0)
 
     def smoothed(self, smoothness: float) -> Problem:
         r"""The Moreau envelopes :math:`ℓ_β(θ, x) = \min_u ℓ(u, x) + β/2·‖u − θ‖²` in place of the losses.
@@ -168,6 +185,27 @@ def as_examples(data: Tensor | Sequence[Tensor]) -> Examples:
     if len({t.shape[0] for t in examples}) != 1:
         raise ValueError("tensors of data have different numbers of rows")
     return examples
+
+
+def flattened(examples: Examples, records_per_client: int) -> Examples:
+    """Clients' records one after another, the rows of all tensors.
+
+    Args:
+        examples: with one row per client, or, if there are several records, (clients, records, …).
+        records_per_client: m.
+
+    Raises:
+        ValueError: if a client does not have so many records.
+    """
+    if records_per_client == 1:
+        return examples
+    for tensor in examples:
+        if tensor.dim() < 2 or tensor.shape[1] != records_per_client:
+            raise ValueError(
+                f"data of clients with {records_per_client} records must be (clients, {records_per_client}, "
+                f"…), got {tuple(tensor.shape)}"
+            )
+    return tuple(tensor.flatten(0, 1) for tensor in examples)
 
 
 def at(examples: Examples, which: Tensor | slice) -> Examples:

@@ -1,0 +1,321 @@
+"""ℓ1, ℓ2 and ℓ∞ geometry, clients with several records, and what they send: CLDP-SGD and DSS-SGD in full."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from thinning import first_fast
+
+from shuffle_plugins.accounting import SampledRecordsRound, Sampling, ShuffleAccountant
+from shuffle_plugins.optim import (
+    GD,
+    SGD,
+    Ball,
+    Box,
+    CohortSGD,
+    GradientTarget,
+    L1Ball,
+    Local,
+    OneMessage,
+    Participation,
+    Problem,
+    SelfSampledSGD,
+    Unprotected,
+    VectorSums,
+    bounds,
+    logistic_regression,
+    minimize,
+    support_vector_machine,
+)
+from shuffle_plugins.randomness import SeededRandomness
+
+F64 = torch.float64
+ORDERS = {"l1": 1, "l2": 2, "linf": math.inf}
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def records(norm, clients=500, each=10, dim=4):
+    """Records of the norm 1, with labels that a sparse model draws: (clients, records, …)."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(clients, each, dim, generator=generator, dtype=F64)
+    x = x / torch.linalg.vector_norm(x, ord=ORDERS[norm], dim=-1, keepdim=True)
+    margins = 4 * (x[..., 0] - x[..., 1]) * math.sqrt(dim)
+    chance = torch.rand(clients, each, generator=generator, dtype=F64)
+    return x, torch.where(chance < torch.sigmoid(margins), 1.0, -1.0).to(F64)
+
+
+def flat(data):
+    return tuple(tensor.flatten(0, 1) for tensor in data)
+
+
+def least_loss(problem, data):
+    """The least mean loss in the domain, by projected gradient descent, which is exact here to 1e-6."""
+    point = torch.zeros(problem.dim, dtype=F64)
+    for _ in range(400):
+        slope = problem.gradients(point, data).mean(0)
+        point = problem.domain.project(point - slope / problem.smoothness)
+    return problem.mean_loss(point, data)
+
+
+# -- geometry ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "domain", "length", "mechanism"),
+    [("l1", Box, 1, "l1-hadamard"), ("l2", Ball, 1, "privunit-g"), ("linf", L1Ball, 4, "linf-block")],
+)
+def test_a_geometry_has_its_domain_and_mechanism(norm, domain, length, mechanism):
+    for build in (logistic_regression, support_vector_machine):
+        problem = build(features=16, norm=norm, radius=3.0)
+        assert isinstance(problem.domain, domain)
+        assert problem.gradient_length == length
+    target = GradientTarget(dim=16, radius=1.0, norm=problem.norm, **BUDGET)
+    part = Participation(sampling=Sampling.WITHOUT_REPLACEMENT, population=500, cohort=100, num_steps=4)
+    assert mechanism in str(OneMessage().open(part, target))
+    assert mechanism in str(Local().open(part, target))
+
+
+@first_fast(
+    ("norm", "model"),
+    [
+        ("linf", OneMessage()),
+        ("l1", OneMessage()),
+        ("linf", OneMessage(mechanism="privunit-g")),  # in the ℓ2 ball around the ℓ∞ ball
+        ("linf", VectorSums(overhead=0.2)),
+        ("l1", VectorSums(overhead=0.2)),
+        ("linf", OneMessage(mechanism="linf-coordinate")),
+        ("l1", OneMessage(mechanism="laplace")),
+        ("l1", Local()),
+    ],
+    fast=1,
+)
+def test_means_of_every_geometry_are_clipped_unbiased_and_as_noisy_as_said(norm, model):
+    problem = logistic_regression(features=3, norm=norm, feature_bound=2.0)
+    target = GradientTarget(dim=3, radius=2.0, norm=problem.norm, **BUDGET)
+    part = Participation(sampling=Sampling.WITHOUT_REPLACEMENT, population=400, cohort=40, num_steps=5)
+    oracle = model.open(part, target)
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=F64) / 2
+    x[0] = torch.tensor([30.0, -15.0, 0])
+    clipped = x * (2 / torch.linalg.vector_norm(x, ord=ORDERS[norm], dim=1, keepdim=True).clamp(min=2))
+    randomness = SeededRandomness(2)
+    draws = torch.stack([oracle.mean(x, randomness=randomness) for _ in range(400)])
+    away = draws - clipped.mean(0)
+    assert (away.mean(0).norm() ** 2) < 16 * oracle.noise / 400
+    assert 0.3 * oracle.noise < float(away.square().sum(1).mean()) < 1.25 * oracle.noise
+    with pytest.raises(ValueError, match="nothing was released"):
+        oracle.mean(x * math.nan, randomness=randomness)
+
+
+@first_fast("norm", ["linf", "l1", "l2"])
+@first_fast(
+    "method",
+    [
+        CohortSGD(cohort=100, num_steps=16),
+        CohortSGD(cohort=100, num_steps=16, samples=2),
+        SelfSampledSGD(expected=100, num_steps=16),
+    ],
+)
+def test_every_geometry_learns_within_its_budget_and_below_its_bound(norm, method):
+    data = records(norm)
+    problem = logistic_regression(features=4, norm=norm, radius=3.0)
+    plan = method.plan(problem, population=500, model=OneMessage(), records_per_client=10, **BUDGET)
+    stage = plan.stages[0]
+    moment = problem.gradient_length**2 + stage.oracle.noise
+    reach = problem.domain.reach(torch.zeros(4, dtype=F64))
+    assert plan.bound == pytest.approx(2 * reach * math.sqrt(moment / 16) * (2 + math.log(16)))
+    result = plan.run(data, randomness=SeededRandomness(3))
+    assert 0.95 < result.epsilon(1e-6).upper <= 1.0
+    assert plan.run(data, randomness=SeededRandomness(3)).parameters.tolist() == result.parameters.tolist()
+    found = problem.mean_loss(result.parameters, flat(data))
+    start = problem.mean_loss(torch.zeros(4, dtype=F64), flat(data))
+    least = least_loss(problem, flat(data))
+    assert least - 1e-9 < found < start - 0.2 * (start - least)
+    assert found - least < plan.bound
+    assert f"in {norm}" in plan.summary() or norm == "l2"
+
+
+def test_the_l1_ball_is_projected_onto():
+    ball = L1Ball(radius=2.0)
+    points = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=F64) * 2
+    points[0], points[1] = torch.tensor([0.1, -0.2, 0.3, 0, 0]), torch.tensor([2.0, 0, 0, 0, 0])
+    found = ball.project(points)
+    assert (found.abs().sum(1) <= 2 + 1e-12).all()
+    assert torch.equal(found[:2], points[:2])
+    assert torch.equal(ball.project(points[7]), found[7])
+    # ⟨p − π(p), q − π(p)⟩ ≤ 0 for every q of the ball, so for its corners.
+    corners = 2 * torch.cat([torch.eye(5, dtype=F64), -torch.eye(5, dtype=F64)])
+    assert (((points - found).unsqueeze(1) * (corners - found.unsqueeze(1))).sum(-1) < 1e-9).all()
+    assert ball.diameter == 4
+    assert ball.reach(torch.zeros(5, dtype=F64)) == 2
+    farthest = torch.linalg.vector_norm(corners.unsqueeze(0) - found.unsqueeze(1), dim=-1).max(1).values
+    assert [ball.reach(point) for point in points] == pytest.approx(farthest.tolist())
+    with pytest.raises(ValueError, match="radius"):
+        L1Ball(radius=0)
+
+
+def planned(norm, mechanism):
+    problem = logistic_regression(features=3, norm=norm)
+    model = OneMessage(mechanism=mechanism)
+    return CohortSGD(cohort=10).plan(problem, population=100, model=model, **BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: logistic_regression(features=3, norm="l3"), "norm must be one of"),
+        (lambda: Problem(dim=1, domain=Ball(), gradients=max, lipschitz=1.0, norm="lp"), "norm must be one"),
+        (lambda: planned("l2", "linf-block"), "ℓ2 ball; take 'privunit-g'"),
+        (lambda: planned("linf", "laplace"), "ℓ∞ ball; take 'linf-block'"),
+        (lambda: planned("l1", "linf-coordinate"), "ℓ1 ball; take 'l1-hadamard'"),
+    ],
+)
+def test_what_does_not_fit_a_geometry_is_refused(act, said):
+    with pytest.raises(ValueError, match=said):
+        act()
+
+
+def test_a_strongly_convex_problem_knows_its_bound_in_every_norm():
+    for norm, longest in (("l1", 2.0), ("l2", 1.0), ("linf", 1.0)):
+        problem = Problem(dim=4, domain=Ball(), gradients=lambda *_: None, lipschitz=1.0, norm=norm)
+        assert problem.regularised(0.5).lipschitz == pytest.approx(1 + 0.5 * longest)
+
+
+# -- several records --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_clients_draw_their_records_uniformly_and_anew(samples):
+    part = Participation(
+        sampling=Sampling.WITHOUT_REPLACEMENT, population=50, cohort=20, num_steps=9,
+        records_per_client=5, samples_per_client=samples,
+    )  # fmt: skip
+    source = SeededRandomness(1)
+    counts = torch.zeros(250)
+    for _ in range(600):
+        drawn = part.drawn(1, order=torch.arange(50), randomness=source)
+        assert len(drawn) == part.reports == 20 * samples
+        assert len(drawn.unique()) == len(drawn)
+        assert (torch.bincount(drawn // 5, minlength=50).unique() == torch.tensor([0, samples])).all()
+        counts += torch.bincount(drawn, minlength=250)
+    rate = 20 / 50 * samples / 5
+    assert float((counts - 600 * rate).abs().max()) < 6 * math.sqrt(600 * rate * (1 - rate))
+
+
+def test_reports_on_records_are_charged_as_drawn_records():
+    problem = logistic_regression(features=4)
+    asked = {"population": 5_000, "model": OneMessage(), **BUDGET}
+    plan = CohortSGD(cohort=500, num_steps=4, samples=2).plan(problem, records_per_client=10, **asked)
+    charged = plan.stages[0].oracle.round
+    assert isinstance(charged, SampledRecordsRound)
+    assert (charged.records_per_client, charged.samples_per_client, charged.cohort) == (10, 2, 500)
+    accountant = ShuffleAccountant()
+    accountant.step(charged, num_steps=4)
+    assert 0.99 < accountant.epsilon(1e-6, lower=False).upper <= 1.0
+    alone = CohortSGD(cohort=500, num_steps=4).plan(problem, **asked)
+    one = CohortSGD(cohort=500, num_steps=4).plan(problem, records_per_client=10, **asked)
+    assert one.stages[0].oracle.round.local_epsilon > 1.3 * alone.stages[0].oracle.round.local_epsilon
+    assert one.stages[0].oracle.noise < alone.stages[0].oracle.noise / 1.2
+    assert "replace-one record of a client" in plan.summary()
+    assert "2 of 10 records each" in plan.summary()
+    secret = SelfSampledSGD(expected=500, num_steps=4).plan(problem, records_per_client=10, **asked)
+    assert secret.stages[0].oracle.round.sampling is Sampling.POISSON
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "data", "said"),
+    [
+        (GD(num_steps=2), OneMessage(), records("l2"), "CohortSGD"),
+        (SGD(), VectorSums(), records("l2"), "CohortSGD"),
+        (CohortSGD(), VectorSums(), records("l2"), "OneMessage"),
+        (CohortSGD(), OneMessage(mechanism="gaussian"), records("l2"), "one record per client"),
+        (CohortSGD(samples=11), OneMessage(), records("l2"), "at most records_per_client, got 11 of 10"),
+        (CohortSGD(), OneMessage(), records("l2", each=9), r"must be \(clients, 10, …\)"),
+        (CohortSGD(), OneMessage(), flat(records("l2")), r"must be \(clients, 10, …\)"),
+    ],
+)
+def test_records_that_cannot_be_drawn_are_refused_before_anything_runs(method, model, data, said):
+    with pytest.raises(ValueError, match=said):
+        minimize(
+            logistic_regression(features=4), data,
+            method=method, model=model, records_per_client=10, report=None, **BUDGET,
+        )  # fmt: skip
+
+
+def test_samples_of_one_record_and_wrong_numbers_of_records_are_refused():
+    with pytest.raises(ValueError, match="samples must be"):
+        CohortSGD(samples=0)
+    with pytest.raises(ValueError, match="at most records_per_client"):
+        CohortSGD(cohort=10, samples=2).plan(
+            logistic_regression(features=3), population=100, model=OneMessage(), **BUDGET
+        )
+    with pytest.raises(ValueError, match="records_per_client must be a whole number"):
+        CohortSGD().plan(logistic_regression(features=3), population=100, records_per_client=0, **BUDGET)
+
+
+# -- communication ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "samples"), [(1, 1), (1, 20), (3, 100), (8, 50), (3200, 7)])
+def test_bits_are_those_of_the_theorem(bits, samples):
+    known = {"bits": bits, "rate": 0.1, "samples": samples}
+    assert bounds.expected_bits(**known) == pytest.approx(0.1 * samples * bits)
+    kinds = math.log2(samples + 2**bits - 1)  # exact, of whole numbers of any size
+    printed = math.log2(math.e) + kinds - math.log2(samples)
+    assert bounds.histogram_bits(**known) == pytest.approx(0.1 * samples * min(printed, bits))
+    if bits < 1000:
+        histograms = math.log2(math.comb(samples + 2**bits - 1, samples))
+        assert 0.1 * min(histograms, samples * bits) <= bounds.histogram_bits(**known) + 1e-9
+
+
+def test_plans_say_what_clients_send():
+    problem = logistic_regression(features=16, norm="linf")
+    asked = {"population": 500, "model": OneMessage(mechanism="linf-coordinate"), **BUDGET}
+    plan = CohortSGD(cohort=50, num_steps=4, samples=200).plan(problem, records_per_client=200, **asked)
+    bits = plan.stages[0].oracle.bits_per_report
+    assert bits == 5
+    assert f"{0.1 * 200 * 5:,.4g} bits per client and step expected" in plan.summary()
+    counted = bounds.histogram_bits(bits=5, rate=0.1, samples=200)
+    assert f"{counted:,.4g} as histograms" in plan.summary()
+    assert counted < 0.1 * 200 * 5 / 2
+    exact = CohortSGD(cohort=50, num_steps=4).plan(problem, population=500, model=Unprotected(), **BUDGET)
+    assert "bits" not in exact.summary()
+
+
+# -- the bound on the last iterate ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [*range(1, 101), 257, 1024])
+def test_the_bound_on_the_last_iterate_holds_with_the_distance_from_the_start(steps):
+    """Shamir and Zhang's proof term by term, at R = G = 1, with iterates 2 or less from one another."""
+    t = np.arange(1, steps + 1)
+    root = np.sqrt(t)
+    growth, path = np.diff(root, prepend=0.0), np.cumsum(1 / root)
+    squares = np.minimum(4, 1 + np.concatenate([[0.0], np.cumsum(1 / t)[:-1]]))
+    total = ((squares * growth).sum() + (1 / root).sum()) / 2 / steps
+    for k in range(1, steps):
+        late = slice(steps - k - 1, steps)
+        walked = np.concatenate([[0.0], path[late][:-1] - path[steps - k - 1] + 1 / root[steps - k - 1]])
+        terms = np.minimum(4, walked**2) * growth[late] + 1 / root[late]
+        total += terms.sum() / 2 / (k * (k + 1))
+    promised = bounds.last_iterate_loss(reach=1.0, second_moment=1.0, steps=steps)
+    assert bounds.LAST_ITERATE_ROOM * total <= promised
+    harmonic = (1 / t[:-1]).sum()
+    simple = (3 + 1.5 * (harmonic + 1 + harmonic / steps)) / math.sqrt(steps)
+    assert total <= simple
+    assert steps < 100 or bounds.LAST_ITERATE_ROOM * simple <= promised
+
+
+def test_random_cohorts_are_counted_exactly():
+    for population, expected in ((10, 2), (300, 20), (5, 5)):
+        heard, spread = bounds.random_cohort(population=population, expected=expected)
+        rate = expected / population
+        masses = [
+            math.comb(population, k) * rate**k * (1 - rate) ** (population - k) for k in range(population + 1)
+        ]
+        assert heard == pytest.approx(1 - masses[0])
+        assert spread == pytest.approx(sum(expected / k * masses[k] for k in range(1, population + 1)))
+    problem = logistic_regression(features=3)
+    few = SelfSampledSGD(expected=2, num_steps=2).plan(problem, population=20, model=Unprotected(), **BUDGET)
+    fixed = CohortSGD(cohort=2, num_steps=2).plan(problem, population=20, model=Unprotected(), **BUDGET)
+    assert few.bound > 1.1 * fixed.bound
