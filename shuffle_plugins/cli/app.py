@@ -26,6 +26,7 @@ _COMMANDS = (
     "round-costs",
     "bandit",
     "audit",
+    "estimate",
     "mechanisms",
     "budget",
     "keys",

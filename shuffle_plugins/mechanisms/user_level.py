@@ -107,7 +107,7 @@ class UserLevelMean:
     def __post_init__(self) -> None:
         checks.local_epsilon(self.local_epsilon)
         checks.radius(self.radius)
-        checks.radius(self.sigma)
+        checks.number("sigma", self.sigma, above=0, at_most=1e30)
         for name in ("clients", "samples"):
             checks.whole(name, getattr(self, name))
         for name in ("failure", "range_share"):

@@ -201,7 +201,7 @@ def test_foreign_and_forged_range_reports_are_refused():
         ("clients", {"clients": 0}),
         ("samples", {"samples": 1.5}),
         ("radius", {"radius": -1.0}),
-        ("radius", {"sigma": math.nan}),
+        ("sigma", {"sigma": math.nan}),
         ("failure", {"failure": 0.0}),
         ("range_share", {"range_share": 1.0}),
         ("cannot range", {"clients": 20, "ranging": True}),

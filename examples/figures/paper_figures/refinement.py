@@ -22,7 +22,6 @@ from shuffle_plugins.mechanisms import (
     MultilevelHadamard,
     Rappor,
 )
-from shuffle_plugins.mechanisms.categories.limited_hadamard import binary_entropy, critical_randomness
 from shuffle_plugins.randomness import SeededRandomness
 
 _SOURCE = "Girgis, thesis (UCLA 2023)"
@@ -304,12 +303,12 @@ def randomness_bits(name: str, *, local_epsilon: float, categories: int) -> floa
         ValueError: if there is no such mechanism in the table.
     """
     if name == "RAPPOR":  # every bit is flipped on its own
-        return categories * critical_randomness(local_epsilon / 2)
+        return categories * LimitedHadamard(local_epsilon=local_epsilon / 2, dim=2).randomness_bits
     if name == "k-ary response":
-        kept = 1 / (1 + (categories - 1) * math.exp(-local_epsilon))
-        return binary_entropy(kept) + (1 - kept) * math.log2(categories - 1)
+        total = 1 + (categories - 1) * math.exp(-local_epsilon)
+        return (math.log(total) + local_epsilon * (1 - 1 / total)) / math.log(2)
     if name == "Hadamard response":  # in the blocks of Acharya, Sun and Zhang (Theorem 7.5.2)
         return KeyLaw.of_hadamard_response(local_epsilon=local_epsilon, categories=categories).entropy_bits
     if name == "one-bit Hadamard response":  # the group is public
-        return critical_randomness(local_epsilon)
+        return LimitedHadamard(local_epsilon=local_epsilon, dim=2).randomness_bits
     raise ValueError(f"Table 7.1 has {', '.join(TABLE_MECHANISMS)}; got {name!r}")

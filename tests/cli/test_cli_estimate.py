@@ -1,0 +1,209 @@
+"""``shuffle-plugins estimate``: what it prints is the protocols' own, and bad files end in one sentence."""
+
+import csv
+import json
+import math
+import random
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuffle_plugins import cli
+from shuffle_plugins.mechanisms import KeyLaw, MultilevelHadamard, UserLevelMean
+
+Run = Callable[..., tuple[int, str, str]]
+COLOURS = ["red", "green", "blue", "black"]
+TARGET = ["--epsilon", "1", "--delta", "1e-6"]
+LISTED = ["--categories", ",".join(COLOURS)]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run_command(*arguments: Any) -> tuple[int, str, str]:
+        code = cli.main(["estimate", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run_command
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> tuple[Path, list[str]]:
+    held = random.Random(1).choices(COLOURS, [50, 30, 15, 5], k=3000)
+    path = tmp_path / "values.txt"
+    path.write_text("\n".join(held) + "\n")
+    return path, held
+
+
+@pytest.fixture
+def histories(tmp_path: Path) -> Path:
+    """1,000 users of four samples about (0.3, -0.2) each, in any order."""
+    source = random.Random(2)
+    rows = [(f"u{user}", source.gauss(0.3, 0.1), source.gauss(-0.2, 0.1)) for user in range(1000)] * 4
+    source.shuffle(rows)
+    path = tmp_path / "histories.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as text:
+        csv.writer(text).writerows([("user", "x", "y"), *rows])
+    return path
+
+
+def answer(run: Run, *arguments: Any) -> Any:
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("protocol", ["one-message", "counted-unary", "histogram-sum"])
+def test_frequencies_stay_within_epsilon_and_their_bars_hold_the_truth(run, values, protocol) -> None:
+    path, held = values
+    asked = ["frequencies", "--input", path, *TARGET, *LISTED, "--protocol", protocol]
+    found = answer(run, *asked, "--confidence", 1 - 1e-9)
+    assert 0.6 < found["lower"] <= found["upper"] <= 1
+    assert found["upper"] > 0.9
+    assert (found["clients"], found["delta"]) == (3000, 1e-6)
+    assert found["neighbouring_relation"] == "replace-one"
+    assert (found["local_epsilon"] is None) is (protocol == "histogram-sum")
+    assert [row["category"] for row in found["categories"]] == COLOURS
+    for row in found["categories"]:
+        assert row["lower"] <= held.count(row["category"]) / 3000 <= row["upper"]
+        assert row["count"] == pytest.approx(3000 * row["frequency"])
+    assert sum(row["distribution"] for row in found["categories"]) == pytest.approx(1)
+
+
+def test_a_table_for_people_names_the_guarantee(run, values) -> None:
+    code, out, err = run("frequencies", "--input", values[0], *TARGET, *LISTED)
+    assert (code, err) == (0, "")
+    for text in ("at δ = 1e-06", "replace-one", "3,000 clients", "k-rr", *COLOURS):
+        assert text in out
+
+
+def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> None:
+    path = tmp_path / "table.csv"
+    rows = [("id", "colour"), *((n, "mauve" if n % 4 == 0 else "red") for n in range(2000))]
+    with path.open("w", newline="", encoding="utf-8-sig") as text:
+        csv.writer(text).writerows(rows)
+    names = tmp_path / "names.txt"
+    names.write_text("red\ngreen\n")
+    asked = ["frequencies", "--input", path, "--column", "colour", "--categories-file", names, *TARGET]
+    code, _, err = run(*asked)
+    assert code == 2
+    assert "value 1 is 'mauve', which is none of the categories" in err
+    found = answer(run, *asked, "--other", "another", "--confidence", 1 - 1e-9)
+    share = {row["category"]: (row["lower"], row["upper"]) for row in found["categories"]}
+    assert list(share) == ["red", "green", "another"]
+    assert share["another"][0] <= 0.25 <= share["another"][1]
+
+
+def test_the_mean_of_users_is_the_plans(run, histories) -> None:
+    asked = ["mean", "--input", histories, "--client", "user", "--columns", "x,y", "-e", 3, "--radius", 1]
+    found = answer(run, *asked, "--sigma", 0.3)
+    plan = UserLevelMean(local_epsilon=3.0, dim=2, clients=1000, samples=4, radius=1.0, sigma=0.3)
+    assert found["noise"] == pytest.approx(math.sqrt(plan.mean_variance))
+    assert (found["clients"], found["samples"], found["local_epsilon"]) == (1000, 4, 3.0)
+    assert 0 < found["upper"] < 3
+    away = math.hypot(found["mean"]["x"] - 0.3, found["mean"]["y"] + 0.2)
+    assert away < 12 * found["noise"]
+    fewer = answer(run, *asked, "--sigma", 0.3, "--samples", 2)
+    assert fewer["samples"] == 2
+    code, out, err = run(*asked, "--sigma", 0.3)
+    assert (code, err) == (0, "")
+    assert "all 4 samples of each of 1,000 clients" in " ".join(out.split())
+
+
+def test_levels_share_one_report(run, values) -> None:
+    path, held = values
+    found = answer(run, "refine", "--input", path, "--levels", "0.5,8,2", *LISTED)
+    levels = MultilevelHadamard(local_epsilons=(8.0, 2.0, 0.5), dim=4)
+    assert [row["local_epsilon"] for row in found["levels"]] == [8.0, 2.0, 0.5]
+    assert [row["who"] for row in found["levels"]] == ["key 1", "key 2", "everybody"]
+    assert found["randomness_bits"] == levels.randomness_bits < found["separate_randomness_bits"]
+    errors = [row["error"] for row in found["levels"]]
+    assert errors == sorted(errors)
+    for row in found["levels"]:
+        off = [row["frequencies"][name] - held.count(name) / len(held) for name in COLOURS]
+        assert math.hypot(*off) < 8 * row["error"]
+    code, out, _ = run("refine", "--input", path, "--levels", "2,1", *LISTED)
+    assert code == 0
+    assert "everybody, ε0 = 1" in out
+
+
+def test_what_is_hidden_is_recovered_with_its_keys_alone(run, values, tmp_path) -> None:
+    path, held = values
+    published, keys = tmp_path / "published.txt", tmp_path / "keys.txt"
+    both = ["--published", published, "--keys", keys, "-e", 2, *LISTED]
+    code, out, _ = run("hide", "--input", path, *both)
+    law = KeyLaw.shortest(local_epsilon=2.0, categories=4)
+    assert code == 0
+    assert f"{law.entropy_bits:.3f} bits" in out
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    assert published.read_text().split() != held
+    code, out, _ = run("recover", *both)
+    assert (code, out.split()) == (0, held)
+    kept = keys.read_text()
+    code, _, err = run("hide", "--input", path, *both)
+    assert code == 2
+    assert "a key hides one category once" in err
+    assert keys.read_text() == kept
+    code, _, err = run("hide", "--input", path, "--published", keys, "--keys", keys, "-e", 2, *LISTED)
+    assert (code, "need a file each" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "extra", "message"),
+    [
+        (b"red\nmauve\n", LISTED, "value 2 is 'mauve'"),
+        (b"red\n\nblue\n", LISTED, "line 2 of"),
+        (b"", LISTED, "holds no values"),
+        (b"red\n\xff\xfe\n", LISTED, "not text in UTF-8"),
+        (b"red\n", [], "it is public, so it must not be taken from the data"),
+        (b"red\n", ["--categories", "red"], "at least two categories"),
+        (b"red\n", ["--categories", "red,red"], "stands there twice"),
+        (b"a,b\n1,2\n", [*LISTED, "--column", "colour"], "has no column 'colour'; its first line names a, b"),
+        (b"a,b\n1,2\n,3\n", [*LISTED, "--column", "a"], "row 2 of"),
+        (b"red\n" * 3, [*LISTED, "--epsilon", "0"], "epsilon must be"),
+        (b"red\n" * 3, [*LISTED, "--confidence", "1"], "confidence"),
+    ],
+)
+def test_bad_files_end_in_one_sentence(run, tmp_path, content, extra, message) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    code, out, err = run("frequencies", "--input", path, *TARGET, *extra)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_bad_histories_end_in_one_sentence(run, histories, tmp_path) -> None:
+    asked = ["--client", "user", "--columns", "x,y", "-e", 2, "--radius", 1, "--sigma", 0.3]
+    uneven = tmp_path / "uneven.csv"
+    uneven.write_text(histories.read_text(encoding="utf-8-sig") + "u1,0,0\n")
+    word = tmp_path / "word.csv"
+    word.write_text("user,x,y\nu,1,two\n")
+    for path, extra, message in (
+        (uneven, [], "clients have 4 to 5 samples"),
+        (uneven, ["--samples", 5], "must be from 1 to 4"),
+        (word, [], "row 1 of"),
+        (tmp_path / "none.csv", [], "No such file"),
+        (histories, ["--mechanism", "k-rr"], "does not take vectors"),
+        (histories, ["--sigma", -1], "sigma"),
+    ):
+        code, out, err = run("mean", "--input", path, *asked, *extra)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+@pytest.mark.process
+def test_help_is_printed_without_torch() -> None:
+    program = (
+        "import sys; from shuffle_plugins import cli; code = cli.main(['estimate', 'mean', '--help']); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
