@@ -253,13 +253,13 @@ def draw(path: Path, results: dict[str, Any]) -> None:
             axes.plot(epsilons, accuracies, label=f"{name}, {run['payload_bytes']:,} bytes a report")
         axes.set(xlabel=f"certified ε at δ = {results['delta']:g} (replace-one)", xlim=(0, None), ylim=(0, 1))
         axes.grid(alpha=0.3)
-    opacus = json.loads((RESULTS / "paper_mnist.json").read_text())["curve"]
+    opacus = json.loads((RESULTS / "paper_mnist_fig5a.json").read_text())["curve"]
     panels[0].plot(
         [point["epsilon_upper"] for point in opacus],
         [point["accuracy"] for point in opacus],
         color="0.5",
         linestyle=":",
-        label="through Opacus, linf-coordinate-1.5",
+        label="through Opacus, linf-coordinate-1.5, 5 seeds",
     )
     panels[0].set(title="against an observer of the model", ylabel="test accuracy")
     panels[1].set(title="against the server, which draws the cohort")

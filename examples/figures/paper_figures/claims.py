@@ -361,14 +361,7 @@ def _accuracy(
     decides: bool = False,
 ) -> Row:
     def ours(results: Results) -> tuple[str, bool]:
-        try:
-            found = results.training(preset, point, reading)
-        except NotRun:
-            if preset != "fig5a" or reading != "published":
-                raise
-            beside = results.json("examples/results/paper_mnist.json")["beside_the_paper"]
-            (old,) = (row for row in beside if row["paper_epsilon"] == epsilon)
-            found = {"accuracy": old["this_run_accuracy"], "epoch": old["this_run_epoch"], "deviation": None}
+        found = results.training(preset, point, reading)
         mean, spread = 100 * found["accuracy"], found.get("deviation")
         text = f"{mean:.1f} %" + (f" ± {100 * spread:.1f}" if spread else "") + f", epoch {found['epoch']}"
         allowed = 2 * math.hypot(deviation, 100 * (spread or 0)) + 0.05
@@ -385,7 +378,7 @@ def _accuracy(
 
 
 def _bits_saved(results: Results) -> float:
-    settings = results.json("examples/results/paper_mnist.json")["settings"]
+    settings = results.json("examples/results/paper_mnist_fig5a.json")["settings"]
     return 32 * int(settings["parameters"]) / 15
 
 

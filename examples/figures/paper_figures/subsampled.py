@@ -19,7 +19,7 @@ POPULATIONS = (100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_00
 DRAWN = (bounds.CLONES_OR_NOTHING, bounds.SUBSAMPLED_RDP, bounds.LOWER_CONVERTED)
 _SOURCE = "Girgis, Data, Diggavi 2021, arXiv 2107.08763"
 _EPSILON = "ε at δ = 1e-8"
-_TRAINING = Path(__file__).parents[2] / "results" / "paper_mnist.json"
+_TRAINING = Path(__file__).parents[2] / "results" / "paper_mnist_fig5a.json"
 _EPOCHS = (1, 2, 4, 7, 10, 15, 20, 30, 40, 60, 80, 110, 150, 200)
 
 
