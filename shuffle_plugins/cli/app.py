@@ -97,8 +97,11 @@ def main(arguments: Iterable[str] | None = None) -> int:
         status = _application(given)(given, standalone_mode=False)
     except _CommandLineError as error:
         return _refuse(error.format_message())
-    except (ValueError, OSError, PlottingUnavailable) as error:
+    except (ValueError, PlottingUnavailable) as error:
         return _refuse(str(error))
+    except OSError as error:
+        known = error.filename is not None and error.strerror is not None
+        return _refuse(f"{error.filename} cannot be used: {error.strerror}" if known else str(error))
     except ArithmeticError as error:
         return _refuse(f"out of numerical reach: {error}")
     except typer.Abort:

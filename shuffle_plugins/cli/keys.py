@@ -60,9 +60,15 @@ def _new_service(file: Path, state: Path | None) -> None:
     for path in (file, rounds):
         if path.exists():
             raise FileExistsError(f"{path} exists; a key, or what it has seen, is never overwritten")
+        _check_folder(path)
     shuffler.SpentTokens.create(rounds, public_key=key.public.sealing)
     shuffler.keys.write_private_key(file, key)
     print(key.public.hex())
+
+
+def _check_folder(file: Path) -> None:
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"no folder {file.parent} to write {file.name} to: make it first")
 
 
 @keys_command.command("client")
@@ -71,6 +77,7 @@ def _client(file: _NewFile) -> None:
     key = shuffler.keys.generate_signing_key()
     if file.exists():
         raise FileExistsError(f"{file} exists; a key is never overwritten")
+    _check_folder(file)
     shuffler.keys.write_private_key(file, key)
     print(shuffler.keys.public_key_hex(key))
 
@@ -88,4 +95,5 @@ def _enrol(enrolled: _EnrolledFile, key: _PublicKey, note: _NoteOption = "") -> 
 
     The file is made if there is none. A mix node or aggregator reads it anew every round.
     """
+    _check_folder(enrolled)
     shuffler.keys.enrol_client(enrolled, shuffler.keys.parse_public_key(key), note=note)

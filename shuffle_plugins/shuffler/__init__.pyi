@@ -34,6 +34,7 @@ from .mixer import Mixer as Mixer
 from .permutation import DEFAULT_MEMORY as DEFAULT_MEMORY
 from .permutation import ExternalPermutation as ExternalPermutation
 from .service import BatchService as BatchService
+from .spool import BatchLimits as BatchLimits
 from .spool import BatchSpool as BatchSpool
 from .statements import CHALLENGE_BYTES as CHALLENGE_BYTES
 from .statements import Statement as Statement

@@ -25,6 +25,7 @@ class Refusal(StrEnum):
     NOT_AGREED = "not-agreed"
     INCONSISTENT = "inconsistent"
     PROOF_REFUSED = "proof-refused"
+    TOO_LARGE = "too-large"
 
     @property
     def conclusive(self) -> bool:
@@ -73,6 +74,10 @@ _MEANING = {
     ),
     Refusal.PROOF_REFUSED: (
         "a range proof does not hold: a client sent counts out of bounds, or shares that do not fit together"
+    ),
+    Refusal.TOO_LARGE: (
+        "more reports or bytes than the mixer takes at once; invite fewer clients, or ask its operator to "
+        "raise its limits (BatchLimits)"
     ),
 }
 

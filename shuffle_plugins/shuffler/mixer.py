@@ -114,6 +114,16 @@ class Mixer(BatchService):
         )
         return MixedBatch(reports=list(stream.reports), answered=stream.answered, rejected=stream.rejected)
 
+    def check_unspent(self, context: RoundContext) -> None:
+        """Check that a round has not begun, without recording anything.
+
+        Raises:
+            BatchRefused: REPLAYED if it has.
+            ShuffleError: if the state file cannot be read.
+        """
+        if context.token in self._spent:
+            raise BatchRefused(Refusal.REPLAYED)
+
     def spend(self, context: RoundContext) -> None:
         """Record that a round has begun; on disk when this returns.
 

@@ -12,18 +12,45 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shuffle_plugins.shuffler.batches import BatchRequest, ItemsDigest, MixedStatement
+from shuffle_plugins.core import checks
+from shuffle_plugins.shuffler.batches import DIGEST_BYTES, BatchRequest, ItemsDigest, MixedStatement
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import MixerPublicKey
 from shuffle_plugins.shuffler.mixer import Mixer
 from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY
 
 _REQUEST, _INPUTS, _MIXING, _OUTPUTS = "request", "inputs", "mixing", "outputs"
+_NUMBER_BYTES, _RUN_FROM = 16, 64  # of a number, and where a run's name begins, in a file of a request
+_FOLDER_BYTES = 1 << 16  # that a batch counts for, however small: files take whole blocks of a disk
 _ABANDONED_SECONDS = 86400.0  # a batch that nobody has touched for a day is removed
 _READ_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How much a mixer takes at once in batches that come in pieces, so that no server can fill its disk.
+
+    The limits are for all batches under way together. A batch counts with what its server announces, from
+    when it begins until its last piece has been given out.
+
+    Attributes:
+        most_reports: most items.
+        most_bytes: most bytes of items. While a batch is mixed its files take up to twice its bytes; so a
+            batch is also refused if twice its bytes are not free on the disk.
+
+    Raises:
+        ValueError: if a field is no whole number, at least 1.
+    """
+
+    most_reports: int = 10_000_000
+    most_bytes: int = 1 << 36
+
+    def __post_init__(self) -> None:
+        checks.whole("most_reports", self.most_reports)
+        checks.whole("most_bytes", self.most_bytes)
 
 
 class BatchSpool:
@@ -37,14 +64,19 @@ class BatchSpool:
     Args:
         folder: where to keep the files; made if it does not exist, for its owner alone.
         memory: bytes of reports that are held in memory while they are mixed.
+        limits: how much may lie in the folder at once; by default 10 million reports and 64 GiB.
     """
 
-    def __init__(self, folder: Path | str, *, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self, folder: Path | str, *, memory: int = DEFAULT_MEMORY, limits: BatchLimits | None = None
+    ) -> None:
         self._folder = Path(folder)
         self._memory = memory
+        self._limits = BatchLimits() if limits is None else limits
 
     def begin(self, request: BatchRequest, *, mixer: Mixer, row: Sequence[MixerPublicKey] = ()) -> None:
-        """Begin a batch. The round is spent on disk before anything else happens.
+        """Begin a batch. A batch that is too large is refused before anything is written. Otherwise the round
+        is spent on disk before anything else happens.
 
         Args:
             request: what the server asks.
@@ -53,10 +85,14 @@ class BatchSpool:
                 a single mixer.
 
         Raises:
-            BatchRefused: REPLAYED for a spent round; NOT_PROVEN if the mixer before in the row has not signed
-                this batch.
+            BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
+                the limits; NOT_PROVEN if the mixer before in the row has not signed this batch.
             ShuffleError: if the row is another than the pinned one, or files cannot be written.
         """
+        run = request.context.run.encode("utf-8", "surrogatepass")
+        mixer.check_unspent(request.context)
+        with _files():
+            self._check_room(request, run=run)
         mixer.spend(request.context)
         pinned = tuple(row) or (mixer.public_key,)
         if request.mixers != pinned or pinned[request.position] != mixer.public_key:
@@ -65,14 +101,19 @@ class BatchSpool:
                 "shuffle-mixer-public-key in this node's node_config names"
             )
         request.check_previous()
-        run = request.context.run.encode("utf-8", "surrogatepass")
         with _files():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._sweep(run)
             folder = self._batch(request.context.token)
             folder.mkdir(mode=0o700)
             (folder / _INPUTS).touch(mode=0o600)
-            (folder / _REQUEST).write_bytes(request.digest() + run)
+            numbers = (each.to_bytes(_NUMBER_BYTES, "big") for each in _room(request))
+            (folder / _REQUEST).write_bytes(request.digest() + b"".join(numbers) + run)
+            try:
+                self._check_room(request, run=run, own=folder)  # another process may have begun one meanwhile
+            except BatchRefused:
+                self._remove(folder)
+                raise
 
     def put(self, request: BatchRequest, items: Sequence[bytes], *, first: int) -> None:
         """Take the next piece.
@@ -196,18 +237,67 @@ class BatchSpool:
             raise BatchRefused(Refusal.WRONG_ROUND)
         return folder
 
+    def _check_room(self, request: BatchRequest, *, run: bytes, own: Path | None = None) -> None:
+        """Check that a batch, with those under way, is within the limits and fits on the disk.
+
+        Raises:
+            BatchRefused: TOO_LARGE if not.
+        """
+        reports, size = _room(request)
+        free = _free(self._folder)
+        for folder, written in self._batches():
+            if folder != own and not self._ended(folder, written, run):
+                reports += _number(written, 0)
+                size += _number(written, 1)
+        if (
+            reports > self._limits.most_reports
+            or size > self._limits.most_bytes
+            or 2 * request.count * request.size > free
+        ):
+            raise BatchRefused(Refusal.TOO_LARGE)
+
     def _sweep(self, run: bytes) -> None:
         """Remove what batches that ended early have left: those of the same run, and those of a day ago."""
+        for folder, written in self._batches():
+            if self._ended(folder, written, run):
+                self._remove(folder)
+
+    def _batches(self) -> Iterator[tuple[Path, bytes]]:
+        """The folders of batches, and what was written down of each when it began."""
+        if not self._folder.is_dir():
+            return
         for folder in self._folder.iterdir():
             try:
-                same = (folder / _REQUEST).read_bytes()[32:] == run
-                if same or time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
-                    self._remove(folder)
+                yield folder, (folder / _REQUEST).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 continue
 
+    def _ended(self, folder: Path, written: bytes, run: bytes) -> bool:
+        try:
+            age = time.time() - folder.stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return written[_RUN_FROM:] == run or age > _ABANDONED_SECONDS
+
     def _remove(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _room(request: BatchRequest) -> tuple[int, int]:
+    """Reports and bytes that a batch counts for."""
+    return request.count, request.count * request.size + _FOLDER_BYTES
+
+
+def _number(written: bytes, place: int) -> int:
+    """Of what was written down of a batch: its reports (0) or bytes (1)."""
+    start = DIGEST_BYTES + place * _NUMBER_BYTES
+    return int.from_bytes(written[start : start + _NUMBER_BYTES], "big")
+
+
+def _free(folder: Path) -> int:
+    """Bytes that are free on the disk of a folder, which need not exist yet."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return shutil.disk_usage(there).free
 
 
 class _files:

@@ -80,6 +80,11 @@ class SpentTokens:
             connection.execute("COMMIT")
         return cls(path, public_key=public_key)
 
+    def __contains__(self, token: object) -> bool:
+        with self._connection() as connection:
+            found = connection.execute("SELECT 1 FROM spent WHERE token = ?", (token,)).fetchone()
+        return found is not None
+
     def spend(self, token: bytes) -> None:
         """Record a token; on disk when this returns.
 

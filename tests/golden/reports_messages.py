@@ -371,7 +371,7 @@ def checkpoint() -> dict[str, Any]:
 
 def codes() -> dict[str, Any]:
     """Codes that another version on the other side compares; newer codes may stand beside them."""
-    newer = {Refusal.NOT_AGREED, Refusal.INCONSISTENT, Refusal.PROOF_REFUSED}
+    newer = {Refusal.NOT_AGREED, Refusal.INCONSISTENT, Refusal.PROOF_REFUSED, Refusal.TOO_LARGE}
     return {"mixer": sorted(str(code) for code in Refusal if code not in newer)}
 
 

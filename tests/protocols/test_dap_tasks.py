@@ -188,8 +188,8 @@ def test_the_command_says_who_must_know_the_offset(capsys: pytest.CaptureFixture
 
 
 def test_the_command_says_where_no_lower_bound_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """0 would read as a bound. Two bits are fewer than the three in which the instance of OUE needs."""
-    asked = ["dap-task", "--length", "2", "--cohort", "2000", "--target-epsilon", "1", "--delta", "1e-6"]
+    """0 would read as a bound. With one bit there are not the two in which the instance of OUE differs."""
+    asked = ["dap-task", "--length", "1", "--cohort", "2000", "--target-epsilon", "1", "--delta", "1e-6"]
     assert main([*asked, "--encoding", "optimal"]) == 0
     epsilon = json.loads(capsys.readouterr().out)["epsilon"]
     assert (epsilon["lower"], epsilon["lower_bound"]) == (None, "none")

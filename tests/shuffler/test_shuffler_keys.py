@@ -186,6 +186,23 @@ def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert keys.read_enrolled(tmp_path / "enrolled") == {keys.parse_public_key(client)}
 
 
+def test_a_missing_folder_is_named_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not by the number of an error; nothing is written, beside the missing folder either."""
+    gone = tmp_path / "gone"
+    for arguments in (
+        ["mixer", gone / "new"],
+        ["mixer", tmp_path / "new", "--state", gone / "new"],
+        ["aggregator", gone / "new"],
+        ["client", gone / "new"],
+        ["enrol", gone / "new", KEY],
+    ):
+        assert cli.main(["keys", *map(str, arguments)]) == 2
+        assert capsys.readouterr().err == f"error: no folder {gone} to write new to: make it first\n"
+    assert cli.main(["keys", "enrol", str(tmp_path), KEY]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path} cannot be used: Is a directory\n"
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_command_line_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "there").write_text("precious")
     for arguments in (

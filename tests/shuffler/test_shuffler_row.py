@@ -17,6 +17,7 @@ import pytest
 from sealing import SIZE, Parties, round_context
 
 from shuffle_plugins.shuffler import (
+    BatchLimits,
     BatchRefused,
     BatchRequest,
     BatchSpool,
@@ -34,6 +35,7 @@ from shuffle_plugins.shuffler import (
     part_sizes,
     ticket_size,
 )
+from shuffle_plugins.shuffler import spool as spool_module
 from shuffle_plugins.shuffler.keys import (
     MixerKey,
     generate_mixer_key,
@@ -480,12 +482,96 @@ def test_pieces_that_are_not_the_batch_that_was_announced_are_not_mixed(two: Row
 
 
 @pytest.mark.parametrize("size", [1 << 35, 1 << 60])
-def test_a_batch_of_items_that_nobody_can_send_is_refused(two: Row, size: int) -> None:
+def test_a_batch_of_items_that_nobody_can_send_is_refused(
+    two: Row, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Announced alone, where an operator allows it and has the disk, it takes no memory."""
     request = replace(two.request(two.parts(two.envelopes(*REPORTS))[0]), size=size)
-    spool, mixer = two.spool(0), two.at(0)
+    monkeypatch.setattr(spool_module, "_free", lambda folder: 1 << 90)
+    spool, mixer = two.spool(0, limits=BatchLimits(most_bytes=1 << 80)), two.at(0)
     spool.begin(request, mixer=mixer, row=two.mixers)
     assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
     assert list((two.folder / "spool0").iterdir()) == []
+
+
+def files_under(folder: Path) -> list[tuple[Path, bytes]]:
+    return sorted((path, path.read_bytes()) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("announced", [{"size": 1 << 35}, {"size": 1 << 60}, {"count": 10_000_001}])
+def test_no_server_can_fill_a_mixers_disk(two: Row, announced: dict[str, int]) -> None:
+    """By default 64 GiB or 10 million reports: what is beyond is refused before anything is written."""
+    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
+    spool, mixer, before = two.spool(0), two.at(0), files_under(two.folder)
+    large = replace(request, **announced)
+    assert refused(spool.begin, large, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+    assert files_under(two.folder) == before
+    assert not (two.folder / "spool0").exists()
+    spool.begin(request, mixer=mixer, row=two.mixers)  # the round was not spent
+
+
+def test_all_batches_under_way_count_until_their_last_piece_is_out(two: Row) -> None:
+    """Runs of their own, since a new batch takes the place of an earlier one of its run."""
+    limits = {"reports": BatchLimits(most_reports=12), "bytes": BatchLimits(most_bytes=3 << 16)}
+    for limit in limits.values():
+        begun = []
+        for run in ("first", "second"):
+            two.context = round_context(run=run)
+            items = two.parts(two.envelopes(*REPORTS))[0]
+            begun.append((two.request(items), items))
+            two.spool(0, limits=limit).begin(begun[-1][0], mixer=two.at(0), row=two.mixers)
+        two.context = round_context(run="third")
+        third = two.request(two.parts(two.envelopes(*REPORTS))[0])
+        spool, mixer = two.spool(0, limits=limit), two.at(0)
+        assert refused(spool.begin, third, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+        request, items = begun[0]
+        spool.put(request, items, first=0)
+        said = spool.mix(request, mixer=mixer)
+        assert refused(spool.begin, third, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+        spool.take(request, first=0, count=said.count, size=two.size(1))
+        spool.begin(third, mixer=mixer, row=two.mixers)
+        for request in (begun[1][0], third):
+            assert refused(spool.put, request, [], first=0) is Refusal.UNREADABLE  # ends the batch
+
+
+def test_a_spent_round_that_is_too_large_is_a_replay(two: Row) -> None:
+    """TOO_LARGE says that nothing was ever mixed, so it must not be said of a round that was."""
+    spool, mixer, request, _ = pieces_of(two)
+    assert Refusal.TOO_LARGE.conclusive
+    large = replace(request, size=1 << 60)
+    assert refused(spool.begin, large, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
+
+
+def test_of_two_processes_that_begin_at_once_not_both_go_beyond_the_limit(
+    two: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (two.spool(0, limits=BatchLimits(most_reports=11)) for _ in range(2))
+    requests = []
+    for run in ("first", "second"):
+        two.context = round_context(run=run)
+        requests.append(two.request(two.parts(two.envelopes(*REPORTS))[0]))
+    sweep = BatchSpool._sweep
+
+    def meanwhile(spool: BatchSpool, run: bytes) -> None:
+        monkeypatch.setattr(BatchSpool, "_sweep", sweep)
+        second.begin(requests[1], mixer=two.at(0), row=two.mixers)
+        spool._sweep(run)
+
+    monkeypatch.setattr(BatchSpool, "_sweep", meanwhile)
+    assert refused(first.begin, requests[0], mixer=two.at(0), row=two.mixers) is Refusal.TOO_LARGE
+    assert len(list((two.folder / "spool0").iterdir())) == 1
+
+
+def test_a_batch_that_does_not_fit_on_the_disk_is_refused(two: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = two.request(two.parts(two.envelopes(*REPORTS))[0])
+    need = 2 * request.count * request.size
+    for free, fits in ((need - 1, False), (need, True)):
+        monkeypatch.setattr(spool_module, "_free", lambda folder, free=free: free)
+        if fits:
+            two.spool(0).begin(request, mixer=two.at(0), row=two.mixers)
+        else:
+            code = refused(two.spool(0).begin, request, mixer=two.at(0), row=two.mixers)
+            assert code is Refusal.TOO_LARGE
 
 
 def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Row) -> None:

@@ -7,6 +7,9 @@ lists what else stands there. Besides these there may be
                               they work, separated by commas; needed if there is more than one
     shuffle-batch-folder      where batches lie that travel in pieces; by default the key file's name and
                               ``.batches``
+    shuffle-batch-reports     most reports, and
+    shuffle-batch-bytes       most bytes, of all batches that lie there at once; by default those of the
+                              ``limits`` of :func:`register_mix_node`
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ from flwr_shuffle.stages.serving import (
     refused_if_unreadable,
     service_of,
 )
+from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
+    BatchLimits,
     BatchRefused,
     BatchSpool,
     Mixer,
@@ -46,11 +51,13 @@ from shuffle_plugins.shuffler import (
 
 ROW = "shuffle-mixer-public-key"
 BATCH_FOLDER = "shuffle-batch-folder"
+BATCH_REPORTS = "shuffle-batch-reports"
+BATCH_BYTES = "shuffle-batch-bytes"
 
 _log = logging.getLogger("flwr")
 
 
-def register_mix_node(app: ClientApp) -> None:
+def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
     Adds handlers of ``query.role``, ``query.mix`` and ``query.batch``. Nodes that are not the mix node say
@@ -59,6 +66,8 @@ def register_mix_node(app: ClientApp) -> None:
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
+        limits: how much the mix node keeps on disk at once of batches that come in pieces, where its
+            ``node_config`` does not say; by default 10 million reports and 64 GiB.
 
     Raises:
         ValueError: if the app has such handlers already, or was made with ``client_fn``.
@@ -79,13 +88,13 @@ def register_mix_node(app: ClientApp) -> None:
     @app.query("batch")
     def batch(message: Message, context: Context) -> Message:
         try:
-            content = _step(service_of(context, Mixer), message, context)
+            content = _step(service_of(context, Mixer), message, context, limits or BatchLimits())
         except BatchRefused as refused:
             content = refusal_content(refused.code)
         return Message(content, reply_to=message)
 
 
-def _step(mixer: Mixer, message: Message, context: Context) -> RecordDict:
+def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits) -> RecordDict:
     """The answer to one step of a batch in pieces; a refusal is signed.
 
     Raises:
@@ -94,7 +103,8 @@ def _step(mixer: Mixer, message: Message, context: Context) -> RecordDict:
     with refused_if_unreadable():
         asked = BatchMessage.from_content(message.content)
     try:
-        return _STEPS[asked.step](asked, mixer, _spool(context.node_config), _row(context.node_config))
+        config = context.node_config
+        return _STEPS[asked.step](asked, mixer, _spool(config, limits), _row(config))
     except BatchRefused as refused:
         log_rejected(refused.rejected)
         _log.warning("shuffle: %d envelopes: %s", asked.request.count, refused)
@@ -137,9 +147,19 @@ _STEPS: dict[BatchStep, Callable[[BatchMessage, Mixer, BatchSpool, _Row], Record
 }
 
 
-def _spool(config: UserConfig) -> BatchSpool:
+def _spool(config: UserConfig, limits: BatchLimits) -> BatchSpool:
+    """The batches of the node, with the limits of its ``node_config`` in place of those given.
+
+    Raises:
+        ValueError: if a limit is no whole number, at least 1.
+    """
     folder = config.get(BATCH_FOLDER, f"{config[f'shuffle-{Role.MIXER}-key-file']}.batches")
-    return BatchSpool(Path(str(folder)))
+    reports, size = config.get(BATCH_REPORTS), config.get(BATCH_BYTES)
+    own = BatchLimits(
+        most_reports=limits.most_reports if reports is None else checks.whole(BATCH_REPORTS, reports),
+        most_bytes=limits.most_bytes if size is None else checks.whole(BATCH_BYTES, size),
+    )
+    return BatchSpool(Path(str(folder)), limits=own)
 
 
 def _row(config: UserConfig) -> _Row:

@@ -1,7 +1,8 @@
-"""Privacy losses of counted bits that are not flipped evenly: from above, and of one dataset from below."""
+"""Privacy losses of counted bits: from above where they are flipped unevenly, and of datasets from below."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -11,10 +12,13 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     finite_losses,
 )
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import TAIL, bernstein_reach, binomial_window
+from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.bits import BitResponse, UnevenBitPair, uneven_outcomes
 
 _BUCKETS = 256
+_MOST_TERMS = 1 << 30  # of the convolution of a crowd's count with a client's own
+_LEAST_BIAS = 2.0**-50  # of which biases are multiples, so that floats hold the probabilities exactly
 
 
 @lru_cache(maxsize=64)
@@ -34,19 +38,69 @@ def counted_losses(response: BitResponse, *, others: int, resolution: Resolution
 
 
 def counted_instance(
-    response: BitResponse, *, others: int, resolution: Resolution
+    response: BitResponse, *, others: int, resolution: Resolution, held: bool = False
 ) -> PrivacyLossDistribution:
-    """From below, of one count when nobody else holds a one.
+    """From below, of one count when nobody else holds a one, or everybody else.
 
     Args:
         response, others, resolution: as of :func:`counted_losses`.
+        held: whether everybody else holds a one.
 
     Raises:
         ArithmeticError: if no outcome is within floating-point range.
     """
-    _, noise = binomial_window(others, response.zero)
+    _, noise = binomial_window(others, response.one if held else response.zero)
     noise = noise * (1 - TAIL)
     before, at = np.append(0.0, noise), np.append(noise, 0.0)
     p = response.not_one * at + response.one * before
     q = response.not_zero * at + response.zero * before
     return finite_losses(None, p, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)
+
+
+def has_leaning_instance(*, others: int, own: int) -> bool:
+    """Whether :func:`leaning_instance` can list the outcomes."""
+    return _reach(others) * _reach(own) <= _MOST_TERMS
+
+
+def leaning_instance(
+    *, bias: float, others: int, own: int, opposite: bool, resolution: Resolution
+) -> PrivacyLossDistribution:
+    """From below, of one count to which the differing client adds bits that lean to one (P), or do not (Q).
+
+    Bits are ones with probability ½ + bias under P. Under Q the client's are like everybody else's, ½ − bias
+    if ``opposite`` is true, otherwise ½.
+
+    Args:
+        bias: in (0, ½); rounded down, as a larger one can be made smaller: by flipping every bit of the count
+            with one probability, which scales everybody's bias and keeps a fair bit fair.
+        others: bits of all others.
+        own: bits of the client.
+        opposite: whether everybody else leans to zero.
+        resolution: how finely losses are resolved on their grid.
+
+    Raises:
+        ArithmeticError: if no outcome is within floating-point range.
+    """
+    bias = math.floor(bias / _LEAST_BIAS) * _LEAST_BIAS
+    rest = 0.5 - bias if opposite else 0.5
+    _, crowd = binomial_window(others, rest)
+    (high, ones), (low, zeros) = binomial_window(own, 0.5 + bias), binomial_window(own, rest)
+    first, last = min(high, low), max(high + len(ones), low + len(zeros))
+
+    def seen(start: int, mass: Floats) -> Floats:
+        return np.convolve(crowd, np.pad(mass, (start - first, last - start - len(mass)))) * (1 - TAIL)
+
+    return finite_losses(
+        None,
+        seen(high, ones),
+        seen(low, zeros),
+        missing=0.0,
+        kind="lower",
+        resolution=resolution,
+        symmetric=False,
+    )
+
+
+def _reach(bits: int) -> float:
+    """Counts of so many bits that are listed, at most."""
+    return min(bits, 2 * float(bernstein_reach(bits / 4))) + 1

@@ -155,12 +155,12 @@ class CountedRound(Round):
     def lower_families(self) -> tuple[str, ...]:
         """One dataset, if its round can be listed.
 
-        In the symmetric encoding everybody else holds x', which differs from the client's x in all the bits
-        that it can; in the optimal one nobody else holds any of the bits in which x and x' differ.
+        Everybody else holds x', which differs from the client's x in all the bits that it can. In the optimal
+        encoding, if everybody takes part and there are bits enough, nobody else holds any of the bits in
+        which x and x' differ.
         """
-        if self.encoding is BitEncoding.SYMMETRIC:
-            return (_INSTANCE,)
-        return (_INSTANCE,) if self.sampling_rate == 1 and self.length >= 3 * self.ones else ()
+        symmetric = self.encoding is BitEncoding.SYMMETRIC
+        return (_INSTANCE,) if symmetric or self.length >= 2 * self.ones else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of that dataset and its neighbour."""
@@ -170,7 +170,14 @@ class CountedRound(Round):
             counts = [self.changes]
         else:
             fall = counted_instance(self.response, others=self.reports - 1, resolution=resolution)
-            laws, counts = [fall, fall.reversed()], [self.ones, self.ones]
+            rise = fall.reversed()
+            if self.sampling_rate < 1 or self.length < 3 * self.ones:
+                # Who is not drawn leaves its place to one of the others: they must hold x'.
+                held = counted_instance(
+                    self.response, others=self.reports - 1, resolution=resolution, held=True
+                )
+                rise = held.reversed()
+            laws, counts = [fall, rise], [self.ones, self.ones]
         found = sampled_instance(laws, counts, sampling_rate=self.sampling_rate, resolution=resolution)
         return discounted(found, self.distance)
 

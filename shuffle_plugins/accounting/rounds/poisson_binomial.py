@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from shuffle_plugins.accounting.composition.tags import sampled_instance
+from shuffle_plugins.accounting.losses.bits import has_leaning_instance, leaning_instance
 from shuffle_plugins.accounting.losses.coins import gaussian_losses, participation_losses
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, Resolution
+from shuffle_plugins.accounting.losses.distribution import (
+    PrivacyLossDistribution,
+    Resolution,
+    discounted,
+)
+from shuffle_plugins.accounting.numerics.binomial import TAIL
 from shuffle_plugins.accounting.pairs.bit_scores import ScoreCover, score_cover
 from shuffle_plugins.accounting.rounds.base import Round
 from shuffle_plugins.accounting.terms import Sampling
 from shuffle_plugins.core import checks
+
+_INSTANCE = "opposite vectors instance"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +41,8 @@ class PoissonBinomialRound(Round):
         honest: clients of the cohort counted on to follow the protocol; all of them if None.
         participation: probability with which each of the cohort, by a secret coin of its own, sends bits of
             its values; the others' are of v = 0. None if all send their own.
+        attained: values of a v such that v, −v and 0 may all be sent, as (|v_j|, how many coordinates),
+            rounded down, coordinates of value 0 left out: it makes the lower bound. None if none is known.
 
     Raises:
         ValueError: if a field is out of range, the fields contradict each other, or so few clients hide
@@ -45,6 +56,7 @@ class PoissonBinomialRound(Round):
     distance: float
     honest: int | None = None
     participation: float | None = None
+    attained: tuple[tuple[float, int], ...] | None = None
 
     KIND: ClassVar[str] = "poisson-binomial"
     SOURCE: ClassVar[str] = "shuffle_plugins, docs/proofs/counts.md"
@@ -58,6 +70,7 @@ class PoissonBinomialRound(Round):
         "cohort",
         "honest",
         "participation",
+        "attained",
     )
 
     def __post_init__(self) -> None:
@@ -69,7 +82,21 @@ class PoissonBinomialRound(Round):
         if self.honest is not None:
             checks.whole("honest", self.honest, at_most=self.cohort)
         object.__setattr__(self, "participation", checks.participation(self.participation))
+        self._check_attained()
         self.cover()
+
+    def _check_attained(self) -> None:
+        if self.attained is None:
+            return
+        pairs = tuple((float(value), checks.whole("attained", count)) for value, count in self.attained)
+        object.__setattr__(self, "attained", pairs)
+        length = 2 * math.sqrt(math.fsum(count * value**2 for value, count in pairs))
+        within = all(0 < value <= 1 for value, _ in pairs) and sum(count for _, count in pairs) <= self.dim
+        if not pairs or not within or length > self.distance:
+            raise ValueError(
+                "attained must be values in (0, 1] of at most dim coordinates, of a v for which v and −v are "
+                f"no further apart than distance={self.distance:g}; got {pairs}"
+            )
 
     def opened(self) -> PoissonBinomialRound:
         """The round as one sees it who knows whose values the bits are of."""
@@ -77,8 +104,7 @@ class PoissonBinomialRound(Round):
 
     def cover(self) -> ScoreCover:
         """The Gaussian that covers one bit's share in the count of a coordinate."""
-        honest = self.cohort if self.honest is None else self.honest
-        return score_cover(crowd=(honest - 1) * self.bits, own=self.bits, flip=self.flip)
+        return score_cover(crowd=self._crowd, own=self.bits, flip=self.flip)
 
     @property
     def noise_multiplier(self) -> float:
@@ -123,3 +149,46 @@ class PoissonBinomialRound(Round):
             sampling_rate=self.sampling_rate,
             resolution=resolution,
         )
+
+    @property
+    def lower_families(self) -> tuple[str, ...]:
+        """All counts of one dataset, if two opposite records are known and the counts can be listed."""
+        known = self.attained is not None and has_leaning_instance(others=self._crowd, own=self.bits)
+        return (_INSTANCE,) if known else ()
+
+    def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of a client that holds v or −v while everybody else holds −v.
+
+        With secret participation it holds v or 0, and everybody else 0: then who does not take part sends
+        what the others do.
+        """
+        pairs = self.attained or ()
+        half = (1 - 2 * self.flip) / 2
+        laws = [
+            leaning_instance(
+                bias=half * value,
+                others=self._crowd,
+                own=self.bits,
+                opposite=self.participation is None,
+                resolution=resolution,
+            )
+            for value, _ in pairs
+        ]
+        found = sampled_instance(
+            laws,
+            [count for _, count in pairs],
+            sampling_rate=self.sampling_rate * (self.participation or 1.0),
+            resolution=resolution,
+        )
+        return discounted(found, min(1.0, 4 * TAIL * self.dim))
+
+    @property
+    def _crowd(self) -> int:
+        """Bits of the others in a count."""
+        return ((self.cohort if self.honest is None else self.honest) - 1) * self.bits
+
+    @classmethod
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """The fields, with the pairs of ``attained`` as tuples."""
+        attained = saved.get("attained")
+        return saved | {"attained": attained if attained is None else tuple(map(tuple, attained))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Self
 
 import torch
@@ -33,6 +34,7 @@ from shuffle_plugins.randomness import WHOLE, Randomness, secure
 _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
 _ROUNDING = 1e-9  # relative, by which rounding may move a norm
 _BITS_AT_ONCE = 1 << 24
+_LEVELS = 32  # of values in the dataset that bounds a round from below
 _MORE_NOISE = 1e-3
 _MOST_ATTEMPTS = 20
 
@@ -237,6 +239,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
             sampling=present.sampling,
             adversary=adversary,
             participation=participation,
+            attained=_attained(self.dim, self.seed),
         )
 
     def secret_round(self, *, answered: int, participation: float) -> PoissonBinomialRound:
@@ -389,12 +392,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
 
     def _values(self, rows: Rows) -> Tensor:
         """Coefficients in units of their radius, (clients, size) float64: in [−1, 1], of bounded norm."""
-        found = self.spread.represent(rows.dense().to(rows.compute_dtype)).double()
-        scale = self.radius / rows.l2_norm().double().clamp(min=self.radius) / self.coefficient_radius
-        found.mul_(scale.unsqueeze(1)).clamp_(-1, 1)
-        length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-        most = _distance(self.spread) / 2 * (1 - _ROUNDING)
-        return found.mul_(most / length.clamp(min=most))
+        return _values(self.spread, rows, radius=self.radius)
 
     def _counts_of(self, rows: Rows, randomness: Randomness) -> Tensor:
         plus = plus_thresholds(self._values(rows), thresholds=self.thresholds)
@@ -414,6 +412,38 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= self.bits):
             raise ValueError(f"a client sent a count outside [0, {self.bits}]: leave its bits out")
         return counts
+
+
+def _values(spread: KashinFrame, rows: Rows, *, radius: float) -> Tensor:
+    found = spread.represent(rows.dense().to(rows.compute_dtype)).double()
+    largest = spread.level * radius / math.sqrt(spread.size)
+    scale = radius / rows.l2_norm().double().clamp(min=radius) / largest
+    found.mul_(scale.unsqueeze(1)).clamp_(-1, 1)
+    length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+    most = _distance(spread) / 2 * (1 - _ROUNDING)
+    return found.mul_(most / length.clamp(min=most))
+
+
+@lru_cache(maxsize=64)
+def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
+    """Values of a vector x of full length, as ``PoissonBinomialRound.attained`` takes them.
+
+    Of two unit vectors, along a coordinate and along a vector of the frame, the one with the longer values. A
+    value is rounded down to one of few, which leaks less: bits can be flipped to make it so. None if the
+    values of −x are not those of x with the other sign.
+    """
+    spread = KashinFrame(dim=dim, seed=seed)
+    x = torch.eye(2, dim, dtype=torch.float64)
+    x[-1] = spread.reconstruct(torch.eye(1, spread.size, dtype=torch.float64)[0])
+    x /= torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    values = _values(spread, Rows.of(x), radius=1.0)
+    if not torch.equal(values, -_values(spread, Rows.of(-x), radius=1.0)):
+        return None
+    step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
+    levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step
+    best = levels[levels.square().sum(dim=1).argmax()]
+    found, counts = best[best > 0].unique(return_counts=True)
+    return tuple(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def _distance(spread: KashinFrame) -> float:

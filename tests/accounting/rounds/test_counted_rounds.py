@@ -107,6 +107,7 @@ def test_no_dataset_costs_more_and_one_costs_at_least(
         assert certified.upper >= exact * (1 - 1e-9) - 1e-15  # which rounding adds where none is left
     if length >= 2 * ones:
         assert accountant.delta(0.0).upper <= 1.35 * worst[0]
+        assert accountant.delta(0.0).lower >= 0.5 * worst[0]
 
 
 @pytest.mark.parametrize("encoding", ["symmetric", "optimal"])

@@ -1,6 +1,7 @@
 """Counts of random bits: the Gaussian that covers them, against exact laws of small crowds."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -119,6 +120,82 @@ def test_a_vector_costs_what_its_length_does():
     assert cost(single(distance=4.5)).upper < 0.55 * costs[0]
 
 
+def instance(*, distance=2.0, flip=0.3, bits=2, population=3, cohort=3, participation=None, **changes):
+    return PoissonBinomialRound(
+        dim=3,
+        bits=bits,
+        flip=flip,
+        distance=distance,
+        population=population,
+        cohort=cohort,
+        participation=participation,
+        sampling="full" if population == cohort else "without-replacement",
+        attained=((0.8, 1), (0.4, 1)),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"bits": 1}, {"population": 5}, {"participation": 0.3}, {"honest": 2}, {"flip": 0.45, "bits": 4}],
+)
+def test_the_lower_end_is_a_real_dataset_enumerated(changes):
+    """Everybody else −v, or 0 with secret participation; values (0.8, −0.4, 0): signs do not matter."""
+    one = instance(**changes)
+    gain, v = 1 - 2 * one.flip, np.array([0.8, -0.4, 0.0])
+    honest = one.cohort if one.honest is None else one.honest
+
+    def view(mine, others):
+        laws = [
+            counted(
+                [(1 + gain * x) / 2 for x in [mine[j]] * one.bits + [others[j]] * one.bits * (honest - 1)]
+            )
+            for j in range(3)
+        ]
+        return np.multiply.outer(np.multiply.outer(laws[0], laws[1]), laws[2])
+
+    rest = -v if one.participation is None else 0 * v
+    rate = one.sampling_rate * (one.participation or 1.0)
+    q = view(rest, rest)
+    p = rate * view(v, rest) + (1 - rate) * q
+    accountant = ShuffleAccountant()
+    accountant.step(one)
+    for epsilon in (0.0, 0.02, 0.1, 0.3):
+        exact = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p)))
+        found = accountant.delta(epsilon)
+        assert exact * (1 - 1e-3) - 1e-12 <= found.lower <= exact * (1 + 1e-9)
+        assert found.lower <= found.upper
+        assert found.lower_bound.startswith("opposite vectors instance") or found.lower == 0
+
+
+def test_smaller_values_leak_no_more():
+    """Rounding values down is a post-processing: profiles fall, at every ε."""
+    larger, smaller = ShuffleAccountant(), ShuffleAccountant()
+    larger.step(single(attained=((0.6, 40), (0.5, 20))))
+    smaller.step(single(attained=((0.6, 30), (0.5, 20), (0.45, 10))))
+    for epsilon in np.linspace(0, 1, 11):
+        assert smaller.delta(epsilon).lower <= larger.delta(epsilon).lower * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("flip", [0.2, 0.45, 0.499])
+def test_both_ends_over_a_grid(flip):
+    for bits, cohort, rate, num_steps in itertools.product((1, 31), (300, 40_000), (1.0, 0.05), (1, 40)):
+        people = round(cohort / rate)
+        one = single(
+            flip=flip,
+            bits=bits,
+            cohort=cohort,
+            population=people,
+            sampling="full" if rate == 1 else "without-replacement",
+            attained=((0.5, 60),),
+            distance=8.0,
+        )
+        found = cost(one, num_steps=num_steps)
+        assert 0 <= found.lower <= found.upper
+        if flip >= 0.45 and cohort == 40_000:  # loud bits of few clients are covered loosely
+            assert found.lower > 0.75 * found.upper
+
+
 def test_sampling_and_secret_participation_lower_the_cost():
     whole = cost(single(), num_steps=10).upper
     drawn = single(population=20_000, sampling="without-replacement")
@@ -136,8 +213,17 @@ def test_dishonest_clients_are_not_counted():
 
 
 def test_a_state_comes_back():
-    for one in (single(), single(honest=7), single(participation=0.5), single(honest=9, participation=0.5)):
+    known = single(attained=((0.5, 2), (1, 1)))
+    for one in (
+        single(),
+        single(honest=7),
+        single(participation=0.5),
+        single(honest=9, participation=0.5),
+        known,
+    ):
         assert Round.from_state(one.state()) == one
+        assert Round.from_state(tuple(json.loads(json.dumps(one.state())))) == one
+    assert len(single().state()) == 9  # as it was before there was an instance
     assert "0.5" in str(single(participation=0.5))
     assert single().local_epsilon == pytest.approx(64 * 3 * math.log(0.55 / 0.45))
 
@@ -152,6 +238,12 @@ def test_a_state_comes_back():
         ({"honest": 2001}, "honest"),
         ({"honest": 1}, "hide nobody"),
         ({"sampling": "poisson"}, "k of n"),
+        ({"attained": ()}, "attained"),
+        ({"attained": ((0.5, 65),)}, "attained"),
+        ({"attained": ((1.1, 1),)}, "attained"),
+        ({"attained": ((0.0, 1),)}, "attained"),
+        ({"attained": ((0.5, 0),)}, "attained"),
+        ({"attained": ((0.6, 60),)}, "no further apart"),
     ],
 )
 def test_impossible_fields_are_refused(changes, said):

@@ -33,6 +33,7 @@ from flwr_shuffle.stages.mix_node import register_mix_node
 from mixing import SIZE, SPEC, MixedRun, encoded
 
 from shuffle_plugins.shuffler import (
+    BatchLimits,
     BatchRefused,
     BatchRequest,
     ItemsDigest,
@@ -530,7 +531,13 @@ def train(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def rowed_grid(folder: Path, *, pinned_by_clients: int = 2) -> tuple[InProcessGrid, list[str]]:
+def rowed_grid(
+    folder: Path,
+    *,
+    pinned_by_clients: int = 2,
+    limits: BatchLimits | None = None,
+    own: dict[str, Any] | None = None,
+) -> tuple[InProcessGrid, list[str]]:
     """Eight real clients and two mix nodes; the clients have pinned the first so many of them."""
     keys = [generate_mixer_key() for _ in range(2)]
     texts = [key.public.hex() for key in keys]
@@ -550,6 +557,7 @@ def rowed_grid(folder: Path, *, pinned_by_clients: int = 2) -> tuple[InProcessGr
                 "shuffle-enrolled-file": str(folder / "enrolled"),
                 "shuffle-min-batch": 2,
                 "shuffle-mixer-public-key": ",".join(texts),
+                **(own or {}),
             }
         return {
             "shuffle-mixer-public-key": ",".join(texts[:pinned_by_clients]),
@@ -561,7 +569,7 @@ def rowed_grid(folder: Path, *, pinned_by_clients: int = 2) -> tuple[InProcessGr
 
     app = ClientApp(mods=[ShuffleMod()])
     app.train()(train)
-    register_mix_node(app)
+    register_mix_node(app, limits=limits)
     return InProcessGrid(app, num_nodes=CLIENTS + 2, node_config=config), texts
 
 
@@ -590,6 +598,21 @@ def test_a_run_learns_behind_two_mixers(tmp_path: Path) -> None:
     found = result.arrays["w"].numpy()
     assert np.linalg.norm(found - GOAL) < 0.3  # of 0.79
     assert [metrics["reports"] for metrics in result.train_metrics_clientapp.values()] == [CLIENTS] * 4
+
+
+@pytest.mark.parametrize("where", ["register_mix_node", "node_config"])
+def test_a_batch_beyond_a_mixers_limit_is_refused_before_a_file_is_written(
+    tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = BatchLimits(most_reports=CLIENTS - 1) if where == "register_mix_node" else None
+    own = {"shuffle-batch-reports": CLIENTS - 1} if where == "node_config" else {}
+    grid, keys = rowed_grid(tmp_path, limits=limits, own=own)
+    stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=5.0, poll_interval=0.05, piece_bytes=1000)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = rowed_strategy(stage).start(grid, zeros(), num_rounds=1)
+    assert "(too-large)" in caplog.text
+    assert np.array_equal(result.arrays["w"].numpy(), np.zeros(5))
+    assert not list(tmp_path.glob("*.batches"))
 
 
 @pytest.mark.parametrize(("server", "clients"), [(1, 2), (2, 1)])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from shuffle_plugins.accounting import PrivacyTarget, ShuffleAccountant
+from shuffle_plugins.core import Rows
 from shuffle_plugins.mechanisms import SumSpec, registry, spec_from_json
+from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
-from shuffle_plugins.randomness import SeededRandomness
+from shuffle_plugins.randomness import WHOLE, SeededRandomness
 from shuffle_plugins.shuffler import InMemoryShuffler
 
 DELTA = 1e-6
@@ -143,3 +146,44 @@ def test_data_that_are_no_vectors_are_refused() -> None:
         protocol.randomize(torch.full((2, 20), math.nan))
     with pytest.raises(ValueError, match="pass reports="):
         protocol.estimate(torch.zeros(protocol.size, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("bits", "message_epsilon"), [(1, 1.0), (2, 0.4)])
+def test_the_lower_end_is_attained_by_real_vectors(bits: int, message_epsilon: float) -> None:
+    """Of three clients: the chances of their bits as the protocol draws them, every outcome enumerated."""
+    protocol = PoissonBinomialSum(dim=2, cohort=3, bits=bits, message_epsilon=message_epsilon, radius=2.0)
+    angles = torch.arange(16) * (math.pi / 8)
+    x = 2.0 * torch.stack([angles.cos(), angles.sin()], dim=1).double()
+
+    def chances(rows: torch.Tensor) -> list[list[float]]:
+        values = protocol._values(Rows.of(rows))
+        return (plus_thresholds(values, thresholds=protocol.thresholds).double() / WHOLE).tolist()
+
+    def view(mine: list[float], others: list[float]) -> np.ndarray:
+        joint = np.ones(())
+        for own, rest in zip(mine, others, strict=True):
+            law = np.ones(1)
+            for chance in [own] * bits + [rest] * (2 * bits):
+                law = np.convolve(law, [1 - chance, chance])
+            joint = np.multiply.outer(joint, law)
+        return joint
+
+    plus, minus = chances(x), chances(-x)
+    accountant = ShuffleAccountant()
+    accountant.step(protocol.round())
+    for epsilon in (0.0, 0.2, 0.5):
+        found = accountant.delta(epsilon)
+        exact = max(
+            float(np.maximum(view(one, other) - math.exp(epsilon) * view(other, other), 0).sum())
+            for one, other in zip(plus, minus, strict=True)
+        )
+        assert 0.7 * exact < found.lower <= exact <= found.upper
+
+
+@pytest.mark.parametrize("dim", [1, 3, 100, 1000])
+def test_the_known_vector_is_nearly_as_long_as_any_can_be(dim: int) -> None:
+    known = PoissonBinomialSum(dim=dim, cohort=500, bits=3, message_epsilon=0.3).round()
+    assert known.attained is not None
+    length = 2 * math.sqrt(sum(count * value**2 for value, count in known.attained))
+    assert 0.9 * known.distance < length <= known.distance
+    assert len(known.attained) <= 32
