@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -442,7 +443,7 @@ def _attained(dim: int, seed: int) -> tuple[tuple[float, int], ...] | None:
     step = values.abs().amax(dim=1, keepdim=True) / _LEVELS
     levels = (values.abs() * (1 - _ROUNDING) / step).floor() * step
     best = levels[levels.square().sum(dim=1).argmax()]
-    found, counts = best[best > 0].unique(return_counts=True)
+    found, counts = np.unique(best[best > 0].numpy(), return_counts=True)
     return tuple(zip(found.tolist(), counts.tolist(), strict=True))
 
 
