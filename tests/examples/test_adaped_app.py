@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -202,3 +204,26 @@ def test_any_registered_randomizer_or_sum_will_do(apps, config, randomizer):
     serve(apps, grid, config)
     assert len(kept(apps, grid)) == CLIENTS
     assert not any(reply.has_error() for reply in grid.replies)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (FOLDER.parents[1] / "docs" / "guides" / "personalized.md").read_text()
+
+
+def test_the_page_shows_the_table_of_the_committed_results(page):
+    sys.path.insert(0, str(FOLDER.parent))
+    try:
+        import adaped_mnist
+
+        assert adaped_mnist.table(json.loads(adaped_mnist.RESULTS.read_text())) in page
+    finally:
+        sys.path.remove(str(FOLDER.parent))
+
+
+def test_the_code_of_the_page_runs(page):
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "personalized.md", "exec"), names)
+    assert list(names["changed"]) == ["weight", "bias", "dissimilarity"]
+    assert all(bool(change.any()) for change in names["changed"].values())

@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         population=population,
         ledger=str(config["ledger-file"]) or None,
         delta=delta,
-        max_epsilon=float(config["epsilon"]),
+        max_epsilon=float(config["max-epsilon"]) or None,
         evaluation=evaluation(config),
     )
 
