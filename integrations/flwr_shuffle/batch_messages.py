@@ -32,9 +32,9 @@ from shuffle_plugins.shuffler import (
     ItemsDigest,
     MixedStatement,
     Mixer,
-    MixerPublicKey,
     Refusal,
     RoundContext,
+    ServicePublicKey,
     mark_bytes,
     read_marks,
     statements,
@@ -372,12 +372,12 @@ def _of_text(text: object) -> MixedStatement:
     return said
 
 
-def _mixers(data: bytes) -> tuple[MixerPublicKey, ...]:
+def _mixers(data: bytes) -> tuple[ServicePublicKey, ...]:
     whole = 2 * KEY_BYTES
     if len(data) % whole:
         raise ValueError(f"a mixer's public key has {whole} bytes")
     return tuple(
-        MixerPublicKey(
+        ServicePublicKey(
             sealing=data[start : start + KEY_BYTES], verifying=data[start + KEY_BYTES : start + whole]
         )
         for start in range(0, len(data), whole)

@@ -25,6 +25,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from flwr_shuffle.service_messages import NO_HANDLER
 from flwr_shuffle.wrapped_grid import MessageGrid
 from shuffle_plugins.core import checks
 
@@ -37,7 +38,8 @@ class InProcessGrid(MessageGrid):
     """Nodes that live in this process and answer in turn; each keeps its context from round to round.
 
     A message reaches a node as a copy of its records, and an exception in the app comes back as Flower's
-    engines send it: as an error with the exception's type and text. A node costs nothing until it is asked.
+    engines send it: as an error with the exception's type and text; its traceback is in the log, unless the
+    app merely has no function for the message. A node costs nothing until it is asked.
     A warning that many nodes log in a round is shown once.
 
     Args:
@@ -154,7 +156,8 @@ class InProcessGrid(MessageGrid):
         try:
             return self._client_app(delivered, context)
         except Exception as error:
-            _log.exception("the ClientApp of node %d raised an exception", message.metadata.dst_node_id)
+            if not NO_HANDLER.search(str(error)):
+                _log.exception("the ClientApp of node %d raised an exception", message.metadata.dst_node_id)
             reason = f"{type(error)}:<'{error}'>"
             return Message(
                 Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=delivered

@@ -7,6 +7,7 @@ mix node or an aggregator. A server finds it by a challenge, since anybody can s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,9 @@ ROLE = "shuffle-role"
 
 SERVICE_VERSION = 2
 """Version of the messages between a server and its service nodes."""
+
+NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
+"""How Flower says that an app has no function for a message."""
 
 _REFUSAL = "refusal"
 _QUESTION: dict[str, type] = {"version": int, "challenge": bytes}
@@ -184,6 +188,11 @@ def refusal_in(content: RecordDict) -> Refusal | None:
     if not isinstance(record, ConfigRecord) or list(record) != [_REFUSAL]:
         return None
     return Refusal(str(record[_REFUSAL]))
+
+
+def envelopes_text(number: int) -> str:
+    """A number of envelopes, for a line of a log."""
+    return f"{number:,} envelope{'' if number == 1 else 's'}"
 
 
 def positions_text(rejected: Mapping[int, Refusal]) -> str:

@@ -17,7 +17,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext
 from shuffle_plugins.shuffler.envelopes import MOST_MIXERS, row_binding, ticket_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerPublicKey
+from shuffle_plugins.shuffler.keys import KEY_BYTES, ServicePublicKey
 from shuffle_plugins.shuffler.marks import mark_bytes
 from shuffle_plugins.shuffler.statements import Statement, encoded_number, positions, statement
 
@@ -121,7 +121,7 @@ class BatchRequest:
 
     context: RoundContext
     analyzer_key: bytes
-    mixers: tuple[MixerPublicKey, ...]
+    mixers: tuple[ServicePublicKey, ...]
     position: int
     minimum: int
     size: int

@@ -17,7 +17,7 @@ class Refusal(StrEnum):
     UNREADABLE = "unreadable"
     UNKNOWN_SIGNER = "unknown-signer"
     WRONG_SIZE = "wrong-size"
-    NOT_A_MIXER = "not-a-mixer"
+    NOT_THIS_ROLE = "not-a-mixer"
     MISCONFIGURED = "misconfigured"
     NO_ANSWER = "no-answer"
     NOT_PROVEN = "not-proven"
@@ -56,7 +56,7 @@ _MEANING = {
     ),
     Refusal.UNKNOWN_SIGNER: "not signed by an enrolled client; see the shuffler's enrolment file",
     Refusal.WRONG_SIZE: "batches or envelopes are not all of one size; clients must run one version",
-    Refusal.NOT_A_MIXER: (
+    Refusal.NOT_THIS_ROLE: (
         "no mix node or aggregator, or not set up as one; set shuffle-role in its node_config"
     ),
     Refusal.MISCONFIGURED: "the shuffler cannot work; its own log says why",

@@ -35,19 +35,19 @@ SealingKey = X25519PrivateKey
 SigningKey = Ed25519PrivateKey
 """Private key with which a client signs its envelopes, and a mixer what it says."""
 
-_Key = TypeVar("_Key", bytes, "MixerPublicKey")
+_Key = TypeVar("_Key", bytes, "ServicePublicKey")
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_KEY_FILE = 10_000  # bytes; two keys take 240
 _END = b"-----END PRIVATE KEY-----\n"
 
 
 @dataclass(frozen=True, slots=True)
-class MixerPublicKey:
-    """A mixer's two public keys; clients and the server pin them.
+class ServicePublicKey:
+    """The two public keys of a service node, a mixer or an aggregator; clients and the server pin them.
 
     Attributes:
         sealing: key to which clients seal envelopes, 32 bytes.
-        verifying: key by which the server checks the mixer's signatures, 32 bytes.
+        verifying: key by which the server checks the node's signatures, 32 bytes.
     """
 
     sealing: bytes
@@ -71,9 +71,9 @@ class MixerKey:
     signing: SigningKey
 
     @property
-    def public(self) -> MixerPublicKey:
+    def public(self) -> ServicePublicKey:
         """What clients and the server pin."""
-        return MixerPublicKey(
+        return ServicePublicKey(
             sealing=public_key_bytes(self.sealing), verifying=public_key_bytes(self.signing)
         )
 
@@ -114,23 +114,24 @@ def parse_public_key(text: object) -> bytes:
     return bytes.fromhex(text)
 
 
-def parse_mixer_public_key(text: object) -> MixerPublicKey:
-    """A mixer's public key, written as 128 hexadecimal digits.
+def parse_mixer_public_key(text: object) -> ServicePublicKey:
+    """The public key of a mixer or an aggregator, written as 128 hexadecimal digits.
 
     Raises:
         ShuffleError: if it is anything else. If it is only the half to which clients seal, the text says so.
     """
     if isinstance(text, str) and _HEX.fullmatch(text):
         raise ShuffleError(
-            "these 64 digits are a key to seal to, by which nobody can tell who answers for the mixer: its "
-            "whole public key has 128. The mixer's operator gets it by: shuffle-plugins keys public FILE"
+            "these 64 digits are a key to seal to, by which nobody can tell who answers. The whole public "
+            "key of a mixer or an aggregator has 128; its operator gets it by: "
+            "shuffle-plugins keys public FILE"
         )
     if not isinstance(text, str) or not _HEX.fullmatch(text[:64]) or not _HEX.fullmatch(text[64:]):
         raise ShuffleError(
-            "a mixer's public key is a string of 128 hexadecimal digits, as shuffle-plugins keys mixer "
-            "prints it; quote it in a configuration"
+            "the public key of a mixer or an aggregator is a string of 128 hexadecimal digits, as "
+            "shuffle-plugins keys mixer, or keys aggregator, prints it; quote it in a configuration"
         )
-    return MixerPublicKey(sealing=bytes.fromhex(text[:64]), verifying=bytes.fromhex(text[64:]))
+    return ServicePublicKey(sealing=bytes.fromhex(text[:64]), verifying=bytes.fromhex(text[64:]))
 
 
 def parse_mixer_sealing_key(text: object) -> bytes:
@@ -144,7 +145,7 @@ def parse_mixer_sealing_key(text: object) -> bytes:
     return parse_mixer_public_key(text).sealing
 
 
-def parse_mixer_row(text: object) -> tuple[MixerPublicKey, ...]:
+def parse_mixer_row(text: object) -> tuple[ServicePublicKey, ...]:
     """Public keys of mixers in the order in which they work: a list, or one text with commas between.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.errors import ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, MixerPublicKey
+from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, ServicePublicKey
 from shuffle_plugins.shuffler.statements import Statement
 from shuffle_plugins.shuffler.tokens import SpentTokens
 
@@ -47,7 +47,7 @@ class BatchService:
         return self._minimum
 
     @property
-    def public_key(self) -> MixerPublicKey:
+    def public_key(self) -> ServicePublicKey:
         """The key that clients and the server pin."""
         return self._key.public
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.batches import DIGEST_BYTES, BatchRequest, ItemsDigest, MixedStatement
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import MixerPublicKey
+from shuffle_plugins.shuffler.keys import ServicePublicKey
 from shuffle_plugins.shuffler.mixer import Mixer
 from shuffle_plugins.shuffler.permutation import DEFAULT_MEMORY
 
@@ -74,7 +74,7 @@ class BatchSpool:
         self._memory = memory
         self._limits = BatchLimits() if limits is None else limits
 
-    def begin(self, request: BatchRequest, *, mixer: Mixer, row: Sequence[MixerPublicKey] = ()) -> None:
+    def begin(self, request: BatchRequest, *, mixer: Mixer, row: Sequence[ServicePublicKey] = ()) -> None:
         """Begin a batch. A batch that is too large is refused before anything is written. Otherwise the round
         is spent on disk before anything else happens.
 

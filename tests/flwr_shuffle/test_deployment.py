@@ -304,7 +304,7 @@ def test_nodes_that_nobody_enrolled_stop_no_round(parties: Parties) -> None:
     assert not (parties.notes / "impostor-was-asked").exists()
     text = run.text()
     assert text.count("says that it is a mix node and has not proven") == 1, text
-    assert text.count("1 envelopes dropped (unreadable), of nodes") == 2, text
+    assert text.count("1 envelope dropped (unreadable), of node") == 2, text
     assert "sent no good envelope in 2 rounds" in text
 
 

@@ -26,8 +26,8 @@ from shuffle_plugins.shuffler import (
     ItemsDigest,
     MixedStatement,
     Mixer,
-    MixerPublicKey,
     Refusal,
+    ServicePublicKey,
     ShuffleError,
     SpentTokens,
     layer_size,
@@ -61,7 +61,7 @@ class Row(Parties):
             SpentTokens.create(self.folder / f"state{position}", public_key=key.public.sealing)
 
     @property
-    def mixers(self) -> tuple[MixerPublicKey, ...]:
+    def mixers(self) -> tuple[ServicePublicKey, ...]:
         return tuple(key.public for key in self.keys)
 
     @property

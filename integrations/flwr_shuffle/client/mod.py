@@ -275,7 +275,8 @@ class ShuffleMod:
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
     ) -> bytes:
         """The payload at the moment when it is due; one of zeros if it is not ready then."""
-        instead = task.payload(task.source.nothing)
+        assert task.reply_seconds is not None
+        reply_seconds = task.reply_seconds
         made: list[bytes] = []
         failures: list[BaseException] = []
 
@@ -287,6 +288,10 @@ class ShuffleMod:
 
         thread = Thread(target=copy_context().run, args=(work,), daemon=True)
         thread.start()
+        _join(thread, until=due - reply_seconds / 2)
+        # What is sent instead takes time, with a range proof a lot: it is made only if it may be needed, and
+        # early enough not to be late itself, which would tell that training was not done.
+        instead = task.payload(task.source.nothing) if thread.is_alive() or failures else b""
         _join(thread, until=due)
         late = thread.is_alive()
         _sleep(until=due)
@@ -295,7 +300,7 @@ class ShuffleMod:
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self._on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
-            return instead
+            return instead or task.payload(task.source.nothing)
         if failures:
             raise failures[0]
         return made[0]
@@ -424,7 +429,7 @@ def _service_node(message: Message, context: Context, call_next: ClientAppCallab
         if ROLE in context.node_config:
             known = " or ".join(repr(str(role)) for role in Role)
             _log.error("shuffle: %s in node_config is %s, got %r", ROLE, known, context.node_config[ROLE])
-        return Message(refusal_content(Refusal.NOT_A_MIXER), reply_to=message)
+        return Message(refusal_content(Refusal.NOT_THIS_ROLE), reply_to=message)
     return None
 
 

@@ -13,7 +13,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_shuffle.aggregate_messages import AggregateRequest, Step, answered_content, declined_content
-from flwr_shuffle.service_messages import Role, refusal_content
+from flwr_shuffle.service_messages import Role, envelopes_text, refusal_content
 from flwr_shuffle.stages.serving import (
     answer_role,
     log_rejected,
@@ -90,7 +90,7 @@ def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict
         answer = _answer(aggregator, request)
     except BatchRefused as refused:
         log_rejected(refused.rejected)
-        _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
+        _log.warning("shuffle: %s: %s", envelopes_text(len(request.envelopes)), refused)
         return declined_content(refused, request=request, aggregator=aggregator)
     except Exception as error:  # Flower would send its text to the server
         log_unable(Role.AGGREGATOR, error)

@@ -30,7 +30,7 @@ from flwr_shuffle.batch_messages import (
     taken_content,
 )
 from flwr_shuffle.mix_messages import MixRequest, batch_content, refused_content
-from flwr_shuffle.service_messages import Role, refusal_content
+from flwr_shuffle.service_messages import Role, envelopes_text, refusal_content
 from flwr_shuffle.stages.serving import (
     answer_role,
     log_rejected,
@@ -44,8 +44,8 @@ from shuffle_plugins.shuffler import (
     BatchRefused,
     BatchSpool,
     Mixer,
-    MixerPublicKey,
     Refusal,
+    ServicePublicKey,
     keys,
 )
 
@@ -107,14 +107,14 @@ def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits)
         return _STEPS[asked.step](asked, mixer, _spool(config, limits), _row(config))
     except BatchRefused as refused:
         log_rejected(refused.rejected)
-        _log.warning("shuffle: %d envelopes: %s", asked.request.count, refused)
+        _log.warning("shuffle: %s: %s", envelopes_text(asked.request.count), refused)
         return refused_step_content(refused, message=asked, mixer=mixer)
     except Exception as error:  # Flower would send its text to the server
         log_unable(Role.MIXER, error)
         return refused_step_content(BatchRefused(Refusal.MISCONFIGURED), message=asked, mixer=mixer)
 
 
-_Row = tuple[MixerPublicKey, ...]
+_Row = tuple[ServicePublicKey, ...]
 
 
 def _begin(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
@@ -189,7 +189,7 @@ def _mixed(mixer: Mixer, message: Message) -> RecordDict:
         )
     except BatchRefused as refused:
         log_rejected(refused.rejected)
-        _log.warning("shuffle: %d envelopes: %s", len(request.envelopes), refused)
+        _log.warning("shuffle: %s: %s", envelopes_text(len(request.envelopes)), refused)
         return refused_content(refused, request=request, mixer=mixer)
     except Exception as error:  # Flower would send its text to the server
         log_unable(Role.MIXER, error)

@@ -108,6 +108,8 @@ class MixNodeStage(ShuffleStage):
         row = keys.parse_mixer_row(mixer_public_key)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
         self._nodes = ServiceNodes(Role.MIXER, pinned=row, waiting=waiting)
+        self._mixed_before = False
+        self._wrong_order = False
 
     @property
     def trust(self) -> str:
@@ -146,8 +148,16 @@ class MixNodeStage(ShuffleStage):
         """Find the mix node; see :meth:`ServiceNodes.open`.
 
         Raises:
-            RuntimeError: if it is not found in time, or two nodes prove that they are the mixer.
+            RuntimeError: if it is not found in time, or two nodes prove that they are the mixer; or if mixers
+                in a row have mixed nothing yet, and refuse as they do when their order is wrong.
         """
+        if self._wrong_order:
+            raise RuntimeError(
+                "the mixers in a row have refused everything: server, mixers and clients do not name the "
+                "same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "
+                "the keys as shuffle-mixer-public-key does in the node_config of every mixer and client. If "
+                "they are the same, see the mixers' own logs"
+            )
         self._nodes.open(grid)
 
     def collect(self, replies: Replies) -> Anonymous:
@@ -177,7 +187,13 @@ class MixNodeStage(ShuffleStage):
             in_pieces = self.mixers > 1 or size * len(envelopes) > self._piece_bytes
             mixed = self._mixed_in_pieces if in_pieces else self._mixed
             batch = mixed(request, report_bytes=replies.layout.report_bytes, replies=replies)
+            self._mixed_before = True
         except BatchRefused as refused:
+            all_bad = len(refused.rejected) == len(envelopes) and set(refused.rejected.values()) == {
+                Refusal.UNREADABLE
+            }
+            suspected = self.mixers > 1 and (refused.code is Refusal.MISCONFIGURED or all_bad)
+            self._wrong_order = suspected and not self._mixed_before
             self._offenders.note(bad, refused.rejected, nodes=list(envelopes))
             good = len(envelopes) - len(refused.rejected)
             if refused.code is Refusal.UNDER_MINIMUM and not instruction.has_dummies:
@@ -276,7 +292,7 @@ class MixNodeStage(ShuffleStage):
             return self._nodes.open(grid)
         except RuntimeError as error:
             _log.error("shuffle: %s", error)
-            raise BatchRefused(Refusal.NOT_A_MIXER) from None
+            raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
 
     def _answer(self, message: Message, read: Callable[[RecordDict], _Read], replies: Replies) -> _Read:
         """Send a message to a mix node, and return its answer as read by ``read``."""

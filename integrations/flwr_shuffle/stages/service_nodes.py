@@ -18,9 +18,17 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_shuffle.messages import payload_of
-from flwr_shuffle.service_messages import NodeRole, Role, WrongVersionError, question_content, refusal_in
+from flwr_shuffle.service_messages import (
+    NO_HANDLER,
+    NodeRole,
+    Role,
+    WrongVersionError,
+    envelopes_text,
+    question_content,
+    refusal_in,
+)
 from shuffle_plugins.core import checks
-from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, MixerPublicKey, Refusal
+from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, Refusal, ServicePublicKey
 
 _log = logging.getLogger("flwr")
 
@@ -80,7 +88,7 @@ class ServiceNodes:
         waiting: how long to wait for them.
     """
 
-    def __init__(self, role: Role, *, pinned: Sequence[MixerPublicKey], waiting: Waiting) -> None:
+    def __init__(self, role: Role, *, pinned: Sequence[ServicePublicKey], waiting: Waiting) -> None:
         self._role = role
         self._pinned = tuple(pinned)
         self._waiting = waiting
@@ -89,7 +97,7 @@ class ServiceNodes:
         self._claimed: frozenset[int] = frozenset()
 
     @property
-    def pinned(self) -> tuple[MixerPublicKey, ...]:
+    def pinned(self) -> tuple[ServicePublicKey, ...]:
         """The pinned public keys."""
         return self._pinned
 
@@ -111,7 +119,8 @@ class ServiceNodes:
         """Find the nodes. Each node is asked only once, so this is fast if no node has joined since.
 
         Raises:
-            RuntimeError: if one is not found in time, or two nodes prove that they hold the same key.
+            RuntimeError: if one is not found in time, or two nodes prove that they hold the same key, or the
+                client app of all nodes does not take the role.
         """
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
@@ -190,7 +199,13 @@ class ServiceNodes:
         run = str(grid.run.run_id)
         questions = [Message(question_content(challenges[node]), node, self._role.query) for node in nodes]
         found: dict[int, tuple[int, NodeRole] | None] = {}
-        for reply in grid.send_and_receive(questions, timeout=self._waiting.answer_timeout):
+        replies = list(grid.send_and_receive(questions, timeout=self._waiting.answer_timeout))
+        if replies and all(self._is_unregistered(reply) for reply in replies):
+            raise RuntimeError(
+                f"no node can be the {self._role.node}: the client app, which all nodes run, "
+                f"does not call {self._role.registered_by}(app). Call it where the app is made"
+            )
+        for reply in replies:
             node = reply.metadata.src_node_id
             if reply.has_error() or node not in challenges:
                 continue
@@ -221,6 +236,11 @@ class ServiceNodes:
                     "the pinned one" if len(self._pinned) == 1 else "a pinned one",
                 )
         return found
+
+    def _is_unregistered(self, reply: Message) -> bool:
+        """Whether a node's app has no function that answers which role it has. A single node may lie."""
+        found = NO_HANDLER.search(reply.error.reason or "") if reply.has_error() else None
+        return found is not None and found[1] == self._role.action
 
     def _read(self, content: RecordDict, node: int) -> NodeRole | None:
         """The role that a node claims; None for a client.
@@ -289,7 +309,14 @@ class Offenders:
         for node, code in found.items():
             by_code[code].append(node)
         for code, those in by_code.items():
-            _log.warning("shuffle: %d envelopes dropped (%s), of nodes %s", len(those), code, named(those))
+            nodes_text = "node" if len(those) == 1 else "nodes"
+            _log.warning(
+                "shuffle: %s dropped (%s), of %s %s",
+                envelopes_text(len(those)),
+                code,
+                nodes_text,
+                named(those),
+            )
         good = [node for node in nodes if node not in found]
         if not good or self._exclude_after is None:
             return  # if nobody's envelope was good, the fault may lie elsewhere

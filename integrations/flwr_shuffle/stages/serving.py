@@ -28,6 +28,7 @@ from flwr_shuffle.service_messages import (
     NodeRole,
     Role,
     WrongVersionError,
+    envelopes_text,
     read_question,
     refusal_content,
     role_of,
@@ -50,12 +51,12 @@ def service_of(context: Context, kind: type[Service]) -> Service:
     Files are read again on every call, so clients can be enrolled at any time.
 
     Raises:
-        BatchRefused: NOT_A_MIXER for a node without this role; MISCONFIGURED, with the reason in the log, if
-            files or numbers are missing or wrong.
+        BatchRefused: NOT_THIS_ROLE for a node without this role; MISCONFIGURED, with the reason in the log,
+            if files or numbers are missing or wrong.
     """
     config, role = context.node_config, Role(kind.role)
     if role_of(config) is not role:
-        raise BatchRefused(Refusal.NOT_A_MIXER)
+        raise BatchRefused(Refusal.NOT_THIS_ROLE)
     try:
         key_file = _text(config, f"shuffle-{role}-key-file")
         return kind(
@@ -103,7 +104,7 @@ def log_unable(role: Role, error: Exception) -> None:
 def log_rejected(rejected: Mapping[int, Refusal]) -> None:
     """Write to the node's own log how many envelopes were dropped, and why."""
     for code, count in Counter(rejected.values()).items():
-        _log.warning("shuffle: %d envelopes dropped (%s)", count, code)
+        _log.warning("shuffle: %s dropped (%s)", envelopes_text(count), code)
 
 
 def _text(config: UserConfig, key: str) -> str:

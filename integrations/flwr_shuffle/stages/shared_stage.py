@@ -27,14 +27,16 @@ from flwr_shuffle.aggregate_messages import (
     read_verified_sum,
 )
 from flwr_shuffle.messages import Instruction, context_of
-from flwr_shuffle.service_messages import Role
+from flwr_shuffle.service_messages import Role, envelopes_text
 from flwr_shuffle.shared_terms import SharedTerms, digest_of
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
 from flwr_shuffle.stages.service_nodes import Offenders, ServiceNodes, Waiting, payload_or_nothing
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import CountRange, PrivateSum
 from shuffle_plugins.secure_aggregation import (
+    Answers,
     CheckFailed,
+    Expanded,
     Residues,
     RoundVerifier,
     SumTerms,
@@ -285,6 +287,11 @@ class SharedSumStage(ShuffleStage):
             # One aggregator's signed word that it gave nothing out is enough: no total can be put together.
             raise min(refusals, key=lambda refused: not refused.code.conclusive)
         kept = [position for position in kept if batch.nodes[position] not in bad]
+        try:
+            self._check_enough(kept, batch.terms)
+        except BatchRefused:  # the aggregator has given out a sum of fewer than everybody asked for
+            _log.error("shuffle: an aggregator added up fewer clients than its minimum: %d", len(kept))
+            raise BatchRefused(Refusal.INCONSISTENT) from None
         return kept, [each.total for each in sums]
 
     def _verified_sum(
@@ -361,7 +368,7 @@ class SharedSumStage(ShuffleStage):
             nodes = self._nodes.open(replies.grid)
         except RuntimeError as error:
             _log.error("shuffle: %s", error)
-            raise BatchRefused(Refusal.NOT_A_MIXER) from None
+            raise BatchRefused(Refusal.NOT_THIS_ROLE) from None
         messages = [
             Message(request.to_content(), found.node, AGGREGATE_QUERY)
             for request, found in zip(requests, nodes, strict=True)
@@ -377,7 +384,9 @@ class SharedSumStage(ShuffleStage):
                 if reply is None or reply.has_error():
                     raise BatchRefused(Refusal.NO_ANSWER)
                 answers.append(_read(read, reply.content, request, verifying_key=key.verifying))
+                _log_dropped(found.node, _rejected_in(answers[-1]))
             except BatchRefused as refused:
+                _log_dropped(found.node, refused.rejected)
                 if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
                     self._nodes.forget()
                 _log.error("shuffle: aggregator %d: %s", found.node, refused)
@@ -505,6 +514,18 @@ class _Batch:
     def by_node(self, rejected: Mapping[int, Refusal]) -> dict[int, Refusal]:
         """Why replies were dropped, by node rather than by position."""
         return {self.nodes[position]: code for position, code in rejected.items()}
+
+
+def _rejected_in(answer: object) -> Mapping[int, Refusal]:
+    """Which envelopes an aggregator's answer leaves out, and why."""
+    if isinstance(answer, Expanded | Answers):
+        return answer.rejected
+    return answer if isinstance(answer, dict) else {}
+
+
+def _log_dropped(aggregator: int, rejected: Mapping[int, Refusal]) -> None:
+    if rejected:
+        _log.warning("shuffle: aggregator %d dropped %s", aggregator, envelopes_text(len(rejected)))
 
 
 def _read(

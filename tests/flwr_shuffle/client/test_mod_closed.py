@@ -175,7 +175,7 @@ def test_a_client_says_no_more_than_that_it_is_not_the_mixer(query: str, registe
     grid = InProcessGrid(client_app, num_nodes=1)
     asked = Message(RecordDict({"arrays": record({"w": SECRET})}), grid.get_node_ids()[0], query)
     [answer] = grid.send_and_receive([asked])
-    assert refusal_in(answer.content) is Refusal.NOT_A_MIXER
+    assert refusal_in(answer.content) is Refusal.NOT_THIS_ROLE
 
 
 def test_an_exception_in_an_open_evaluation_is_the_apps_own_affair() -> None:

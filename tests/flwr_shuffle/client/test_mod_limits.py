@@ -541,8 +541,28 @@ def test_every_reply_leaves_at_its_time(
 ) -> None:
     answer, waited = _timed(train, monkeypatch)
     _END.set()
-    assert waited == ["training", "the time"]
+    assert waited == ["training", "training", "the time"]
     assert len(payload_of(answer)) == _spec(400.0).report_bytes(dim=4) + 1
+
+
+@pytest.mark.parametrize("train", [TRAIN, _failing, _never])
+def test_a_reply_at_its_time_is_made_once(
+    train: Callable[[Message, Context], Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a range proof it is most of a client's work: nothing is made that is then thrown away."""
+    payloads: list[bytes] = []
+    honest = mod_module._Task.payload
+
+    def counted(self: Any, vector: Any) -> bytes:
+        payloads.append(honest(self, vector))
+        return payloads[-1]
+
+    monkeypatch.setattr(mod_module._Task, "payload", counted)
+    _END.clear()
+    answer, _ = _timed(train, monkeypatch)
+    sent = list(payloads)
+    _END.set()
+    assert sent == [payload_of(answer)]
 
 
 @pytest.mark.parametrize("train", [_failing, _never])
@@ -553,7 +573,7 @@ def test_late_training_is_a_failure(
     answer, waited = _timed(train, monkeypatch, on_failure="error")
     _END.set()
     assert answer.error.reason == ClientRefusal.TRAINING_FAILED
-    assert waited == ["training", "the time"]
+    assert waited == ["training", "training", "the time"]
 
 
 def test_the_wait_is_until_the_request_and_the_time_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_nothing_the_server_sees_ties_a_report_to_a_client(run: MixedRun) -> Non
     for node in run.grid.get_node_ids()[1:]:
         said = [held(message) for message in run.grid.seen if message.metadata.src_node_id == node]
         role, (payload,) = said
-        assert role == [str(Refusal.NOT_A_MIXER).encode()]
+        assert role == [str(Refusal.NOT_THIS_ROLE).encode()]
         assert len(payload) == envelope_size(SIZE)
         for known in [*run.sent.values(), *mixed, *map(public_key_bytes, run.signing_keys.values())]:
             assert not any(known[i : i + 8] in payload for i in range(len(known) - 7))
@@ -147,7 +147,7 @@ def test_a_tampered_envelope_is_dropped_and_its_node_is_named(
     replies = run.answers(instruction)
     replies[3] = altered(replies[3], byte=byte)
     dropped(run, replies, instruction, places={3})
-    assert f"1 envelopes dropped (unreadable), of nodes {run.nodes[4]}" in caplog.text
+    assert f"1 envelope dropped (unreadable), of node {run.nodes[4]}" in caplog.text
 
 
 def test_replayed_batches_are_refused(run: MixedRun) -> None:
@@ -178,7 +178,7 @@ def test_strangers_and_wrong_keys_are_dropped(run: MixedRun, caplog: pytest.LogC
         run.changes = {6: change}
         instruction = run.instruction()
         dropped(run, run.answers(instruction), instruction, places={5})
-        assert f"({code}), of nodes {run.nodes[6]}" in caplog.text
+        assert f"({code}), of node {run.nodes[6]}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_client_asked_to_mix_says_no(run: MixedRun) -> None:
         envelopes=[b"x"],
     )
     (reply,) = run.grid.send_and_receive([Message(request.to_content(), node, "query.mix")])
-    assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
+    assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
 
 
 @pytest.mark.parametrize("content", [RecordDict(), RecordDict({SERVICE_KEY: ConfigRecord({"token": b"x"})})])
@@ -602,7 +602,7 @@ def test_without_the_mix_node_a_round_is_refused_and_conclusively(run: MixedRun)
     run.connected = range(1, 7)
     instruction = run.instruction()
     found = refusal_of(run, run.answers(instruction), instruction)
-    assert found is Refusal.NOT_A_MIXER
+    assert found is Refusal.NOT_THIS_ROLE
     assert found.conclusive
     run.connected = range(7)
     assert run.round().refusal is None

@@ -36,6 +36,7 @@ from shuffle_plugins.shuffler import (
     BatchLimits,
     BatchRefused,
     BatchRequest,
+    BatchSpool,
     ItemsDigest,
     MixedStatement,
     Mixer,
@@ -147,8 +148,8 @@ def test_a_bad_envelope_is_dropped_by_the_first_and_named(
     assert encoded(found.reports) == sorted(two.sent[i] for i in two.sent if i not in (4, 6))
     # Sealed to one mixer instead of two, an envelope is shorter: the server leaves it out by itself.
     assert (found.answered, found.unreadable) == (4, 2)
-    assert f"(unknown-signer), of nodes {two.nodes[4]}" in caplog.text
-    assert f"(wrong-size), of nodes {two.nodes[6]}" in caplog.text
+    assert f"(unknown-signer), of node {two.nodes[4]}" in caplog.text
+    assert f"(wrong-size), of node {two.nodes[6]}" in caplog.text
 
 
 def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
@@ -160,7 +161,7 @@ def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
     found = two.round()
     # All layers are bound to the whole row, so the first mixer finds it already.
     assert (found.answered, found.unreadable, found.count) == (5, 1, 5)
-    assert f"(unreadable), of nodes {two.nodes[5]}" in caplog.text
+    assert f"(unreadable), of node {two.nodes[5]}" in caplog.text
 
 
 def test_a_row_in_another_order_than_the_clients_pinned_is_refused(two: MixedRun) -> None:
@@ -168,6 +169,20 @@ def test_a_row_in_another_order_than_the_clients_pinned_is_refused(two: MixedRun
     two.stage = MixNodeStage(mixer_public_key=keys, discovery_timeout=0.2, poll_interval=0.05)
     found = two.round()
     assert (found.reports, found.refusal) == (None, Refusal.MISCONFIGURED)
+    with pytest.raises(RuntimeError, match=r"same mixers in the same order\. mixer_public_key of the server"):
+        two.stage.open(two.grid)
+
+
+def test_a_row_that_has_worked_goes_on_after_a_mixer_that_could_not(two: MixedRun) -> None:
+    assert two.round().reports is not None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ShuffleError("no space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchSpool, "begin", full)
+        assert two.round().refusal is Refusal.MISCONFIGURED
+    assert two.round().reports is not None
 
 
 def test_a_missing_mixer_stops_the_run(two: MixedRun) -> None:
@@ -355,7 +370,7 @@ def test_a_client_that_the_second_mixer_does_not_know_is_named(
         found = two.round()
         assert (found.reports, found.refusal) == (None, Refusal.UNKNOWN_SIGNER)
     assert two.nodes[5] in two.stage.excluded_nodes
-    assert f"dropped (unknown-signer), of nodes {two.nodes[5]}" in caplog.text
+    assert f"dropped (unknown-signer), of node {two.nodes[5]}" in caplog.text
     two.connected = range(8)
     instruction = two.instruction()
     others = [reply for reply in two.answers(instruction) if reply.metadata.src_node_id != two.nodes[5]]

@@ -34,6 +34,7 @@ from thinning import first_fast
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.protocols import BallSum, PoissonBinomialSum, UnaryL1Sum
 from shuffle_plugins.secure_aggregation import (
+    Aggregator,
     Expansion,
     ResidueLayout,
     Residues,
@@ -41,7 +42,7 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     sharing,
 )
-from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal
+from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import (
     generate_mixer_key,
     generate_signing_key,
@@ -273,7 +274,7 @@ def test_a_bad_reply_is_left_out_and_its_node_is_named(
         found = run.collect(replies, instruction)
     assert found.total is not None
     assert (found.answered, found.unreadable, found.total.reports) == (5, 1, 5)
-    assert f"1 envelopes dropped ({code}), of nodes {replies[2].metadata.src_node_id}" in caplog.text
+    assert f"1 envelope dropped ({code}), of node {replies[2].metadata.src_node_id}" in caplog.text
 
 
 def test_replays_strangers_other_rounds_and_other_specs_are_left_out(tmp_path: Path) -> None:
@@ -507,7 +508,7 @@ def test_without_an_aggregator_nothing_is_charged(run: SharedRun) -> None:
     with pytest.raises(RuntimeError, match=run.keys[1].public.hex()):
         run.stage.open(run.grid)
     found = run.stage.collect(_replies(run, replies, instruction))
-    assert found.refusal is Refusal.NOT_A_MIXER
+    assert found.refusal is Refusal.NOT_THIS_ROLE
     assert found.refusal.conclusive
 
 
@@ -765,11 +766,11 @@ def test_a_client_is_no_aggregator_and_a_mixer_neither(run: SharedRun) -> None:
     [reply] = run.grid.send_and_receive(
         [Message(RecordDict({SERVICE_KEY: ConfigRecord({"x": 1})}), run.nodes[3], AGGREGATE_QUERY)]
     )
-    assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
+    assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
     [reply] = run.grid.send_and_receive(
         [Message(RecordDict({SERVICE_KEY: ConfigRecord({"x": 1})}), run.nodes[0], Role.MIXER.query)]
     )
-    assert refusal_in(reply.content) is Refusal.NOT_A_MIXER
+    assert refusal_in(reply.content) is Refusal.NOT_THIS_ROLE
 
 
 def test_an_app_takes_the_handlers_once() -> None:
@@ -822,7 +823,9 @@ def test_requests_come_back_and_nothing_else_is_read(run: SharedRun) -> None:
 
 
 def test_a_server_without_aggregators_is_told_what_to_start() -> None:
-    grid = InProcessGrid(ClientApp(), num_nodes=3)
+    app = ClientApp()
+    register_aggregator(app)
+    grid = InProcessGrid(app, num_nodes=3)
     stage = SharedSumStage(
         aggregator_public_keys=[generate_mixer_key().public.hex()], discovery_timeout=0.1, poll_interval=0.01
     )
@@ -862,3 +865,75 @@ def test_refused_stages_name_those_that_do(run: SharedRun) -> None:
         run.strategy(shuffler=InMemoryShuffler())
     with pytest.raises(ValueError, match="invite more clients, or lower the stage's minimum"):
         run.strategy(shuffler=run.new_stage(minimum=50))
+
+
+# -- what is said of mistakes -------------------------------------------------------------------------------
+
+
+def test_a_forgotten_register_aggregator_is_one_clear_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SharedRun(folder=tmp_path)
+    app = ClientApp(mods=[ShuffleMod()])
+    app.train()(run._train)
+    grid = InProcessGrid(app, num_nodes=8, node_config=run.config)
+    with pytest.raises(RuntimeError, match=r"which all nodes run, does not call register_aggregator\(app\)"):
+        run.new_stage(discovery_timeout=1e6).open(grid)  # at once
+    assert not any(record.exc_info for record in caplog.records), "a traceback"
+
+
+def test_half_of_an_aggregators_key_is_refused_as_such() -> None:
+    with pytest.raises(ShuffleError, match=r"64 digits are a key to seal to.*mixer or an aggregator has 128"):
+        SharedSumStage(aggregator_public_keys=["ab" * 32])
+
+
+def _damaged(reply: Message) -> None:
+    """Change what is sealed to the last aggregator."""
+    payload = bytearray(payload_of(reply))
+    payload[-1] ^= 1
+    reply.content = RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: bytes(payload)})})
+
+
+def test_the_log_says_which_aggregator_dropped_what(run: SharedRun, caplog: pytest.LogCaptureFixture) -> None:
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    _damaged(replies[2])
+    assert run.collect(replies, instruction).total is not None
+    assert f"shuffle: aggregator {run.nodes[1]} dropped 1 envelope\n" in caplog.text
+    assert f"shuffle: aggregator {run.nodes[0]} dropped" not in caplog.text
+
+
+def test_a_sum_of_too_few_is_charged_and_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single aggregator drops bad envelopes as it adds up; this one gives out a sum all the same."""
+    run = SharedRun(folder=tmp_path, aggregators=1)
+    instruction = run.instruction()
+    replies = run.answers(instruction)
+    for reply in replies[:4]:
+        _damaged(reply)
+    monkeypatch.setattr(Aggregator, "_required", lambda self, terms, minimum: 1)
+    found = run.collect(replies, instruction)
+    assert (found.total, found.refusal) == (None, Refusal.INCONSISTENT)
+    assert not found.refusal.conclusive
+
+
+def test_shares_lie_in_a_file_and_not_in_memory(
+    run: SharedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the grid keeps of a reply has no payload, and after the round the file is gone."""
+    folder = tmp_path / "shares"
+    folder.mkdir()
+    run.stage = run.new_stage(share_folder=folder)
+    kept: list[Message] = []
+    collect = SharedSumStage.collect
+
+    def noted(self: SharedSumStage, replies: Any) -> Any:
+        kept.extend(replies.messages)
+        return collect(self, replies)
+
+    monkeypatch.setattr(SharedSumStage, "collect", noted)
+    result = run.strategy().start(run.grid, ArrayRecord({"w": Array(MODEL)}), num_rounds=2, timeout=60)
+    assert [told["reports"] for told in result.train_metrics_clientapp.values()] == [6, 6]
+    assert len(kept) == 12
+    assert not any(list(message.content) for message in kept)
+    assert run.stage._coming is None
+    assert not any(folder.iterdir())

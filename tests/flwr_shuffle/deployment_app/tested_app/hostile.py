@@ -30,7 +30,7 @@ def hostile_mod(message: Message, context: Context, call_next: ClientAppCallable
         case "garbage", "train":
             content = _garbage(message)
         case "garbage" | "impostor", _:
-            content = refusal_content(Refusal.NOT_A_MIXER)
+            content = refusal_content(Refusal.NOT_THIS_ROLE)
         case _:
             return call_next(message, context)
     return Message(content, reply_to=message)
