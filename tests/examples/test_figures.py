@@ -287,11 +287,13 @@ def test_runs_of_others_are_read_as_they_are_written(tmp_path):
     results.mkdir(parents=True)
     entry = {"epoch": 55, "accuracy": 0.8125, "deviation": 0.004}
     beside = [{"published": {}, "ours": {"published": entry, "clones_numerical": None}}] * 4
-    (results / "paper_mnist_fig5b.json").write_text(json.dumps({"beside_the_source": beside}))
+    (results / "paper_mnist_fig5b.json").write_text(
+        json.dumps({"beside_the_source": beside, "runs": [{}] * 4})
+    )
     runs = {"x": {"method": "adaped", "accounting": "printed", "epsilon": 27.3, "accuracy": 0.981}}
     (results / "adaped_mnist.json").write_text(json.dumps({"runs": runs}))
     found = {(c.place, c.published): c for c in claims.claims(claims.Results(root=tmp_path))}
-    assert found["Fig. 5(b)", "accuracy at ε = 3: 81.15 ± 0.7 %"].ours == "81.2 % ± 0.4, epoch 55"
+    assert found["Fig. 5(b)", "accuracy at ε = 3: 81.15 ± 0.7 %"].ours == "81.2 ± 0.4 % (4 runs), epoch 55"
     assert found["Fig. 5(b)", "accuracy at ε = 5.8: 89.7 ± 0.5 %"].verdict is claims.Verdict.NO
     assert found["Fig. 5(b)", "accuracy at ε = 3: 76.46 ± 1.9 %"].verdict is claims.Verdict.NOT_RUN
     cells = [c for c in claims.claims(claims.Results(root=tmp_path)) if c.place == "Table 4.2"]
