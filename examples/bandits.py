@@ -208,15 +208,20 @@ def slopes(runs: list[dict[str, Any]], first: int = 14) -> dict[str, float]:
 
 
 def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(18, 5.6), layout="constrained")
     titles = {
         "models": "10 actions, 10⁵ clients",
         "core-set": "1,000 actions, 10⁷ clients",
         "horizon": "1,000 actions, ε = 1",
     }
+    drawn = {part: title for part, title in titles.items() if results.get(part)}
+    if not drawn:
+        return
+    figure, row = plt.subplots(
+        1, len(drawn), figsize=(6 * len(drawn), 5.6), layout="constrained", squeeze=False
+    )
     core_colours = dict(zip(CORE_SET, ("#0072b2", "#d55e00", "black", "#999999"), strict=True))
-    for axis, (part, title) in zip(axes, titles.items(), strict=True):
-        runs = results.get(part, [])
+    for axis, (part, title) in zip(row[0], drawn.items(), strict=True):
+        runs = results[part]
         for line in dict.fromkeys(run["line"] for run in runs):
             colour = COLOURS.get(line) or core_colours[line]
             places = [run["x"] for run in runs if run["line"] == line]

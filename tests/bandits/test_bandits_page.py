@@ -1,0 +1,70 @@
+"""The page on bandits: its code runs, and its numbers are those of the accountant and the committed runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shuffle_plugins.bandits import ShuffledModel, published_local_epsilon
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "guides" / "bandits.md").read_text()
+RESULTS = json.loads((ROOT / "examples" / "results" / "bandits.json").read_text())["results"]
+
+
+def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        exec(compile(code, "docs/guides/bandits.md", "exec"), names)
+    assert "replace-one neighbours" in capsys.readouterr().out
+    assert names["bandit"].epsilon.upper <= 1
+    assert names["world"].gaps[names["bandit"].best] < 0.3
+
+
+def test_the_local_epsilons_of_the_page_are_found() -> None:
+    model = ShuffledModel(epsilon=0.5, delta=1e-6, mechanism="binary-rr")
+    for reports, said in ((4_830, "3.6"), (40_200, "5.7")):
+        assert f"{model.noise(reports).local_epsilon:.1f}" == said
+        assert f"{said} for" in PAGE or f"{said} for {reports:,}" in PAGE
+    assert f"{published_local_epsilon(epsilon=0.5, delta=1e-6, reports=40_000):.1f}" == "3.0"
+
+
+def regret(part: str, line: str, x: float | None) -> float:
+    return float(np.mean([run["regret"] for run in RESULTS[part] if (run["line"], run["x"]) == (line, x)]))
+
+
+def test_twenty_problems_or_more_were_run() -> None:
+    for part in ("models", "core-set"):
+        assert {run["seed"] for run in RESULTS[part]} >= set(range(20))
+
+
+def test_the_measured_regrets_are_in_the_order_of_trust() -> None:
+    for epsilon in (0.3, 0.5, 1.0):
+        central, shuffled, local = (
+            regret("models", line, epsilon) for line in ("central", "shuffled", "local")
+        )
+        assert central < shuffled < local / 2
+    for run in RESULTS["models"]:
+        assert run["certified"] is None or run["certified"] <= run["x"]
+
+
+def test_the_tables_of_the_page_are_those_of_the_runs() -> None:
+    for line in (
+        "central",
+        "shuffled",
+        "shuffled, one bit",
+        "shuffled, closed form",
+        "local",
+        "local, one bit",
+    ):
+        cells = [f"{regret('models', line, epsilon):,.0f}" for epsilon in (0.1, 0.3, 0.5, 1.0, 3.0)]
+        assert f"| {line} | {' | '.join(cells)} |" in PAGE
+    assert f"Without privacy {regret('models', 'not private', None):,.0f}." in PAGE
+    for line in ("central, core set", "central, all actions"):
+        cells = [f"{regret('core-set', line, epsilon):,.0f}" for epsilon in (0.01, 0.05, 0.3, 1.0)]
+        cells.append(f"{regret('core-set', line.replace('central', 'not private'), None):,.0f}")
+        assert f"| {line.removeprefix('central, ')} | {' | '.join(cells)} |" in PAGE
