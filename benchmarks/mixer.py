@@ -2,7 +2,7 @@
 
 One process seals envelopes and sends them through a pipe; the other one mixes them as a mix node does, and
 gives back every report. The mixer's processor time is counted, so waiting for envelopes costs nothing. With
---later the mixer is the second of two in a row: it opens a layer and a ticket for each client.
+--later the mixer is the second of a cascade of two: it opens a layer and a ticket for each client.
 
 Run: python benchmarks/mixer.py [--counts 10000 100000] [--report-bytes 16000] [--memory-mib 256] [--later]
      [--folder DIR] [--json FILE]
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--report-bytes", type=int, default=16_000)
     parser.add_argument("--memory-mib", type=int, nargs="+", default=[256])
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for temporary files, on a disk")
-    parser.add_argument("--later", action="store_true", help="measure the second of two mixers in a row")
+    parser.add_argument("--later", action="store_true", help="measure the second mixer of a cascade of two")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--mix", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()

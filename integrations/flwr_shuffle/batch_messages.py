@@ -1,4 +1,4 @@
-"""What server and mix node send each other of a batch in pieces, by one mixer or by several in a row.
+"""What server and mix node send each other of a batch in pieces, by one mixer or by a cascade of several.
 
 Each message names the whole request and one step of it. A batch is begun, put in pieces, mixed, and taken in
 pieces; the mix node answers every step, and signs a refusal of any.

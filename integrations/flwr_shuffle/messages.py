@@ -123,7 +123,7 @@ class ClientRefusal(StrEnum):
     LOCAL_DELTA = "shuffle: the mechanism's local delta exceeds shuffle-max-local-delta"
     UNSEALED = "shuffle: this client has pinned a mixer's key and does not send unsealed reports"
     OTHER_MIXERS = (
-        "shuffle: the server has another number of mixers in a row than this client has pinned in "
+        "shuffle: the server has another number of mixers in a cascade than this client has pinned in "
         "shuffle-mixer-public-key"
     )
     NO_MIXER_KEY = "shuffle: sealed reports need shuffle-mixer-public-key and shuffle-signing-key-file"
@@ -164,7 +164,7 @@ class Instruction:
             a mixer gives out no fewer.
         metrics: what is reported of an evaluation; empty in training, where the model's update is reported.
         update: how the update is weighed and clipped before it is randomised.
-        mixers: how many mixers there are in a row, of a sealed round.
+        mixers: how many mixers the cascade of a sealed round has.
         shared: how counts are shared between the server and aggregators; None if they are not.
 
     Raises:
@@ -198,7 +198,7 @@ class Instruction:
         checks.whole("minimum", self.minimum, at_least=2, at_most=_LARGEST)
         checks.whole("mixers", self.mixers)
         if self.mixers > 1 and not self.sealed:
-            raise ValueError("mixers in a row take sealed reports: there is an analyzer's key")
+            raise ValueError("a mix cascade takes sealed reports: there is an analyzer's key")
         if self.metrics and self.mechanism.must_be_summed:
             raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
         if self.shared and (self.sealed or self.metrics):

@@ -43,7 +43,7 @@ class SimulatedNodes:
     Args:
         context: of a node, or of the server app; its run must be the same for all.
         aggregators: how many nodes are aggregators.
-        mixers: how many nodes are mix nodes, in a row if there are several.
+        mixers: how many nodes are mix nodes, in a cascade if there are several.
         minimum: fewest reports that these nodes give out or add up together, at least 2.
         folder: where the keys are, and which rounds were served; by default a folder of the run, among the
             temporary files of the user.

@@ -38,7 +38,7 @@ def round_costs_command(
             "--report-bytes", metavar="B", help="Bytes of a report that is mixed, not summed."
         ),
     ] = None,
-    mixers: Annotated[int, options.whole_option("--mixers", metavar="M", help="Mixers in a row.")] = 1,
+    mixers: Annotated[int, options.whole_option("--mixers", metavar="M", help="Mixers in the cascade.")] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """What a shared sum (--dim) or a mixed round (--report-bytes) costs each party.

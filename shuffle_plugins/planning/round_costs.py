@@ -157,7 +157,7 @@ def mixed_round_costs(
     Args:
         clients: how many send a report.
         report_bytes: bytes of a report.
-        mixers: how many there are in a row.
+        mixers: how many there are, in a cascade.
         rates: of another machine; by default :data:`MEASURED`.
 
     Raises:

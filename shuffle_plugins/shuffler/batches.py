@@ -1,10 +1,10 @@
-"""A batch that travels in pieces, or through mixers in a row: what is asked of a mixer, and what it signs.
+"""A batch that travels in pieces, or through a mix cascade: what is asked of a mixer, and what it signs.
 
 The items of a batch (layers of envelopes, layers with tickets, or sealed reports) all have one size. Their
 digest covers them and their order, so a piece that is missing, repeated or in another place gives another
 digest. A mixer signs the digest of all it was given, by way of the request, and the digest of all it gives
-back. The next mixer in the row takes nothing that the one before it has not signed for the same round, row
-and place.
+back. The next mixer in the cascade takes nothing that the one before it has not signed for the same round,
+cascade and place.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MixedStatement:
         count: how many items it gives back.
         outputs: their digest, 32 bytes (:class:`ItemsDigest`).
         masks: sums of clients' masks for each mixer after this one, in order.
-        signature: of all this, of the row of mixers, the round, and the mixer's place, 64 bytes.
+        signature: of all this, of the cascade, the round, and the mixer's place, 64 bytes.
     """
 
     request: bytes
@@ -101,13 +101,13 @@ class MixedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRequest:
-    """What a server asks of one mixer of a row for one round; the items themselves travel apart.
+    """What a server asks of one mixer of a cascade for one round; the items themselves travel apart.
 
     Attributes:
         context: the round.
         analyzer_key: public key to which clients sealed their reports, 32 bytes.
         mixers: public keys of all mixers in the order in which they work; one for a single mixer.
-        position: place in the row of the mixer that is asked, from 0.
+        position: place in the cascade of the mixer that is asked, from 0.
         minimum: fewest reports with which the server wants a batch, at least 2.
         size: bytes of every item.
         count: how many items there are, at least 1.
@@ -131,7 +131,7 @@ class BatchRequest:
 
     def __post_init__(self) -> None:
         try:
-            checks.whole("mixers in a row", len(self.mixers), at_most=MOST_MIXERS)
+            checks.whole("mixers of a cascade", len(self.mixers), at_most=MOST_MIXERS)
             checks.whole("position", self.position, at_least=0, at_most=len(self.mixers) - 1)
             checks.whole("minimum", self.minimum, at_least=2)
             checks.whole("size", self.size)

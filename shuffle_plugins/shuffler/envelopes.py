@@ -3,8 +3,9 @@
     envelope = HPKE to the mixer of   flag (1) ‖ signer (32) ‖ signature (64) ‖ inner
     inner    = HPKE to the analyzer of the report
 
-With k mixers in a row there is one more layer and a ticket for each further mixer, with marks (16 bytes each)
-by which every mixer can tell that it got a layer of each client (:mod:`shuffle_plugins.shuffler.marks`):
+In a cascade of k mixers there is one more layer and a ticket for each further mixer, with marks (16 bytes
+each) by which every mixer can tell that it got a layer of each client
+(:mod:`shuffle_plugins.shuffler.marks`):
 
     envelope = layer 1 ‖ ticket 2 ‖ … ‖ ticket k
     layer 1  = HPKE to mixer 1 of   flag (1) ‖ signer (32) ‖ signature (64) ‖ k - 1 masks ‖ layer 2
@@ -36,7 +37,7 @@ from shuffle_plugins.shuffler.keys import KEY_BYTES, SealingKey, SigningKey, pub
 from shuffle_plugins.shuffler.marks import MARK_BYTES, draw_marks, mark_bytes, read_marks
 
 MOST_MIXERS = 16
-"""How many mixers there may be in a row."""
+"""How many mixers there may be in a cascade."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HPKE_BYTES = KEY_BYTES + 16
@@ -92,7 +93,7 @@ class Ticket:
 
 
 def envelope_size(size: int, *, mixers: int = 1) -> int:
-    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy, for mixers in a row."""
+    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy, for a mix cascade."""
     return sum(part_sizes(size, mixers=mixers))
 
 
@@ -130,7 +131,7 @@ def seal(
         context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
         mixer_key: public key of the mixer, as pinned by the client; never one that the server sent. For
-            mixers in a row, all keys in the order in which the mixers work.
+            cascade, all keys in the order in which the mixers work.
         signing_key: the client's private signing key.
 
     Raises:
@@ -171,7 +172,7 @@ class EnvelopeOpener:
         analyzer_key: public key to which the reports inside are sealed.
         private_key: the mixer's private key.
         enrolled: public signing keys of the clients that may take part; the first mixer checks them.
-        mixer_keys: public keys of all mixers in a row, this one's among them; empty for a single mixer.
+        mixer_keys: public keys of all mixers of a cascade, this one's among them; empty for a single mixer.
 
     Raises:
         ShuffleError: if a key is malformed, or this mixer's is not among them.
@@ -315,7 +316,7 @@ class _Layers:
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ShuffleError(f"a public key has {KEY_BYTES} bytes")
         if not 1 <= len(mixer_keys) <= MOST_MIXERS or len(set(mixer_keys)) < len(mixer_keys):
-            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a row, each with keys of its own")
+            raise ShuffleError(f"there are 1 to {MOST_MIXERS} mixers in a cascade, each with keys of its own")
         self._row = len(mixer_keys) > 1
         if self._row:
             binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)

@@ -171,7 +171,7 @@ def _parts(text: object) -> list[object]:
 
 def _row(found: list[_Key]) -> tuple[_Key, ...]:
     if not found or len(set(found)) < len(found):
-        raise ShuffleError("mixers in a row have a key each: there is none, or the same one twice")
+        raise ShuffleError("the mixers of a cascade have a key each: there is none, or the same one twice")
     return tuple(found)
 
 

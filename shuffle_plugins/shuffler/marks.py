@@ -1,4 +1,4 @@
-"""Marks: how a later mixer in a row checks that it got one layer of each client, but not which is whose.
+"""Marks: how a later mixer of a cascade checks that it got one layer of each client, but not which is whose.
 
 A client puts a random number, the *mark*, into the layer of every mixer but the first. Beside its envelope it
 sends each of those mixers a signed *ticket* with the mark plus one random *mask* for every mixer before it,
@@ -27,7 +27,7 @@ _MODULUS = 1 << (8 * MARK_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a client draws for mixers in a row; positions are those in the row, from 0.
+    """What a client draws for a mix cascade; positions are those in it, from 0.
 
     Attributes:
         marks: by the position of the mixer, but the first, whose layer it stands in; the first entry is 0.
@@ -46,7 +46,7 @@ def draw_marks(
     """Marks and masks of one client.
 
     Args:
-        mixers: how many there are in the row.
+        mixers: how many there are in the cascade.
         modulus: marks are whole numbers below it.
         draw: gives a uniform whole number below its argument; the operating system's entropy by default.
     """

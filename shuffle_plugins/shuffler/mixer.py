@@ -41,7 +41,7 @@ class MixedStream:
         size: bytes of each.
         answered: good envelopes, dummies included.
         rejected: why envelopes were dropped, by their positions among all.
-        masks: sums over the good ones' masks, for each mixer that comes after this one in a row.
+        masks: sums over the good ones' masks, for each mixer that comes after this one in a cascade.
     """
 
     reports: Iterator[bytes]
@@ -60,7 +60,7 @@ class Mixer(BatchService):
     envelopes could have left it out as well, so this says nothing new about the others. Each round is mixed
     once, whatever the outcome: mixing subsets of a batch would show who sent a dummy.
 
-    With mixers in a row the first one drops what is no good. The others take exactly what the one before has
+    In a mix cascade the first mixer drops what is no good. The others take exactly what the one before has
     signed (:meth:`BatchRequest.check_previous`), with a ticket of each client, and refuse the whole batch
     unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.marks`). Dummies go
     through all layers, and the last mixer drops them.
@@ -153,23 +153,24 @@ class Mixer(BatchService):
         returns.
 
         Args:
-            envelopes: one for each client that answered, one after another; at a later mixer of a row, what
-                the one before gave back, each with one of the tickets, in any order.
+            envelopes: one for each client that answered, one after another; at a later mixer of a cascade,
+                what the one before gave back, each with one of the tickets, in any order.
             context: as for :meth:`mix`.
             analyzer_key: as for :meth:`mix`.
             size: as for :meth:`mix`.
             count: how many envelopes there are.
             minimum: as for :meth:`mix`.
-            mixer_keys: keys to which clients seal of all mixers in a row, in order; empty for a single mixer.
-            earlier_masks: at a later mixer of a row, what the mixers before have signed as sums of their
+            mixer_keys: keys to which clients seal of all mixers of a cascade, in order; empty for a single
+                mixer.
+            earlier_masks: at a later mixer of a cascade, what the mixers before have signed as sums of their
                 masks for it, added up.
             memory: bytes of reports to hold in memory; more go to an encrypted temporary file.
             directory: folder of that file; None for the system's own.
 
         Raises:
-            BatchRefused: UNDER_MINIMUM, as for :meth:`mix`; at a later mixer of a row also INCONSISTENT if
-                the layers are not one of each client whose ticket came, and a ticket's own code if it is no
-                good.
+            BatchRefused: UNDER_MINIMUM, as for :meth:`mix`; at a later mixer of a cascade also INCONSISTENT
+                if the layers are not one of each client whose ticket came, and a ticket's own code if it is
+                no good.
             ShuffleError: if a key is malformed.
             OSError: if the temporary file cannot be written.
         """

@@ -86,8 +86,8 @@ class BatchSpool:
 
         Raises:
             BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
-                the limits; NOT_PROVEN if the mixer before in the row has not signed this batch.
-            ShuffleError: if the row is another than the pinned one, or files cannot be written.
+                the limits; NOT_PROVEN if the mixer before in the cascade has not signed this batch.
+            ShuffleError: if the cascade is another than the pinned one, or files cannot be written.
         """
         run = request.context.run.encode("utf-8", "surrogatepass")
         mixer.check_unspent(request.context)
@@ -97,7 +97,7 @@ class BatchSpool:
         pinned = tuple(row) or (mixer.public_key,)
         if request.mixers != pinned or pinned[request.position] != mixer.public_key:
             raise ShuffleError(
-                "the server asks for other mixers in a row, or in another order, than "
+                "the server asks for other mixers, or in another order, than "
                 "shuffle-mixer-public-key in this node's node_config names"
             )
         request.check_previous()

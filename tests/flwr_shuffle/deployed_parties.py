@@ -39,7 +39,7 @@ class Parties:
         notes: where the tested app's processes leave files.
         mixer_key_file: the mixer's private key.
         client_keys: the clients' public signing keys, hexadecimal.
-        mixer_public_key: of the mixer; of several in a row, all in order.
+        mixer_public_key: of the mixer; of a cascade, all in order.
     """
 
     deployment: Deployment

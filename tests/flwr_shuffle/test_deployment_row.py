@@ -1,4 +1,4 @@
-"""Two mix nodes in a row as real processes: runs are trained through both, also after one was killed."""
+"""A cascade of two mix nodes as real processes: runs are trained through both, also after one was killed."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_training_metrics_stay_and_evaluation_is_untouched(run):
 
 
 def test_the_example_has_aggregators_and_mix_nodes_in_a_simulation(run):
-    """One round of the example app each: a sum, a verified sum, and two mix nodes in a row."""
+    """One round of the example app each: a sum, a verified sum, and a cascade of two mix nodes."""
     *_, output = run
     told = dict(re.findall(r"^example with (.*?): round 1: accuracy (.*)", output, re.MULTILINE))
     assert list(told) == ["sum", "verified sum", "two mix nodes"], output[-4000:]

@@ -267,7 +267,7 @@ def write_files() -> None:
 
 
 def write_row_file() -> None:
-    """Envelopes for two mixers in a row."""
+    """Envelopes for a cascade of two mixers."""
     sealed = [
         seal(
             None if place == 2 else bytes([place]) * SIZE,

@@ -1,4 +1,4 @@
-"""Mixers in a row, and batches in pieces: what each mixer takes, what it refuses, and what it can tell."""
+"""Mix cascades, and batches in pieces: what each mixer takes, what it refuses, and what it can tell."""
 
 from __future__ import annotations
 
@@ -597,7 +597,7 @@ def test_other_files_in_the_folder_of_batches_do_no_harm(two: Row) -> None:
 
 def test_a_row_of_too_many_mixers_is_refused(two: Row) -> None:
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
-    with pytest.raises(ShuffleError, match="mixers in a row"):
+    with pytest.raises(ShuffleError, match="mixers of a cascade"):
         replace(request, mixers=two.mixers * 200)
 
 

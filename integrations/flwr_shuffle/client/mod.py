@@ -92,8 +92,8 @@ class ShuffleMod:
       short, long, or failed; training that is not done by then counts as failed. Without it the time of a
       reply tells how much data the client has. Refusals leave at once, as they depend on no data;
     - ``shuffle-mixer-public-key`` and ``shuffle-signing-key-file``: the mixer to seal to, and the client's
-      own key. With them unsealed rounds are refused. Mixers in a row are named in their order, separated by
-      commas; rounds with another number of mixers are refused.
+      own key. With them unsealed rounds are refused. The mixers of a cascade are named in their order,
+      separated by commas; rounds with another number of mixers are refused.
     - ``shuffle-aggregator-public-keys`` and ``shuffle-signing-key-file``: the aggregators that counts are
       shared with, separated by commas, and the client's own key. With them rounds are refused in which
       counts are not shared.

@@ -158,7 +158,7 @@ class ShuffleStage(ABC):
 
     @property
     def mixers(self) -> int:
-        """How many mixers in a row clients must seal their reports to, where they seal them."""
+        """How many mixers of a cascade clients must seal their reports to, where they seal them."""
         return 1
 
     @property

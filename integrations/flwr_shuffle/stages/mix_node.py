@@ -3,8 +3,8 @@
 A node is the mix node by ``shuffle-role="mixer"`` in its ``node_config``; :mod:`flwr_shuffle.stages.serving`
 lists what else stands there. Besides these there may be
 
-    shuffle-mixer-public-key  public keys of all mixers in a row, this one's among them, in the order in which
-                              they work, separated by commas; needed if there is more than one
+    shuffle-mixer-public-key  public keys of all mixers of a cascade, this one's among them, in the order in
+                              which they work, separated by commas; needed if there is more than one
     shuffle-batch-folder      where batches lie that travel in pieces; by default the key file's name and
                               ``.batches``
     shuffle-batch-reports     most reports, and
@@ -163,7 +163,7 @@ def _spool(config: UserConfig, limits: BatchLimits) -> BatchSpool:
 
 
 def _row(config: UserConfig) -> _Row:
-    """The mixers in a row that this node's operator has pinned; empty for a single mixer.
+    """The mixers of the cascade that this node's operator has pinned; empty for a single mixer.
 
     Raises:
         ShuffleError: if they are malformed.

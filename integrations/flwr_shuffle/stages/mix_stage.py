@@ -56,13 +56,13 @@ class MixNodeStage(ShuffleStage):
     its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
     mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
 
-    With mixers in a row (a mix cascade), each mixer belongs to another organisation, and clients seal one
+    In a mix cascade each mixer belongs to another organisation, and clients seal one
     more layer for each. Each mixer removes its layer and permutes. A mixer after the first also checks that
     it got exactly one layer of each client whose signed ticket it got.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
-            clients pin. It comes from the mixer's operator, never from the node. For mixers in a row, all
+            clients pin. It comes from the mixer's operator, never from the node. For a mix cascade, all
             keys in the order in which the mixers work: a sequence of strings, or one string with commas
             between the keys.
         minimum: fewest reports that a mixer may give out together, at least 2. If the mixer's own minimum is
@@ -77,7 +77,7 @@ class MixNodeStage(ShuffleStage):
             invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
             good.
         piece_bytes: a batch of more bytes than this travels in pieces of about this size. Batches for mixers
-            in a row always do.
+            of a cascade always do.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -116,8 +116,8 @@ class MixNodeStage(ShuffleStage):
         """One sentence: which parties must not work together, so that nobody learns whose a report is."""
         if self.mixers > 1:
             return (
-                f"The first of {self.mixers} mix nodes in a row sees who took part, none sees a report, the "
-                "server sees reports but not whose: not all of the mix nodes may work together with it."
+                f"The first of {self.mixers} mix nodes in a cascade sees who took part, none sees a report, "
+                "the server sees reports but not whose: not all of the mix nodes may work together with it."
             )
         return (
             "The mix node's operator sees who took part but no report, the server sees reports but not "
@@ -136,7 +136,7 @@ class MixNodeStage(ShuffleStage):
 
     @property
     def mixers(self) -> int:
-        """How many mixers there are in a row."""
+        """How many mixers the cascade has."""
         return len(self._nodes.pinned)
 
     @property

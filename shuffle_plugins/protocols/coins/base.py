@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from shuffle_plugins.accounting import Adversary, PrivacyTarget, Sampling, SumRound
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks
 from shuffle_plugins.mechanisms import CountRange
-from shuffle_plugins.protocols.base import SummingProtocol, check_clips
+from shuffle_plugins.protocols.base import check_clips
 from shuffle_plugins.protocols.coins.calibration import calibrated_coins
 from shuffle_plugins.protocols.coins.sampling import (
     DISTANCE,
@@ -23,12 +22,12 @@ from shuffle_plugins.protocols.coins.sampling import (
     heads,
 )
 from shuffle_plugins.protocols.lattices import Lattice
-from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
+from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.randomness import Randomness, secure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CoinSum(SummingProtocol):
+class CoinSum(LabelledSum):
     """Each client rounds its datum to a lattice and adds ``coins`` fair coins to every coordinate.
 
     Its messages are labelled bits: span + coins of them per coordinate, of which x̂_j − lowest + heads are
@@ -60,7 +59,7 @@ class CoinSum(SummingProtocol):
         object.__setattr__(self, "lattice", lattice)
         for name in names:  # a radius of 1 becomes 1.0
             object.__setattr__(self, name, getattr(lattice, name))
-        SummingProtocol.__post_init__(self)
+        LabelledSum.__post_init__(self)
         checks.whole("coins", self.coins)
         if self.cohort * self.coins > MOST_COINS:
             raise ValueError(
@@ -174,19 +173,14 @@ class CoinSum(SummingProtocol):
         return self.lattice.size * (self.noise_variance + rounding)
 
     @property
-    def messages_per_client(self) -> int:
-        """Labelled bits that a client sends."""
-        return self.lattice.size * self.messages_per_coordinate
+    def size(self) -> int:
+        """Coordinates of a sum."""
+        return self.lattice.size
 
     @property
     def messages_per_coordinate(self) -> int:
         """Bits under one label from one client."""
         return self.lattice.span + self.coins
-
-    @property
-    def bits_per_message(self) -> int:
-        """A label and a bit."""
-        return label_bits(self.lattice.size) + 1
 
     @property
     def layout(self) -> ReportLayout:
@@ -216,54 +210,9 @@ class CoinSum(SummingProtocol):
         coins = heads(self.coins, values.numel(), randomness=source).reshape(values.shape)
         return self.layout.reports(values - self.lattice.lowest + coins.to(values.device))
 
-    @override
-    def messages(self, reports: Reports) -> list[Reports]:
-        if self.cohort * self.messages_per_client > MOST_MESSAGES:
-            raise ValueError(
-                f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
-                "list: hand the shuffler whole reports, or calibrate with a larger overhead"
-            )
-        layout = labelled_bits(self.name, labels=self.lattice.size)
-        each = self.messages_per_coordinate
-        return [as_messages(counts, each=each, layout=layout) for counts in self._counts(reports)]
-
-    def total(self, reports: Reports) -> Tensor:
-        """Ones under each label in all reports, int64 (size,); see :meth:`Summation.total`."""
-        return self._counts(reports).sum(dim=0)
-
-    def tally(self, messages: Reports) -> Tally:
-        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
-
-        Raises:
-            ValueError: if the reports are not this protocol's messages.
-        """
-        labelled_bits(self.name, labels=self.lattice.size).check(messages)
-        label, bit = (part.values for part in messages.fields)
-        return Tally.of(label, bit, labels=self.lattice.size)
-
     def _sum(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
-        ones = total.ones if isinstance(total, Tally) else total
-        if ones.shape != (self.lattice.size,):
-            raise ValueError(f"a total is ({self.lattice.size},), got {tuple(ones.shape)}")
-        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
+        ones, count = self._ones(total), self._number(total, reports)
         return self.lattice.in_units(ones.double() - count * (self.coins / 2 - self.lattice.lowest))
-
-    def senders(self, total: Tensor | Tally) -> int:
-        """How many clients' messages a tally is of.
-
-        Raises:
-            ValueError: if it does not say so: its labels have different numbers of bits, or not the messages
-                of a whole number of clients, or it is ones alone.
-        """
-        if not isinstance(total, Tally):
-            raise ValueError("ones alone do not say how many clients sent them: pass reports=")
-        count, rest = divmod(int(total.bits[0]), self.messages_per_coordinate)
-        if rest or bool((total.bits != total.bits[0]).any()):
-            raise ValueError(
-                f"every client sends {self.messages_per_coordinate} messages under each label; these are not "
-                "those of a whole number of clients: pass reports="
-            )
-        return count
 
     def share(self, x: Tensor | Rows, *, randomness: Randomness | None = None) -> Tensor:
         """Encoded data and their offset added up, int64 (size,) on the CPU; see :meth:`Summation.share`."""
@@ -273,12 +222,3 @@ class CoinSum(SummingProtocol):
     def common_noise(self, *, randomness: Randomness | None = None) -> Tensor:
         """Heads among the coins of all clients, int64 (size,) on the CPU: one draw for the whole sum."""
         return heads(self.cohort * self.coins, self.lattice.size, randomness=randomness)
-
-    def _counts(self, reports: Reports) -> Tensor:
-        """The reports' counts, int64 (clients, size)."""
-        self.layout.check(reports)
-        counts = reports.fields[0].values.to(torch.int64).reshape(-1, self.lattice.size)
-        most = self.messages_per_coordinate
-        if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
-            raise ValueError(f"a client sent a count outside [0, {most}]: leave its messages out")
-        return counts

@@ -18,7 +18,6 @@ from shuffle_plugins.mechanisms import CountRange, Norm, PrivacyParameter, Priva
 from shuffle_plugins.mechanisms.signs.randomized_response import plus_thresholds
 from shuffle_plugins.mechanisms.signs.randomized_response_law import SignThresholds
 from shuffle_plugins.protocols.base import (
-    SummingProtocol,
     check_clips,
     check_cohort,
     check_overhead,
@@ -29,7 +28,7 @@ from shuffle_plugins.protocols.base import (
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.counts.calibration import MOST_BITS_EACH, fewest_bits, loudest_gain
 from shuffle_plugins.protocols.errors import TargetUnreachable
-from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
+from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
 
 _STRETCH = 1.05  # ‖coefficients‖ over ‖vector‖, at most: a Kashin frame keeps to it but for few vectors
@@ -41,7 +40,7 @@ _MOST_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoissonBinomialSum(SummingProtocol, PrivateSum):
+class PoissonBinomialSum(LabelledSum, PrivateSum):
     r"""The sum of vectors in an ℓ2 ball by the Poisson binomial mechanism: random bits, and no other noise.
 
     Chen, Özgür, Kairouz 2022, "The Poisson Binomial Mechanism for unbiased federated learning with secure
@@ -85,7 +84,7 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         object.__setattr__(self, "message_epsilon", epsilon)
         object.__setattr__(self, "thresholds", SignThresholds.of(epsilon))
         object.__setattr__(self, "spread", KashinFrame(dim=self.dim, seed=self.seed))
-        SummingProtocol.__post_init__(self)
+        LabelledSum.__post_init__(self)
         _ = self.round()
 
     @classmethod
@@ -218,10 +217,10 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         adversary: Adversary = Adversary.MODEL_OBSERVER,
         participation: float | None = None,
     ) -> PoissonBinomialRound:
-        """What one sum costs, as :meth:`SummingProtocol.round`, or with secret participation.
+        """What one sum costs, as :meth:`LabelledSum.round`, or with secret participation.
 
         Args:
-            population, cohort, sampling, adversary: as in :meth:`SummingProtocol.round`.
+            population, cohort, sampling, adversary: as in :meth:`LabelledSum.round`.
             participation: probability with which each client takes part, by a secret coin of its own. The
                 bits of a client that does not take part are those of a zero vector. None if all take part.
 
@@ -268,14 +267,9 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         return self.dim * each * self.coefficient_radius**2  # the frame is tight: size·column_square = dim
 
     @property
-    def messages_per_client(self) -> int:
-        """Labelled bits that a client sends."""
-        return self.size * self.bits
-
-    @property
-    def bits_per_message(self) -> int:
-        """A label and a bit."""
-        return label_bits(self.size) + 1
+    def messages_per_coordinate(self) -> int:
+        """Bits that a client sends for each coefficient."""
+        return self.bits
 
     @property
     def layout(self) -> ReportLayout:
@@ -321,42 +315,6 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
             total += self._counts_of(rows.narrow(start, stop), source).sum(dim=0).cpu()
         return total
 
-    def total(self, reports: Reports) -> Tensor:
-        """Add up whole reports: the number of ones for each coefficient, int64 (size,).
-
-        Totals of several groups of clients may be added.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or a count is impossible; then a client did
-                not follow the protocol.
-        """
-        return self._read(reports).sum(dim=0)
-
-    def messages(self, reports: Reports) -> list[Reports]:
-        """Each client's counts as the labelled bits they stand for, a batch for each client.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, a count is impossible, or everybody's messages
-                are too many to list.
-        """
-        if self.cohort * self.messages_per_client > MOST_MESSAGES:
-            raise ValueError(
-                f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
-                "list: hand the shuffler whole reports, or calibrate with a larger overhead"
-            )
-        layout = labelled_bits(self.name, labels=self.size)
-        return [as_messages(counts, each=self.bits, layout=layout) for counts in self._read(reports)]
-
-    def tally(self, messages: Reports) -> Tally:
-        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
-
-        Raises:
-            ValueError: if the reports are not this protocol's messages.
-        """
-        labelled_bits(self.name, labels=self.size).check(messages)
-        label, bit = (part.values for part in messages.fields)
-        return Tally.of(label, bit, labels=self.size)
-
     def estimate(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of the sum over the clients that answered, float64 (dim,).
 
@@ -367,16 +325,10 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
         Raises:
             ValueError: if the total is of another width, or does not say of how many clients it is.
         """
-        ones = total.ones if isinstance(total, Tally) else total
-        if ones.shape != (self.size,):
-            raise ValueError(f"a total is ({self.size},), got {tuple(ones.shape)}")
-        if isinstance(total, Tally):
-            sent = total.bits.double()
-        elif reports is None:
-            raise ValueError("ones alone do not say how many clients sent them: pass reports=")
-        else:
-            sent = torch.full((self.size,), float(checks.whole("reports", reports, at_least=0) * self.bits))
-        values = (2 * ones.double() - sent.double()) / (self.bits * self.thresholds.gain)
+        ones = self._ones(total)
+        # A tally says of each label how many bits came, also where some are missing.
+        sent = total.bits.double() if isinstance(total, Tally) else self._number(total, reports) * self.bits
+        values = (2 * ones.double() - sent) / (self.bits * self.thresholds.gain)
         return self.spread.reconstruct(values * self.coefficient_radius)
 
     def _checked(self, x: Tensor | Rows) -> Rows:
@@ -404,14 +356,6 @@ class PoissonBinomialSum(SummingProtocol, PrivateSum):
             drawn = randomness.bernoulli(plus.expand(now, *plus.shape).contiguous())
             counts += drawn.to(torch.int64).sum(dim=0)
             left -= now
-        return counts
-
-    def _read(self, reports: Reports) -> Tensor:
-        """The reports' counts, int64 (clients, size)."""
-        self.layout.check(reports)
-        counts = reports.fields[0].values.to(torch.int64).reshape(-1, self.size)
-        if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= self.bits):
-            raise ValueError(f"a client sent a count outside [0, {self.bits}]: leave its bits out")
         return counts
 
 

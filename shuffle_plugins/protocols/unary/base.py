@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -21,10 +22,10 @@ from shuffle_plugins.accounting import (
 )
 from shuffle_plugins.core import FieldLayout, ReportLayout, Reports, Rows, checks, rows_at_once
 from shuffle_plugins.mechanisms.categories.oracles_law import flip_threshold
-from shuffle_plugins.protocols.base import SummingProtocol, check_clips, counted_on
+from shuffle_plugins.protocols.base import check_clips, counted_on
 from shuffle_plugins.protocols.coins.calibration import least_noise_multiplier
 from shuffle_plugins.protocols.errors import TargetUnreachable
-from shuffle_plugins.protocols.tally import MOST_MESSAGES, Tally, as_messages, label_bits, labelled_bits
+from shuffle_plugins.protocols.tally import LabelledSum, Tally
 from shuffle_plugins.protocols.unary.sampling import DRAWN_DISTANCE, drawn_binomials
 from shuffle_plugins.protocols.unary.weights import exceeding_probability, least_max_weight
 from shuffle_plugins.randomness import WHOLE, Randomness, secure
@@ -37,7 +38,8 @@ _BITS_AT_ONCE = 1 << 20
 _PRECISION = 1e-4  # of ε0 of a bit, that a calibration finds
 
 
-class UnaryCounts(SummingProtocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnaryCounts(LabelledSum):
     r"""Each client flips the bits of a vector of ``size`` bits, and the bits are summed one by one.
 
     A client's message for a bit is a label and the flipped bit. Shuffled, such messages say nothing but
@@ -48,18 +50,23 @@ class UnaryCounts(SummingProtocol):
     again. This makes the distribution differ from that of bits flipped once, and the distance is charged to δ
     (:meth:`round`).
 
-    Subclasses are frozen dataclasses with the fields ``cohort``, ``honest_fraction``, ``bit_epsilon``,
-    ``encoding`` and ``max_weight``.
+    Attributes:
+        cohort: n, how many clients take part in one sum, at least 2.
+        bit_epsilon: ε0 of one bit, in (0, 40]: a zero is sent as a one with probability 1/(e^ε0 + 1).
+        encoding: ``"symmetric"`` flips ones as often as zeros; ``"optimal"`` sends a one as a fair coin.
+        max_weight: most ones that a report may have after the flips; None for no limit.
+        honest_fraction: share of the clients that are counted on to flip their bits.
+
+    Raises:
+        ValueError: if a field is out of range.
     """
 
-    __slots__ = ()
-
     bit_epsilon: float
-    encoding: BitEncoding
-    max_weight: int | None
+    encoding: BitEncoding = BitEncoding.SYMMETRIC
+    max_weight: int | None = None
 
     def __post_init__(self) -> None:
-        SummingProtocol.__post_init__(self)
+        LabelledSum.__post_init__(self)
         object.__setattr__(self, "encoding", checks.choice(BitEncoding, "encoding", self.encoding))
         limits = {"above": 0.0, "at_most": MOST_BIT_EPSILON}
         object.__setattr__(self, "bit_epsilon", checks.number("bit_epsilon", self.bit_epsilon, **limits))
@@ -174,14 +181,9 @@ class UnaryCounts(SummingProtocol):
         return 1 / self.gain
 
     @property
-    def messages_per_client(self) -> int:
-        """Labelled bits that a client sends: one for each bit of its vector."""
-        return self.size
-
-    @property
-    def bits_per_message(self) -> int:
-        """A label and a bit."""
-        return label_bits(self.size) + 1
+    def messages_per_coordinate(self) -> int:
+        """Messages that a client sends for a bit: 1."""
+        return 1
 
     @property
     def layout(self) -> ReportLayout:
@@ -220,53 +222,6 @@ class UnaryCounts(SummingProtocol):
             bits[again] = randomness.bernoulli(thresholds[again]).to(torch.uint8)
         return bits
 
-    @override
-    def messages(self, reports: Reports) -> list[Reports]:
-        if self.cohort * self.size > MOST_MESSAGES:
-            raise ValueError(
-                f"{self.size:,} messages from each of {self.cohort:,} clients are too many to list: hand the "
-                "shuffler whole reports"
-            )
-        layout = labelled_bits(self.name, labels=self.size)
-        return [as_messages(bits.to(torch.int64), each=1, layout=layout) for bits in self._bits(reports)]
-
-    def total(self, reports: Reports) -> Tensor:
-        """Add up whole reports: the number of ones of each bit, int64 (size,).
-
-        Totals of several groups of clients may be added.
-
-        Raises:
-            ValueError: if the reports are not this protocol's, or one has more ones than ``max_weight``; then
-                a client did not follow the protocol.
-        """
-        return self._bits(reports).sum(dim=0, dtype=torch.int64).cpu()
-
-    def tally(self, messages: Reports) -> Tally:
-        """Count shuffled messages under each label; impossible labels are set aside and counted as foreign.
-
-        Raises:
-            ValueError: if the reports are not this protocol's messages.
-        """
-        labelled_bits(self.name, labels=self.size).check(messages)
-        label, bit = (part.values for part in messages.fields)
-        return Tally.of(label, bit, labels=self.size)
-
-    def senders(self, total: Tensor | Tally) -> int:
-        """How many clients' messages are in a tally.
-
-        Raises:
-            ValueError: if it does not say so: its labels have different numbers of bits, or it is ones alone.
-        """
-        if not isinstance(total, Tally):
-            raise ValueError("ones alone do not say how many clients sent them: pass reports=")
-        count = int(total.bits[0])
-        if bool((total.bits != count).any()):
-            raise ValueError(
-                "every client sends one message under each label; these are not those of a whole number of "
-                "clients: pass reports="
-            )
-        return count
-
     def share(self, x: Any, *, randomness: Randomness | None = None) -> Tensor:
         """Sums of these clients' flipped bits, int64 (size,) on the CPU, without listing the bits.
 
@@ -287,13 +242,11 @@ class UnaryCounts(SummingProtocol):
 
     def _counts(self, total: Tensor | Tally, *, reports: int | None = None) -> Tensor:
         """Unbiased estimate of how many clients hold each bit, float64 (size,)."""
-        sums = total.ones if isinstance(total, Tally) else total
-        if sums.shape != (self.size,):
-            raise ValueError(f"a total is ({self.size},), got {tuple(sums.shape)}")
-        count = checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
+        sums, count = self._ones(total), self._number(total, reports)
         return (sums.double() - count * self.other) / self.gain
 
-    def _bits(self, reports: Reports) -> Tensor:
+    @override
+    def _read(self, reports: Reports) -> Tensor:
         """The reports' bits, uint8 (clients, size)."""
         self.layout.check(reports, 2)
         bits = reports.fields[0].values.reshape(len(reports), self.size)

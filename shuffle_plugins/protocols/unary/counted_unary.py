@@ -52,10 +52,7 @@ class CountedUnary(UnaryCounts):
     name: ClassVar[str] = "counted-unary"
 
     length: int
-    bit_epsilon: float
     held: int = 1
-    encoding: BitEncoding = BitEncoding.SYMMETRIC
-    max_weight: int | None = None
 
     def __post_init__(self) -> None:
         checks.whole("length", self.length)

@@ -49,10 +49,7 @@ class UnaryL1Sum(UnaryCounts, PrivateSum):
     norm: ClassVar[Norm] = Norm.L1
 
     dim: int
-    bit_epsilon: float
     radius: float = 1.0
-    encoding: BitEncoding = BitEncoding.SYMMETRIC
-    max_weight: int | None = None
 
     def __post_init__(self) -> None:
         checks.dim(self.dim)

@@ -1,4 +1,4 @@
-"""Mix nodes in a row, and batches in pieces, in a grid: rounds, hostile nodes, and a run from end to end."""
+"""Mix cascades, and batches in pieces, in a grid: rounds, hostile nodes, and a run from end to end."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_keys_in_a_sequence_or_in_one_text(two: MixedRun) -> None:
     for pinned in (keys, tuple(keys), ", ".join(keys)):
         stage = MixNodeStage(mixer_public_key=pinned)
         assert stage.mixers == 2
-        assert "2 mix nodes in a row" in stage.trust
+        assert "2 mix nodes in a cascade" in stage.trust
     assert MixNodeStage(mixer_public_key=keys[0]).mixers == 1
     wrong_ones: list[Any] = [[], [keys[0], keys[0]], [keys[0], "f" * 64], ",".join([*keys, ""]), b"", None, 7]
     for wrong in wrong_ones:
