@@ -26,6 +26,8 @@ from shuffle_plugins.accounting.federated.participation import (
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.rounds.base import Round
+from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
+from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
     Adversary,
@@ -303,6 +305,46 @@ class FederatedAccountant:
             lower=attained_epsilon,
             lower_bound=below.lower_bound if attained_epsilon else "none",
         )
+
+    def records_epsilon(
+        self,
+        delta: float,
+        *,
+        records_per_client: int,
+        adversary: Adversary = Adversary.MODEL_OBSERVER,
+    ) -> EpsilonInterval:
+        """ε at δ for neighbours that differ in one *record* of a client, which has m of them.
+
+        For clients that in every round draw one of their m records, uniformly and in secret, and whose report
+        is computed on it alone: CLDP-SGD and DSS-SGD. That clients do so is up to their app.
+        :meth:`epsilon` is for neighbours that differ in all of a client's data, and is larger.
+
+        Args:
+            delta: in (0, 1).
+            records_per_client: m.
+            adversary: the model's observer or the server.
+
+        Raises:
+            ValueError: if an argument is out of range, or the rounds are sums of many messages or of reports
+                with δ0 > 0.
+        """
+        adversary = round_adversary(adversary)
+        charged = self._charged(adversary, {})
+        sizes = fewer_sizes(charged, limit=_MOST_SIZES)
+        accountant = ShuffleAccountant(method=self._method)
+        for shuffle_round, steps in self._accountant(adversary, sizes).history:
+            if type(shuffle_round) is not ShuffleRound:
+                raise ValueError(
+                    f"the draw of a record is accounted for shuffled reports, and this history has a "
+                    f"{type(shuffle_round).__name__}: use epsilon()"
+                )
+            accountant.step(
+                SampledRecordsRound.of(shuffle_round, records_per_client=records_per_client), num_steps=steps
+            )
+        found = replace(accountant.epsilon(delta), adversary=adversary.value)
+        if sizes == charged and adversary is Adversary.MODEL_OBSERVER:
+            return found
+        return replace(found, lower=0.0, lower_bound="none")  # charged is more than took place
 
     def _charged_epsilon(self, delta: float, adversary: Adversary) -> float:
         if adversary is Adversary.LOCAL:

@@ -1,0 +1,73 @@
+"""Clients with several records in Flower: one drawn record a reply, as examples/flower_records.py does it."""
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from shuffle_plugins.accounting import SampledRecordsRound, ShuffleAccountant
+from shuffle_plugins.mechanisms import get
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def example():
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        spec = importlib.util.spec_from_file_location("flower_records", EXAMPLES / "flower_records.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def blobs(clients, each):
+    """Records of ten classes around the corners of a simplex, (clients, each, 10)."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (clients, each), generator=generator)
+    noise = torch.randn(clients, each, 10, generator=generator) * 0.1
+    return torch.nn.functional.normalize(torch.eye(10)[labels] + noise, dim=-1), labels
+
+
+@pytest.mark.parametrize("self_sampling", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_reply_is_a_randomised_gradient_of_one_drawn_record(example, self_sampling, monkeypatch):
+    features, labels = blobs(40, 5)
+    seen = Counter()
+    gradient = example.gradient
+
+    def watched(weights, record, label):
+        client, place = (features == record).all(-1).nonzero()[0].tolist()
+        assert labels[client, place] == label
+        seen[client, place] += 1
+        return gradient(weights, record, label)
+
+    monkeypatch.setattr(example, "gradient", watched)
+    setting = example.Setting(
+        cohort=20, rounds=6, local_epsilon=9.0, learning_rate=4.0, self_sampling=self_sampling
+    )
+    row = example.run((features, labels), (features.flatten(0, 1), labels.flatten()), setting)
+    asked = 40 if self_sampling else 20
+    assert seen.total() == 6 * asked  # each client that was asked computes one gradient
+    assert len({place for _, place in seen}) == 5
+    assert row["rounds"] == 6
+    assert 0 < row["epsilon_of_a_record_lower"] < row["epsilon_of_a_record"] < row["epsilon_of_a_client"]
+    if not self_sampling:
+        clients = get("privunit-g", local_epsilon=9.0, dim=100).round(population=40, cohort=20)
+        accountant = ShuffleAccountant()
+        accountant.step(SampledRecordsRound.of(clients, records_per_client=5), num_steps=6)
+        assert row["epsilon_of_a_record"] == pytest.approx(accountant.epsilon(1e-6).upper, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_it_learns(example):
+    features, labels = blobs(250, 5)
+    setting = example.Setting(cohort=200, rounds=8, local_epsilon=9.0, learning_rate=6.0)
+    row = example.run((features, labels), (features.flatten(0, 1), labels.flatten()), setting)
+    assert row["accuracy"] > 0.6
+    assert row["epsilon_of_a_record"] < row["epsilon_of_a_client"]
