@@ -630,7 +630,10 @@ def draw(path: Path, results: dict[str, Any], *, published: Published | None) ->
 def rates(text: str) -> tuple[tuple[float, int], ...]:
     """Learning rates from a text such as 0.3,0.18@71: 0.3 at first, and 0.18 from epoch 71 on."""
     parts = (part.partition("@") for part in text.split(","))
-    return tuple((float(value), int(first or 1)) for value, _, first in parts)
+    found = tuple((float(value), int(first or 1)) for value, _, first in parts)
+    if found[0][1] != 1:
+        raise argparse.ArgumentTypeError(f"the first rate must hold from epoch 1 on: {text!r}")
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -638,6 +641,12 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.data_dir is None and not options.report_only:
         parser.error("training needs --data-dir, the folder of MNIST's IDX files")
+    if options.parallel < 1:
+        parser.error(f"--parallel must be at least 1, got {options.parallel}")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(
+            "this torch sees no CUDA device: leave --device out, or install a build of torch with CUDA"
+        )
     preset, published, seeds = PRESETS[options.preset]
     changes = {
         field.name: getattr(options, field.name)
@@ -658,7 +667,7 @@ def main(arguments: list[str] | None = None) -> None:
             seed=seed,
             data_dir=options.data_dir,
             device=device,
-            physical_batch=options.physical_batch or _PHYSICAL_BATCH[device.split(":")[0]],
+            physical_batch=options.physical_batch or _PHYSICAL_BATCH.get(device, _PHYSICAL_BATCH["cuda"]),
             threads=options.threads or max(1, (os.cpu_count() or 1) // options.parallel),
             checkpoint=folder / f"seed_{seed}.pt",
         )
@@ -689,9 +698,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoints", type=Path, help="folder")
     parser.add_argument("--report-only", action="store_true", help="train nothing; account and draw anew")
     group = parser.add_argument_group("instead of the setting's own numbers")
-    group.add_argument(
-        "--mechanism", help="any of shuffle-plugins mechanisms for vectors, or none: not private"
-    )
+    group.add_argument("--mechanism", choices=[*registry.available(registry.Kind.VECTORS), "none"])
     group.add_argument("--non-private", dest="mechanism", action="store_const", const="none")
     group.add_argument("--local-epsilon", type=float)
     group.add_argument("--clip", type=float, help="radius of the ball, in the mechanism's norm")

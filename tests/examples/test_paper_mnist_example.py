@@ -132,10 +132,18 @@ def test_seeds_train_in_processes_of_their_own(run):
     assert [len(one["accuracy"]) for one in results["runs"]] == [1, 1]
 
 
-def test_a_changed_setting_needs_a_file_of_its_own(example, images, capsys):
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--epochs", "1"], "needs --results"),
+        (["--rates", "0.3@5"], "must hold from epoch 1 on"),
+        (["--parallel", "0"], "at least 1"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(example, images, capsys, options, told):
     with pytest.raises(SystemExit):
-        example.main(["fig5a", "--data-dir", str(images), "--epochs", "1"])
-    assert "needs --results" in capsys.readouterr().err
+        example.main(["fig5a", "--data-dir", str(images), *options])
+    assert told in capsys.readouterr().err
 
 
 def test_settings_are_the_published_ones(example):
