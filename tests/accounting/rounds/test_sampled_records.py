@@ -13,6 +13,8 @@ from thinning import first_fast
 
 from shuffle_plugins.accounting import (
     Blanket,
+    FederatedAccountant,
+    FederatedRound,
     Round,
     SampledRecordsRound,
     ShuffleAccountant,
@@ -242,3 +244,26 @@ def test_comparisons_and_audits_know_records():
     assert {bound.source for bound in beside.bounds if "PLD" in bound.name} != set()
     with pytest.raises(ValueError, match="one report of each client"):
         audit_round(get("k-rr", local_epsilon=1.0, dim=3), sampled(20), delta=1e-6)
+
+
+def test_a_federated_history_knows_what_a_record_costs():
+    randomizer = get("privunit-g", local_epsilon=2.0, dim=20)
+    federated = FederatedAccountant()
+    for each in range(3):
+        part = FederatedRound.drawn(randomizer, candidates=200, invited=40, reports=40)
+        federated.step(part, participants=[f"{each}-{i}" for i in range(40)])
+    kind = SampledRecordsRound.of(randomizer.round(population=200, cohort=40), records_per_client=10)
+    accountant = ShuffleAccountant()
+    accountant.step(kind, num_steps=3)
+    found = federated.records_epsilon(1e-6, records_per_client=10)
+    assert found.upper == pytest.approx(accountant.epsilon(1e-6).upper, rel=1e-9)
+    assert 0 < found.lower <= found.upper < federated.epsilon(1e-6).upper / 5
+    seen = federated.records_epsilon(1e-6, records_per_client=10, adversary="server")
+    assert seen.lower == 0
+    assert found.upper < seen.upper < federated.epsilon(1e-6, adversary="server").upper
+    summed = FederatedAccountant()
+    vectors = get("vector-sum", dim=4, cohort=40, noise_multiplier=5.0)
+    part = FederatedRound.drawn(vectors, candidates=200, invited=40, reports=40)
+    summed.step(part, participants=[str(i) for i in range(40)])
+    with pytest.raises(ValueError, match="use epsilon"):
+        summed.records_epsilon(1e-6, records_per_client=10)
