@@ -100,8 +100,8 @@ class LabelledSum(SummingProtocol):
 
     @property
     @abstractmethod
-    def size(self) -> int:
-        """Labels, which are the counts of a client."""
+    def labels(self) -> int:
+        """How many labels there are, and counts of a client."""
 
     @property
     @abstractmethod
@@ -111,12 +111,12 @@ class LabelledSum(SummingProtocol):
     @property
     def messages_per_client(self) -> int:
         """Labelled bits that a client sends."""
-        return self.size * self.messages_per_coordinate
+        return self.labels * self.messages_per_coordinate
 
     @property
     def bits_per_message(self) -> int:
         """A label and a bit."""
-        return label_bits(self.size) + 1
+        return label_bits(self.labels) + 1
 
     @override
     def messages(self, reports: Reports) -> list[Reports]:
@@ -125,12 +125,12 @@ class LabelledSum(SummingProtocol):
                 f"{self.messages_per_client:,} messages from each of {self.cohort:,} clients are too many to "
                 "list: hand the shuffler whole reports, or take a protocol of fewer messages"
             )
-        layout = labelled_bits(self.name, labels=self.size)
+        layout = labelled_bits(self.name, labels=self.labels)
         each = self.messages_per_coordinate
         return [as_messages(counts, each=each, layout=layout) for counts in self._read(reports)]
 
     def total(self, reports: Reports) -> Tensor:
-        """Ones under each label in all reports, int64 (size,); totals of several groups of clients add up.
+        """Ones under each label in all reports, int64 (labels,); totals of several groups of clients add up.
 
         Raises:
             ValueError: if the reports are not this protocol's, or one holds what no client that follows the
@@ -144,9 +144,9 @@ class LabelledSum(SummingProtocol):
         Raises:
             ValueError: if the reports are not this protocol's messages.
         """
-        labelled_bits(self.name, labels=self.size).check(messages)
+        labelled_bits(self.name, labels=self.labels).check(messages)
         label, bit = (part.values for part in messages.fields)
-        return Tally.of(label, bit, labels=self.size)
+        return Tally.of(label, bit, labels=self.labels)
 
     def senders(self, total: Tensor | Tally) -> int:
         """How many clients' messages a tally is of.
@@ -166,10 +166,10 @@ class LabelledSum(SummingProtocol):
         return count
 
     def _ones(self, total: Tensor | Tally) -> Tensor:
-        """The ones of a total or a tally, (size,)."""
+        """The ones of a total or a tally, (labels,)."""
         ones = total.ones if isinstance(total, Tally) else total
-        if ones.shape != (self.size,):
-            raise ValueError(f"a total is ({self.size},), got {tuple(ones.shape)}")
+        if ones.shape != (self.labels,):
+            raise ValueError(f"a total is ({self.labels},), got {tuple(ones.shape)}")
         return ones
 
     def _number(self, total: Tensor | Tally, reports: int | None) -> int:
@@ -177,9 +177,9 @@ class LabelledSum(SummingProtocol):
         return checks.whole("reports", self.senders(total) if reports is None else reports, at_least=0)
 
     def _read(self, reports: Reports) -> Tensor:
-        """The reports' counts, whole numbers (clients, size), each of which a client can send."""
+        """The reports' counts, whole numbers (clients, labels), each of which a client can send."""
         self.layout.check(reports)
-        counts = reports.fields[0].values.to(torch.int64).reshape(-1, self.size)
+        counts = reports.fields[0].values.to(torch.int64).reshape(-1, self.labels)
         most = self.messages_per_coordinate
         if counts.numel() and not (int(counts.min()) >= 0 and int(counts.max()) <= most):
             raise ValueError(f"a client sent a count outside [0, {most}]: leave its messages out")

@@ -173,8 +173,8 @@ class CoinSum(LabelledSum):
         return self.lattice.size * (self.noise_variance + rounding)
 
     @property
-    def size(self) -> int:
-        """Coordinates of a sum."""
+    def labels(self) -> int:
+        """Coordinates of a sum, each under its label."""
         return self.lattice.size
 
     @property

@@ -267,6 +267,11 @@ class PoissonBinomialSum(LabelledSum, PrivateSum):
         return self.dim * each * self.coefficient_radius**2  # the frame is tight: size·column_square = dim
 
     @property
+    def labels(self) -> int:
+        """Coefficients, each under its label: D."""
+        return self.size
+
+    @property
     def messages_per_coordinate(self) -> int:
         """Bits that a client sends for each coefficient."""
         return self.bits

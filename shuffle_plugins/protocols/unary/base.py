@@ -181,6 +181,11 @@ class UnaryCounts(LabelledSum):
         return 1 / self.gain
 
     @property
+    def labels(self) -> int:
+        """Bits of a client's vector, each under its label."""
+        return self.size
+
+    @property
     def messages_per_coordinate(self) -> int:
         """Messages that a client sends for a bit: 1."""
         return 1
