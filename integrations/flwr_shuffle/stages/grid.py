@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
@@ -189,6 +190,8 @@ class _Received:
 
     @classmethod
     def of(cls, replies: Iterable[Message], *, sent: Sequence[Message]) -> _Received:
+        coming = iter(replies)
+        first_come = list(islice(coming, 1))  # messages have ids of their own once they are sent
         asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
         if len(asked) < len(sent):  # a grid that sends copies leaves these messages without ids of their own
             asked = {}
@@ -196,7 +199,7 @@ class _Received:
         answers: dict[int, Message] = {}
         lost: set[int] = set()
         ignored = 0
-        for reply in replies:
+        for reply in chain(first_come, coming):
             sender = reply.metadata.src_node_id
             node = asked.get(reply.metadata.reply_to_message_id) if asked else sender
             first = node not in answers or (answers[node].has_error() and not reply.has_error())
