@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 from flwr.app import ConfigRecord, RecordDict
@@ -12,13 +13,15 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     SERVICE_VERSION,
+    SIGNED,
     all_bytes,
     check_signed,
-    positions_text,
+    declined_entries,
     read_positions,
-    refusal_in,
     service_content,
     service_values,
+    signed_entries,
+    signed_values,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.secure_aggregation import (
@@ -33,12 +36,12 @@ from shuffle_plugins.secure_aggregation import (
     statements,
 )
 from shuffle_plugins.secure_aggregation.prio3 import VERIFY_KEY_SIZE
-from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext
+from shuffle_plugins.shuffler import BatchRefused, Refusal, RoundContext, Statement
 
 AGGREGATE_QUERY = "query.aggregate"
 """Type of the message that sends an aggregator a round's sealed seeds."""
 
-_REFUSAL, _TOTAL, _SHARES = "refusal", "total", "verifier-shares"
+_TOTAL, _SHARES = "total", "verifier-shares"
 _LARGEST, _KEY, _MESSAGES = "largest", "verify-key", "messages"
 _REQUEST: dict[str, type] = {
     "version": int,
@@ -58,7 +61,6 @@ _FURTHER: dict[str, dict[str, type]] = {
     "verify": {_LARGEST: int, _KEY: bytes},
     "add-verified": {_LARGEST: int, _MESSAGES: list},
 }
-_ANSWER: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
 
 
 class Step(StrEnum):
@@ -191,33 +193,31 @@ def answered_content(
     aggregator: Aggregator,
 ) -> RecordDict:
     """The content of an aggregator's reply: a sum, verifier shares, or which envelopes are bad; signed."""
+    token = request.terms.context.token
     if isinstance(answer, Expanded | bytes):
         total, rejected = (
             (answer, {}) if isinstance(answer, bytes) else (answer.total.to_bytes(), answer.rejected)
         )
         said = statements.sum_statement(request=request.digest(), rejected=rejected, total=total)
-        entries = _answer(request, rejected=rejected, signature=aggregator.sign(said))
+        entries = signed_entries(token, rejected=rejected, signature=aggregator.sign(said))
         return service_content(entries | {_TOTAL: total})
     if isinstance(answer, Answers):
         shares = [share for _, share in sorted(answer.verifier_shares.items())]
         said = statements.verified_statement(
             request=request.digest(), rejected=answer.rejected, verifier_shares=shares
         )
-        entries = _answer(request, rejected=answer.rejected, signature=aggregator.sign(said))
+        entries = signed_entries(token, rejected=answer.rejected, signature=aggregator.sign(said))
         return service_content(entries | {_SHARES: shares})
     said = statements.checked_statement(request=request.digest(), rejected=answer)
-    return service_content(_answer(request, rejected=answer, signature=aggregator.sign(said)))
+    return service_content(signed_entries(token, rejected=answer, signature=aggregator.sign(said)))
 
 
 def declined_content(
     refused: BatchRefused, *, request: AggregateRequest, aggregator: Aggregator
 ) -> RecordDict:
     """The content of an aggregator's reply that it gives nothing for a request; signed."""
-    said = statements.aggregation_refusal(
-        request=request.digest(), code=refused.code, rejected=refused.rejected
-    )
-    entries = _answer(request, rejected=refused.rejected, signature=aggregator.sign(said))
-    return service_content(entries | {_REFUSAL: str(refused.code)})
+    signature = aggregator.sign(_declined(request, refused.code, refused.rejected))
+    return service_content(declined_entries(refused, token=request.terms.context.token, signature=signature))
 
 
 def read_checked(
@@ -229,7 +229,7 @@ def read_checked(
         BatchRefused: as :func:`read_sum`.
         ValueError: if it is anything else.
     """
-    values = _signed_values(content, _ANSWER, request=request, verifying_key=verifying_key)
+    values = _signed_values(content, SIGNED, request=request, verifying_key=verifying_key)
     rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
     said = statements.checked_statement(request=request.digest(), rejected=rejected)
     check_signed(said, values["signature"], verifying_key=verifying_key)
@@ -243,7 +243,7 @@ def read_verified(content: RecordDict, *, request: AggregateRequest, verifying_k
         BatchRefused: as :func:`read_sum`.
         ValueError: if it is anything else.
     """
-    values = _signed_values(content, _ANSWER | {_SHARES: list}, request=request, verifying_key=verifying_key)
+    values = _signed_values(content, SIGNED | {_SHARES: list}, request=request, verifying_key=verifying_key)
     rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
     shares = all_bytes(values[_SHARES])
     said = statements.verified_statement(request=request.digest(), rejected=rejected, verifier_shares=shares)
@@ -259,7 +259,7 @@ def read_verified_sum(content: RecordDict, *, request: AggregateRequest, verifyi
         BatchRefused: as :func:`read_sum`.
         ValueError: if it is anything else.
     """
-    values = _signed_values(content, _ANSWER | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
+    values = _signed_values(content, SIGNED | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
     total: bytes = values[_TOTAL]
     if read_positions(values["rejected"], envelopes=len(request.envelopes)):
         raise ValueError("all clients of a verified sum are added up, or none")
@@ -281,7 +281,7 @@ def read_sum(content: RecordDict, *, request: AggregateRequest, verifying_key: b
             to another round; NOT_PROVEN if the aggregator did not sign it, for this very request.
         ValueError: if it is anything else.
     """
-    values = _signed_values(content, _ANSWER | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
+    values = _signed_values(content, SIGNED | {_TOTAL: bytes}, request=request, verifying_key=verifying_key)
     rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
     said = statements.sum_statement(request=request.digest(), rejected=rejected, total=values[_TOTAL])
     check_signed(said, values["signature"], verifying_key=verifying_key)
@@ -298,27 +298,15 @@ def _signed_values(
         BatchRefused: if it is one, or an answer to another round.
         ValueError: if it is anything else.
     """
-    if refusal_in(content) is not None:
-        raise BatchRefused(Refusal.NOT_PROVEN)
-    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
-    values = service_values(content, _ANSWER | {_REFUSAL: str} if refuses else types)
-    if values["token"] != request.terms.context.token:
-        raise BatchRefused(Refusal.WRONG_ROUND)
-    if refuses:
-        code = Refusal(values[_REFUSAL])
-        rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
-        said = statements.aggregation_refusal(request=request.digest(), code=code, rejected=rejected)
-        check_signed(said, values["signature"], verifying_key=verifying_key)
-        raise BatchRefused(code, rejected)
-    return values
+    return signed_values(
+        content,
+        types,
+        token=request.terms.context.token,
+        envelopes=len(request.envelopes),
+        declined=partial(_declined, request),
+        verifying_key=verifying_key,
+    )
 
 
-def _answer(
-    request: AggregateRequest, *, rejected: Mapping[int, Refusal], signature: bytes
-) -> dict[str, Any]:
-    return {
-        "version": SERVICE_VERSION,
-        "token": request.terms.context.token,
-        "rejected": positions_text(rejected),
-        "signature": signature,
-    }
+def _declined(request: AggregateRequest, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    return statements.aggregation_refusal(request=request.digest(), code=code, rejected=rejected)

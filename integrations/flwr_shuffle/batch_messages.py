@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 from flwr.app import RecordDict
@@ -19,11 +20,12 @@ from flwr_shuffle.service_messages import (
     SERVICE_VERSION,
     all_bytes,
     check_signed,
+    declined_entries,
     positions_text,
     read_positions,
-    refusal_in,
     service_content,
     service_values,
+    signed_values,
 )
 from shuffle_plugins.shuffler import (
     KEY_BYTES,
@@ -35,6 +37,7 @@ from shuffle_plugins.shuffler import (
     Refusal,
     RoundContext,
     ServicePublicKey,
+    Statement,
     mark_bytes,
     read_marks,
     statements,
@@ -46,7 +49,6 @@ BATCH_QUERY = "query.batch"
 PIECE_BYTES = 1 << 25
 """Bytes of ciphertexts in one message, by default: 32 MiB."""
 
-_REFUSAL = "refusal"
 _REQUEST: dict[str, type] = {
     "version": int,
     "step": str,
@@ -72,13 +74,6 @@ _MIXED: dict[str, type] = {
     "count": int,
     "outputs": bytes,
     "masks": str,
-    "signature": bytes,
-}
-_REFUSED: dict[str, type] = {
-    "version": int,
-    "token": bytes,
-    "rejected": str,
-    _REFUSAL: str,
     "signature": bytes,
 }
 
@@ -214,18 +209,9 @@ def taken_content(message: BatchMessage, items: list[bytes]) -> RecordDict:
 
 def refused_step_content(refused: BatchRefused, *, message: BatchMessage, mixer: Mixer) -> RecordDict:
     """The content of a mix node's reply to a step that it refuses, signed."""
-    said = statements.refusal_statement(
-        request=message.request.digest(), code=refused.code, rejected=refused.rejected
-    )
-    return service_content(
-        {
-            "version": SERVICE_VERSION,
-            "token": message.request.context.token,
-            "rejected": positions_text(refused.rejected),
-            _REFUSAL: str(refused.code),
-            "signature": mixer.sign(said),
-        }
-    )
+    request = message.request
+    signature = mixer.sign(_declined(request, refused.code, refused.rejected))
+    return service_content(declined_entries(refused, token=request.context.token, signature=signature))
 
 
 def read_step(content: RecordDict, *, message: BatchMessage) -> dict[str, Any]:
@@ -236,22 +222,15 @@ def read_step(content: RecordDict, *, message: BatchMessage) -> dict[str, Any]:
             another round or step; NOT_PROVEN for a refusal that the mixer did not sign for this request.
         ValueError: if it is anything else.
     """
-    if refusal_in(content) is not None:
-        raise BatchRefused(Refusal.NOT_PROVEN)
     request = message.request
-    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
-    values = service_values(content, _REFUSED if refuses else _ANSWER | _ANSWERS[message.step])
-    if values["token"] != request.context.token:
-        raise BatchRefused(Refusal.WRONG_ROUND)
-    if refuses:
-        code, rejected = (
-            Refusal(values[_REFUSAL]),
-            read_positions(values["rejected"], envelopes=request.count),
-        )
-        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
-        key = request.mixers[request.position].verifying
-        check_signed(said, values["signature"], verifying_key=key)
-        raise BatchRefused(code, rejected)
+    values = signed_values(
+        content,
+        _ANSWER | _ANSWERS[message.step],
+        token=request.context.token,
+        envelopes=request.count,
+        declined=partial(_declined, request),
+        verifying_key=request.mixers[request.position].verifying,
+    )
     if values["step"] != message.step:
         raise BatchRefused(Refusal.WRONG_ROUND)
     return values
@@ -315,6 +294,10 @@ def pieces(count: int, *, size: int, piece_bytes: int) -> Iterator[tuple[int, in
     number = max(1, piece_bytes // size)
     for first in range(0, count, number):
         yield first, min(number, count - first)
+
+
+def _declined(request: BatchRequest, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    return statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
 
 
 def _answer(message: BatchMessage) -> dict[str, Any]:

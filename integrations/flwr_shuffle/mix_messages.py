@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
 from flwr.app import RecordDict
 
 from flwr_shuffle.service_messages import (
-    SERVICE_KEY,
     SERVICE_VERSION,
+    SIGNED,
     all_bytes,
     check_signed,
-    positions_text,
+    declined_entries,
     read_positions,
-    refusal_in,
     service_content,
     service_values,
+    signed_entries,
+    signed_values,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
@@ -27,13 +29,13 @@ from shuffle_plugins.shuffler import (
     Mixer,
     Refusal,
     RoundContext,
+    Statement,
     statements,
 )
 
 MIX_QUERY = "query.mix"
 """Type of the message that asks the mix node to mix a round's envelopes."""
 
-_REFUSAL = "refusal"
 _REQUEST: dict[str, type] = {
     "version": int,
     "run": str,
@@ -45,9 +47,7 @@ _REQUEST: dict[str, type] = {
     "size": int,
     "envelopes": list,
 }
-_ANSWER: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
-_BATCH: dict[str, type] = _ANSWER | {"answered": int, "reports": list}
-_REFUSED: dict[str, type] = _ANSWER | {_REFUSAL: str}
+_BATCH: dict[str, type] = SIGNED | {"answered": int, "reports": list}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +123,14 @@ def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> Re
     said = statements.batch_statement(
         request=request.digest(), answered=batch.answered, rejected=batch.rejected, reports=batch.reports
     )
-    values = _answer(request, rejected=batch.rejected, signature=mixer.sign(said))
+    values = signed_entries(request.context.token, rejected=batch.rejected, signature=mixer.sign(said))
     return service_content(values | {"answered": batch.answered, "reports": batch.reports})
 
 
 def refused_content(refused: BatchRefused, *, request: MixRequest, mixer: Mixer) -> RecordDict:
     """The content of a mix node's reply to ``query.mix``: that there is no batch, signed."""
-    said = statements.refusal_statement(
-        request=request.digest(), code=refused.code, rejected=refused.rejected
-    )
-    values = _answer(request, rejected=refused.rejected, signature=mixer.sign(said))
-    return service_content(values | {_REFUSAL: str(refused.code)})
+    signature = mixer.sign(_declined(request, refused.code, refused.rejected))
+    return service_content(declined_entries(refused, token=request.context.token, signature=signature))
 
 
 def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: bytes) -> MixedBatch:
@@ -149,18 +146,15 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
             another round; NOT_PROVEN if the mixer did not sign it, for this very request.
         ValueError: if it is anything else.
     """
-    if refusal_in(content) is not None:
-        raise BatchRefused(Refusal.NOT_PROVEN)
-    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
-    values = service_values(content, _REFUSED if refuses else _BATCH)
-    if values["token"] != request.context.token:
-        raise BatchRefused(Refusal.WRONG_ROUND)
+    values = signed_values(
+        content,
+        _BATCH,
+        token=request.context.token,
+        envelopes=len(request.envelopes),
+        declined=partial(_declined, request),
+        verifying_key=verifying_key,
+    )
     rejected = read_positions(values["rejected"], envelopes=len(request.envelopes))
-    if refuses:
-        code = Refusal(values[_REFUSAL])
-        said = statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)
-        check_signed(said, values["signature"], verifying_key=verifying_key)
-        raise BatchRefused(code, rejected)
     reports, answered = all_bytes(values["reports"]), values["answered"]
     said = statements.batch_statement(
         request=request.digest(), answered=answered, rejected=rejected, reports=reports
@@ -173,10 +167,5 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
     return MixedBatch(reports=reports, answered=answered, rejected=rejected)
 
 
-def _answer(request: MixRequest, *, rejected: Mapping[int, Refusal], signature: bytes) -> dict[str, Any]:
-    return {
-        "version": SERVICE_VERSION,
-        "token": request.context.token,
-        "rejected": positions_text(rejected),
-        "signature": signature,
-    }
+def _declined(request: MixRequest, code: Refusal, rejected: Mapping[int, Refusal]) -> Statement:
+    return statements.refusal_statement(request=request.digest(), code=code, rejected=rejected)

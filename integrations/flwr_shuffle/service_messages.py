@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -39,6 +39,9 @@ NO_HANDLER = re.compile(r"No \w+ function registered with name '(\w+)'")
 """How Flower says that an app has no function for a message."""
 
 _REFUSAL = "refusal"
+SIGNED: dict[str, type] = {"version": int, "token": bytes, "rejected": str, "signature": bytes}
+"""Entries of every signed answer to a request of a round."""
+
 _QUESTION: dict[str, type] = {"version": int, "challenge": bytes}
 _ROLE: dict[str, type] = {"version": int, "public-key": bytes, "minimum": int, "signature": bytes}
 
@@ -264,3 +267,57 @@ def service_values(content: RecordDict, types: dict[str, type]) -> dict[str, Any
     if record.keys() != types.keys() or any(type(record[key]) is not kind for key, kind in types.items()):
         raise ValueError(f"the record has the entries {sorted(types)}, no others, each of its type")
     return dict(record)
+
+
+def signed_entries(token: bytes, *, rejected: Mapping[int, Refusal], signature: bytes) -> dict[str, Any]:
+    """The entries :data:`SIGNED` of an answer to a request of a round."""
+    return {
+        "version": SERVICE_VERSION,
+        "token": token,
+        "rejected": positions_text(rejected),
+        "signature": signature,
+    }
+
+
+def declined_entries(refused: BatchRefused, *, token: bytes, signature: bytes) -> dict[str, Any]:
+    """The entries of a signed answer that there is nothing for a request."""
+    entries = signed_entries(token, rejected=refused.rejected, signature=signature)
+    return entries | {_REFUSAL: str(refused.code)}
+
+
+def signed_values(
+    content: RecordDict,
+    types: dict[str, type],
+    *,
+    token: bytes,
+    envelopes: int,
+    declined: Callable[[Refusal, Mapping[int, Refusal]], Statement],
+    verifying_key: bytes,
+) -> dict[str, Any]:
+    """The entries of a service node's answer to a request of a round, if it is no refusal.
+
+    Args:
+        content: of the reply.
+        types: entries of an answer that is no refusal, whose signature the caller checks.
+        token: of the round.
+        envelopes: how many the request has.
+        declined: what the node signs if it refuses, by the code and the envelopes that it dropped.
+        verifying_key: the node's verifying key, as the server has pinned it.
+
+    Raises:
+        BatchRefused: with the node's own code and the envelopes it dropped; WRONG_ROUND for an answer to
+            another round; NOT_PROVEN for a refusal that the node did not sign for this very request.
+        ValueError: if it is anything else.
+    """
+    if refusal_in(content) is not None:
+        raise BatchRefused(Refusal.NOT_PROVEN)
+    refuses = _REFUSAL in content.get(SERVICE_KEY, {})
+    values = service_values(content, SIGNED | {_REFUSAL: str} if refuses else types)
+    if values["token"] != token:
+        raise BatchRefused(Refusal.WRONG_ROUND)
+    if refuses:
+        code = Refusal(values[_REFUSAL])
+        rejected = read_positions(values["rejected"], envelopes=envelopes)
+        check_signed(declined(code, rejected), values["signature"], verifying_key=verifying_key)
+        raise BatchRefused(code, rejected)
+    return values

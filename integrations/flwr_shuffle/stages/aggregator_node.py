@@ -13,13 +13,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_shuffle.aggregate_messages import AggregateRequest, Step, answered_content, declined_content
-from flwr_shuffle.service_messages import Role, envelopes_text, refusal_content
+from flwr_shuffle.service_messages import Role
 from flwr_shuffle.stages.serving import (
     answer_role,
+    answered,
     log_rejected,
-    log_unable,
     refused_if_unreadable,
-    service_of,
+    signed_or_declined,
 )
 from shuffle_plugins.secure_aggregation import (
     Aggregator,
@@ -28,7 +28,7 @@ from shuffle_plugins.secure_aggregation import (
     VerifiedTerms,
     VerifyingAggregator,
 )
-from shuffle_plugins.shuffler import BatchRefused, Refusal
+from shuffle_plugins.shuffler import Refusal
 
 _log = logging.getLogger("flwr")
 
@@ -53,11 +53,9 @@ def register_aggregator(app: ClientApp) -> None:
 
     @app.query("aggregate")
     def aggregate(message: Message, context: Context) -> Message:
-        try:
-            content = _aggregated(service_of(context, VerifyingAggregator), message)
-        except BatchRefused as refused:
-            content = refusal_content(refused.code)
-        return Message(content, reply_to=message)
+        return answered(
+            message, context, VerifyingAggregator, lambda aggregator: _aggregated(aggregator, message)
+        )
 
 
 def _answer(
@@ -86,19 +84,20 @@ def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict
     """
     with refused_if_unreadable():
         request = AggregateRequest.from_content(message.content)
-    try:
+
+    def aggregated() -> RecordDict:
         answer = _answer(aggregator, request)
-    except BatchRefused as refused:
-        log_rejected(refused.rejected)
-        _log.warning("shuffle: %s: %s", envelopes_text(len(request.envelopes)), refused)
-        return declined_content(refused, request=request, aggregator=aggregator)
-    except Exception as error:  # Flower would send its text to the server
-        log_unable(Role.AGGREGATOR, error)
-        return declined_content(BatchRefused(Refusal.MISCONFIGURED), request=request, aggregator=aggregator)
-    if isinstance(answer, Expanded | Answers):
-        log_rejected(answer.rejected)
-    if isinstance(answer, Expanded):
-        _log.info("shuffle: the seeds of %d clients are added up", answer.added)
-    if isinstance(answer, bytes):
-        _log.info("shuffle: %d clients whose proofs hold are added up", len(request.envelopes))
-    return answered_content(answer, request=request, aggregator=aggregator)
+        if isinstance(answer, Expanded | Answers):
+            log_rejected(answer.rejected)
+        if isinstance(answer, Expanded):
+            _log.info("shuffle: the seeds of %d clients are added up", answer.added)
+        if isinstance(answer, bytes):
+            _log.info("shuffle: %d clients whose proofs hold are added up", len(request.envelopes))
+        return answered_content(answer, request=request, aggregator=aggregator)
+
+    return signed_or_declined(
+        Role.AGGREGATOR,
+        len(request.envelopes),
+        aggregated,
+        lambda refused: declined_content(refused, request=request, aggregator=aggregator),
+    )

@@ -30,21 +30,19 @@ from flwr_shuffle.batch_messages import (
     taken_content,
 )
 from flwr_shuffle.mix_messages import MixRequest, batch_content, refused_content
-from flwr_shuffle.service_messages import Role, envelopes_text, refusal_content
+from flwr_shuffle.service_messages import Role
 from flwr_shuffle.stages.serving import (
     answer_role,
+    answered,
     log_rejected,
-    log_unable,
     refused_if_unreadable,
-    service_of,
+    signed_or_declined,
 )
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
     BatchLimits,
-    BatchRefused,
     BatchSpool,
     Mixer,
-    Refusal,
     ServicePublicKey,
     keys,
 )
@@ -79,19 +77,12 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
 
     @app.query("mix")
     def mix(message: Message, context: Context) -> Message:
-        try:
-            content = _mixed(service_of(context, Mixer), message)
-        except BatchRefused as refused:
-            content = refusal_content(refused.code)
-        return Message(content, reply_to=message)
+        return answered(message, context, Mixer, lambda mixer: _mixed(mixer, message))
 
     @app.query("batch")
     def batch(message: Message, context: Context) -> Message:
-        try:
-            content = _step(service_of(context, Mixer), message, context, limits or BatchLimits())
-        except BatchRefused as refused:
-            content = refusal_content(refused.code)
-        return Message(content, reply_to=message)
+        chosen = limits or BatchLimits()
+        return answered(message, context, Mixer, lambda mixer: _step(mixer, message, context, chosen))
 
 
 def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits) -> RecordDict:
@@ -102,16 +93,13 @@ def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits)
     """
     with refused_if_unreadable():
         asked = BatchMessage.from_content(message.content)
-    try:
-        config = context.node_config
-        return _STEPS[asked.step](asked, mixer, _spool(config, limits), _row(config))
-    except BatchRefused as refused:
-        log_rejected(refused.rejected)
-        _log.warning("shuffle: %s: %s", envelopes_text(asked.request.count), refused)
-        return refused_step_content(refused, message=asked, mixer=mixer)
-    except Exception as error:  # Flower would send its text to the server
-        log_unable(Role.MIXER, error)
-        return refused_step_content(BatchRefused(Refusal.MISCONFIGURED), message=asked, mixer=mixer)
+    config = context.node_config
+    return signed_or_declined(
+        Role.MIXER,
+        asked.request.count,
+        lambda: _STEPS[asked.step](asked, mixer, _spool(config, limits), _row(config)),
+        lambda refused: refused_step_content(refused, message=asked, mixer=mixer),
+    )
 
 
 _Row = tuple[ServicePublicKey, ...]
@@ -179,7 +167,8 @@ def _mixed(mixer: Mixer, message: Message) -> RecordDict:
     """
     with refused_if_unreadable():
         request = MixRequest.from_content(message.content)
-    try:
+
+    def mixed() -> RecordDict:
         batch = mixer.mix(
             request.envelopes,
             context=request.context,
@@ -187,13 +176,13 @@ def _mixed(mixer: Mixer, message: Message) -> RecordDict:
             size=request.size,
             minimum=request.minimum,
         )
-    except BatchRefused as refused:
-        log_rejected(refused.rejected)
-        _log.warning("shuffle: %s: %s", envelopes_text(len(request.envelopes)), refused)
-        return refused_content(refused, request=request, mixer=mixer)
-    except Exception as error:  # Flower would send its text to the server
-        log_unable(Role.MIXER, error)
-        return refused_content(BatchRefused(Refusal.MISCONFIGURED), request=request, mixer=mixer)
-    log_rejected(batch.rejected)
-    _log.info("shuffle: %d good envelopes, %d reports given out", batch.answered, len(batch.reports))
-    return batch_content(batch, request=request, mixer=mixer)
+        log_rejected(batch.rejected)
+        _log.info("shuffle: %d good envelopes, %d reports given out", batch.answered, len(batch.reports))
+        return batch_content(batch, request=request, mixer=mixer)
+
+    return signed_or_declined(
+        Role.MIXER,
+        len(request.envelopes),
+        mixed,
+        lambda refused: refused_content(refused, request=request, mixer=mixer),
+    )

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from flwr.app import Context, Message, UserConfig
+from flwr.app import Context, Message, RecordDict, UserConfig
 
 from flwr_shuffle.service_messages import (
     NodeRole,
@@ -72,14 +72,51 @@ def service_of(context: Context, kind: type[Service]) -> Service:
 
 def answer_role(message: Message, context: Context, kind: type[BatchService]) -> Message:
     """The signed answer to a server that asks who this node is, or a refusal."""
-    try:
-        service = service_of(context, kind)
+
+    def said(service: BatchService) -> RecordDict:
         with refused_if_unreadable():
             challenge = read_question(message.content)
+        role = NodeRole.signed(service, challenge=challenge, run=str(context.run_id), node=context.node_id)
+        return role.to_content()
+
+    return answered(message, context, kind, said)
+
+
+def answered(
+    message: Message, context: Context, kind: type[Service], answer: Callable[[Service], RecordDict]
+) -> Message:
+    """A service node's reply to a request; an unsigned code if it is no such node, or cannot read it."""
+    try:
+        content = answer(service_of(context, kind))
     except BatchRefused as refused:
-        return Message(refusal_content(refused.code), reply_to=message)
-    answer = NodeRole.signed(service, challenge=challenge, run=str(context.run_id), node=context.node_id)
-    return Message(answer.to_content(), reply_to=message)
+        content = refusal_content(refused.code)
+    return Message(content, reply_to=message)
+
+
+def signed_or_declined(
+    role: Role,
+    number: int,
+    answer: Callable[[], RecordDict],
+    declined: Callable[[BatchRefused], RecordDict],
+) -> RecordDict:
+    """The answer to a request that could be read; if there is none, a signed refusal.
+
+    Args:
+        role: the node's.
+        number: how many envelopes the request has.
+        answer: does what is asked.
+        declined: signs a refusal; details of an error go to the node's own log alone, since Flower would send
+            an exception's text to the server.
+    """
+    try:
+        return answer()
+    except BatchRefused as refused:
+        log_rejected(refused.rejected)
+        _log.warning("shuffle: %s: %s", envelopes_text(number), refused)
+        return declined(refused)
+    except Exception as error:
+        log_unable(role, error)
+        return declined(BatchRefused(Refusal.MISCONFIGURED))
 
 
 @contextmanager
