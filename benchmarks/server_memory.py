@@ -23,10 +23,16 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr_shuffle import InProcessGrid, Replies, SharedSumStage, ShuffleStage, register_aggregator
+from flwr_shuffle import (
+    Anonymous,
+    InProcessGrid,
+    Replies,
+    SharedSumStage,
+    ShuffleStage,
+    arriving,
+    register_aggregator,
+)
 from flwr_shuffle.messages import Instruction, context_of, reply
-from flwr_shuffle.stages.base import Anonymous
-from flwr_shuffle.wrapped_grid import arriving
 
 from shuffle_plugins.mechanisms import SumSpec
 from shuffle_plugins.protocols import VectorSum

@@ -27,3 +27,4 @@ from .stages.in_memory import SummingStage as SummingStage
 from .stages.mix_node import register_mix_node as register_mix_node
 from .stages.mix_stage import MixNodeStage as MixNodeStage
 from .stages.shared_stage import SharedSumStage as SharedSumStage
+from .wrapped_grid import arriving as arriving
