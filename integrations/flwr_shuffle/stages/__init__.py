@@ -1,1 +1,1 @@
-"""Where identity ends: shuffling in the server's process, a sum, or a mix node of its own."""
+"""Stages, which take the senders' names from a round's reports: by shuffling them, or by adding them up."""

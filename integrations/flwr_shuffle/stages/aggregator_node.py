@@ -1,7 +1,10 @@
 """The aggregator: a SuperNode of another organisation, which adds up seeds and sees nobody's counts.
 
-A node is an aggregator by ``shuffle-role="aggregator"`` in its ``node_config``;
-:mod:`flwr_shuffle.stages.serving` lists what else stands there.
+A SuperNode becomes an aggregator if its ``node_config`` says ``shuffle-role="aggregator"``. The other
+settings that it needs are listed in :mod:`flwr_shuffle.stages.serving`.
+
+A client's counts are split into shares: a random seed for each aggregator, and for the server the counts
+minus the vectors that the seeds expand to.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ _log = logging.getLogger("flwr")
 def register_aggregator(app: ClientApp) -> None:
     """Let a node that runs this app be an aggregator, if its ``node_config`` says so.
 
-    Adds handlers of ``query.aggregator_role`` and ``query.aggregate``. Nodes that are no aggregator say so,
-    and no more. An aggregator signs its replies. A reply holds one sum of expanded seeds or a constant code,
-    and which envelopes were refused; details of an error are in the node's own log alone.
+    Adds handlers of ``query.aggregator_role`` and ``query.aggregate``. A node that is not an aggregator
+    answers that it is not, and nothing else. An aggregator signs its replies. A reply holds one sum of
+    expanded seeds or a refusal code, and says which envelopes were refused. Details of an error are written
+    to the node's own log only.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
@@ -61,7 +65,7 @@ def register_aggregator(app: ClientApp) -> None:
 def _answer(
     aggregator: VerifyingAggregator, request: AggregateRequest
 ) -> Expanded | Answers | bytes | Mapping[int, Refusal]:
-    """What is asked for; raises as the methods of the aggregator."""
+    """Do the step that a request asks for; errors are those of the :class:`VerifyingAggregator`'s methods."""
     terms, minimum = request.terms, request.minimum
     if isinstance(terms, VerifiedTerms):
         if request.step is Step.VERIFY:
@@ -77,10 +81,13 @@ def _answer(
 
 
 def _aggregated(aggregator: VerifyingAggregator, message: Message) -> RecordDict:
-    """The signed answer to a request.
+    """Do what a request asks for, and return the signed answer.
+
+    A refusal is an answer too.
 
     Raises:
-        BatchRefused: if the message is no request, so that there is nothing to sign an answer to.
+        BatchRefused: if the message cannot be read as a request, so that there is no request that an answer
+            could name.
     """
     with refused_if_unreadable():
         request = AggregateRequest.from_content(message.content)

@@ -37,14 +37,15 @@ class Anonymous:
     Attributes:
         reports: the readable reports in random order; None if there are none, they were added up, or the
             batch was refused.
-        answered: clients that answered with a report or a dummy; the server learns this number even where
-            clients sample themselves. Where everybody was asked for a report, a dummy is no answer, and is
-            not counted as far as it can be recognised.
-        participants: node ids, in ascending order, that answered without an error, be it by a report or by a
-            dummy.
-        unreadable: replies dropped because they were not a report of this round.
-        foreign: those of them that this server itself found to be no report, rather than another node; None
-            if it was all of them. If no reply is a report, the client app has no mod.
+        answered: how many clients answered with a report or a dummy. The server learns this number even
+            where clients decide in secret whether they take part. Where every invited client was asked for a
+            report, a dummy is not an answer, and is left out of this number if it can be recognised.
+        participants: ids of the nodes that answered without an error, with a report or with a dummy, in
+            ascending order.
+        unreadable: how many replies were dropped because they were not a report of this round.
+        foreign: how many of the unreadable replies this server itself found not to be a report; a mix node
+            or an aggregator found the others. None if this server found all of them. If not one reply is a
+            report, the client app probably lacks the ``ShuffleMod``.
         refusal: why the whole batch was refused; None if it was shuffled.
         total: the reports' sum, of a stage that adds reports up.
     """
@@ -67,7 +68,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a round must have for its reports to come out of a stage.
+    """What a round must have before a stage gives out its reports.
 
     Attributes:
         reports: fewest reports that must have come in.
@@ -83,12 +84,12 @@ class Replies:
     """A round's replies, and what a stage needs to read them.
 
     Attributes:
-        messages: what the clients answered, each another invited node; one that answered with an error has
-            dropped out.
+        messages: the clients' replies, at most one from each invited node. A client that answered with an
+            error has dropped out.
         instruction: the round's instruction that the clients were sent.
         dim: length of the vector that a client reports.
-        grid: the plain grid, to reach other nodes.
-        timeout: seconds to wait for other nodes; None waits without end.
+        grid: Flower's own grid, through which the stage can reach mix nodes or aggregators.
+        timeout: seconds to wait for such nodes; None waits without end.
     """
 
     messages: Sequence[Message]
@@ -134,9 +135,9 @@ class Replies:
 class ShuffleStage(ABC):
     """A shuffler as a Flower server uses it: it takes the clients' replies and gives back their reports.
 
-    The server calls :meth:`open` and :meth:`require` before each round, in it :meth:`take` with each reply
-    that comes, and :meth:`collect` once. What
-    :meth:`collect` returns must not depend on the order of the replies, nor say whose report is which.
+    Before each round the server calls :meth:`open` and :meth:`require`. During the round it calls
+    :meth:`take` with each reply as it arrives, and at the end :meth:`collect` once. What :meth:`collect`
+    returns must not depend on the order of the replies, nor say whose report is which.
     """
 
     _needed = Needed()
@@ -148,7 +149,7 @@ class ShuffleStage(ABC):
 
     @property
     def minimum(self) -> int:
-        """Fewest reports that the stage lets through, as far as the server knows; at least one."""
+        """Fewest reports that the stage gives out together, as far as the server knows; at least one."""
         return 1
 
     @property
@@ -158,16 +159,16 @@ class ShuffleStage(ABC):
 
     @property
     def mixers(self) -> int:
-        """How many mixers of a cascade clients must seal their reports to, where they seal them."""
+        """To how many mixers clients seal their reports, if they seal them; more than 1 in a mix cascade."""
         return 1
 
     @property
     def adds_up(self) -> bool:
-        """Whether only the sum of the reports comes out, as reports that must be summed need it."""
+        """Whether only the sum of the reports comes out; some mechanisms' reports are safe only as a sum."""
         return False
 
     def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms | None:
-        """What the clients of a new round are told of how they share their counts; None if they do not.
+        """What clients of a new round must know to split their counts into shares; None if they do not.
 
         Args:
             mechanism: makes the round's reports.
@@ -183,7 +184,7 @@ class ShuffleStage(ABC):
     def hides_shares(self) -> bool:
         """Whether the server sees nothing of the reports but their sum, not even in this process.
 
-        Then clients that sample themselves hide their participation in a sum from the server as well.
+        Then clients that decide in secret whether they take part in a sum hide that from the server too.
         """
         return False
 
@@ -202,22 +203,23 @@ class ShuffleStage(ABC):
 
     @property
     def needed(self) -> Needed:
-        """What the round under way must have for its reports to come out."""
+        """What the current round must have before its reports are given out; set by :meth:`require`."""
         return self._needed
 
     def require(self, needed: Needed) -> None:
-        """Set what the coming round must have for its reports to come out; with less nobody sees them."""
+        """Set what the next round must have. With less, nobody gets to see its reports."""
         self._needed = needed
 
     def take(self, reply: Message, *, instruction: Instruction, dim: int) -> Message:
-        """Take what is bulky out of a client's reply as it comes; what is left is given to :meth:`collect`.
+        """Take the large parts out of a client's reply as it arrives, and return what must stay in memory.
 
-        A round's replies are kept until all have come. A stage that puts their payloads elsewhere, such as
-        in a file, needs no memory for them. By default a reply stays as it is.
+        A round's replies are kept in memory until all have arrived, and then go to :meth:`collect`. A stage
+        that puts their payloads elsewhere, such as in a file, needs no memory for them. By default a reply
+        is returned as it is.
 
         Args:
-            reply: of an invited node; not an error.
-            instruction: the round's.
+            reply: the reply of an invited node; not an error.
+            instruction: the instruction that the clients of the round were sent.
             dim: length of the vector that a client reports.
         """
         del instruction, dim

@@ -1,15 +1,18 @@
 """The mix node: a SuperNode of another organisation, which shuffles reports that it cannot read.
 
-A node is the mix node by ``shuffle-role="mixer"`` in its ``node_config``; :mod:`flwr_shuffle.stages.serving`
-lists what else stands there. Besides these there may be
+A SuperNode becomes the mix node if its ``node_config`` says ``shuffle-role="mixer"``. The other settings that
+it needs are listed in :mod:`flwr_shuffle.stages.serving`. A mix node has four more, which are optional unless
+the text says otherwise:
 
-    shuffle-mixer-public-key  public keys of all mixers of a cascade, this one's among them, in the order in
-                              which they work, separated by commas; needed if there is more than one
-    shuffle-batch-folder      where batches lie that travel in pieces; by default the key file's name and
-                              ``.batches``
-    shuffle-batch-reports     most reports, and
-    shuffle-batch-bytes       most bytes, of all batches that lie there at once; by default those of the
-                              ``limits`` of :func:`register_mix_node`
+    shuffle-mixer-public-key  public keys of all mixers of a mix cascade, separated by commas, in the order in
+                              which the mixers work; this mixer's own key is one of them. Required if there is
+                              more than one mixer
+    shuffle-batch-folder      folder for the batches that arrive in several messages (in pieces); by default
+                              the key file's name with ``.batches`` after it
+    shuffle-batch-reports     the most reports that this folder may hold at once, over all batches
+    shuffle-batch-bytes       the most bytes that this folder may hold at once, over all batches
+
+Without the last two, the ``limits`` of :func:`register_mix_node` apply.
 """
 
 from __future__ import annotations
@@ -58,13 +61,14 @@ _log = logging.getLogger("flwr")
 def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> None:
     """Let a node that runs this app be the mix node, if its ``node_config`` says so.
 
-    Adds handlers of ``query.role``, ``query.mix`` and ``query.batch``. Nodes that are not the mix node say
-    so, and no more. The mix node signs its replies. A reply holds a batch or a constant code, and which
-    envelopes were refused; details of an error are in the node's own log alone.
+    Adds handlers of ``query.role``, ``query.mix`` and ``query.batch``. A node that is not the mix node
+    answers that it is not, and nothing else. The mix node signs its replies. A reply holds a batch or a
+    refusal code, and says which envelopes were refused. Details of an error are written to the node's own
+    log only.
 
     Args:
         app: the app of all nodes, made without ``client_fn``.
-        limits: how much the mix node keeps on disk at once of batches that come in pieces, where its
+        limits: how much the mix node keeps on disk at once, of batches that arrive in pieces, if its
             ``node_config`` does not say; by default 10 million reports and 64 GiB.
 
     Raises:
@@ -86,10 +90,13 @@ def register_mix_node(app: ClientApp, *, limits: BatchLimits | None = None) -> N
 
 
 def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits) -> RecordDict:
-    """The answer to one step of a batch in pieces; a refusal is signed.
+    """Do one step (begin, put, mix or take) of a batch that travels in pieces, and return the answer.
+
+    A refusal is an answer too, and is signed.
 
     Raises:
-        BatchRefused: if the message is no such step, so that there is nothing to sign an answer to.
+        BatchRefused: if the message cannot be read as a step, so that there is no request that an answer
+            could name.
     """
     with refused_if_unreadable():
         asked = BatchMessage.from_content(message.content)
@@ -102,7 +109,7 @@ def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits)
     )
 
 
-_Row = tuple[ServicePublicKey, ...]
+_Row = tuple[ServicePublicKey, ...]  # public keys of a cascade's mixers, in the order in which they work
 
 
 def _begin(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
@@ -136,7 +143,7 @@ _STEPS: dict[BatchStep, Callable[[BatchMessage, Mixer, BatchSpool, _Row], Record
 
 
 def _spool(config: UserConfig, limits: BatchLimits) -> BatchSpool:
-    """The batches of the node, with the limits of its ``node_config`` in place of those given.
+    """The node's batches on disk; limits in its ``node_config`` take the place of ``limits``.
 
     Raises:
         ValueError: if a limit is no whole number, at least 1.
@@ -151,7 +158,7 @@ def _spool(config: UserConfig, limits: BatchLimits) -> BatchSpool:
 
 
 def _row(config: UserConfig) -> _Row:
-    """The mixers of the cascade that this node's operator has pinned; empty for a single mixer.
+    """Public keys of the cascade's mixers that this node's operator has pinned; empty for a single mixer.
 
     Raises:
         ShuffleError: if they are malformed.
@@ -160,10 +167,13 @@ def _row(config: UserConfig) -> _Row:
 
 
 def _mixed(mixer: Mixer, message: Message) -> RecordDict:
-    """The signed answer to a request.
+    """Mix the envelopes of a request that came in one message, and return the signed answer.
+
+    A refusal is an answer too.
 
     Raises:
-        BatchRefused: if the message is no request, so that there is nothing to sign an answer to.
+        BatchRefused: if the message cannot be read as a request, so that there is no request that an answer
+            could name.
     """
     with refused_if_unreadable():
         request = MixRequest.from_content(message.content)

@@ -25,7 +25,14 @@ from flwr_shuffle.messages import context_of
 from flwr_shuffle.mix_messages import MIX_QUERY, MixRequest, read_answer
 from flwr_shuffle.service_messages import Role
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage
-from flwr_shuffle.stages.service_nodes import Found, Offenders, ServiceNodes, Waiting, payload_or_nothing
+from flwr_shuffle.stages.service_nodes import (
+    Found,
+    Offenders,
+    ServiceNodes,
+    Waiting,
+    payload_or_nothing,
+    read_or_lost,
+)
 from flwr_shuffle.stages.valid_reports import readable_reports
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import (
@@ -56,9 +63,10 @@ class MixNodeStage(ShuffleStage):
     its identity by signatures: nodes that only say that they are the mixer are ignored, and a batch that the
     mixer did not sign for this round is refused. docs/guides/shuffling.md says what each party learns.
 
-    In a mix cascade each mixer belongs to another organisation, and clients seal one
-    more layer for each. Each mixer removes its layer and permutes. A mixer after the first also checks that
-    it got exactly one layer of each client whose signed ticket it got.
+    In a mix cascade several mixers of different organisations work one after another, and clients seal one
+    more layer for each. Each mixer removes its layer and puts the reports in a new random order. An envelope
+    also has a small signed part for each later mixer, a *ticket*, which the server passes to that mixer
+    directly. So a later mixer can check that for each ticket it got exactly one layer from the mixer before.
 
     Args:
         mixer_public_key: 128 hexadecimal digits, as ``shuffle-plugins keys mixer`` prints them: the key that
@@ -74,10 +82,10 @@ class MixNodeStage(ShuffleStage):
         mix_timeout: seconds to wait for a batch, where the round's own timeout is not shorter.
         poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with a good envelope, is not
-            invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
+            invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
             good.
-        piece_bytes: a batch of more bytes than this travels in pieces of about this size. Batches for mixers
-            of a cascade always do.
+        piece_bytes: a batch larger than this is sent in several messages (pieces) of about this many bytes.
+            Batches for a cascade are always sent that way.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -148,13 +156,14 @@ class MixNodeStage(ShuffleStage):
         """Find the mix node; see :meth:`ServiceNodes.open`.
 
         Raises:
-            RuntimeError: if it is not found in time, or two nodes prove that they are the mixer; or if mixers
-                in a row have mixed nothing yet, and refuse as they do when their order is wrong.
+            RuntimeError: if it is not found in time, or if two nodes prove that they are the mixer. Also if
+                the mixers of a cascade have not mixed any batch yet, and have refused one in the way they do
+                when their keys are listed in different orders.
         """
         if self._wrong_order:
             raise RuntimeError(
-                "the mixers in a row have refused everything: server, mixers and clients do not name the "
-                "same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "
+                "the mixers of the cascade have refused everything: server, mixers and clients do not name "
+                "the same mixers in the same order. mixer_public_key of the server's MixNodeStage must list "
                 "the keys as shuffle-mixer-public-key does in the node_config of every mixer and client. If "
                 "they are the same, see the mixers' own logs"
             )
@@ -163,8 +172,8 @@ class MixNodeStage(ShuffleStage):
     def collect(self, replies: Replies) -> Anonymous:
         """Have a round's envelopes mixed, and open the reports; see :meth:`ShuffleStage.collect`.
 
-        A reply of another length than an envelope is dropped here. The mixer drops bad envelopes, and says at
-        which positions they were, so that the log can name the nodes.
+        A reply that does not have the length of an envelope is dropped here. The mixer drops bad envelopes,
+        and says at which positions they were, so that the log can name the nodes.
         """
         instruction = replies.instruction
         size = envelope_size(replies.layout.report_bytes, mixers=self.mixers)
@@ -247,7 +256,7 @@ class MixNodeStage(ShuffleStage):
                 layers, given = self._mixed_by(mixer.node, request, items, size=size, replies=replies)
             except BatchRefused as refused:
                 _log.error("shuffle: mixer %d of %d: %s", position + 1, self.mixers, refused)
-                # A later mixer gets the tickets of those that the first one found good.
+                # A later mixer counts positions among the envelopes that the first one found good.
                 rejected = {taken[place]: code for place, code in refused.rejected.items()}
                 raise BatchRefused(refused.code, rejected) from None
             said.append(given)
@@ -261,7 +270,11 @@ class MixNodeStage(ShuffleStage):
     def _mixed_by(
         self, node: int, request: BatchRequest, items: list[bytes], *, size: int, replies: Replies
     ) -> tuple[list[bytes], MixedStatement]:
-        """Have one mixer mix items: return what it gives back, of ``size`` bytes each, and its statement."""
+        """Have one mixer mix some items.
+
+        Returns:
+            The items that it gives back, of ``size`` bytes each, and its signed statement about them.
+        """
 
         def ask(message: BatchMessage, read: Callable[..., _Read]) -> _Read:
             sent = Message(message.to_content(), node, BATCH_QUERY)
@@ -288,6 +301,7 @@ class MixNodeStage(ShuffleStage):
         return taken, said
 
     def _opened(self, grid: Grid) -> tuple[Found, ...]:
+        """The mix nodes, in order. If one is not found the round is refused, and the run goes on."""
         try:
             return self._nodes.open(grid)
         except RuntimeError as error:
@@ -300,12 +314,13 @@ class MixNodeStage(ShuffleStage):
         try:
             if not answers or answers[0].has_error():
                 raise BatchRefused(Refusal.NO_ANSWER)
-            return _readable(answers[0].content, read)
+            return read_or_lost(answers[0].content, read)
         except BatchRefused as refused:
             self._note_unproven(message.metadata.dst_node_id, refused)
             raise
 
     def _note_unproven(self, node: int, refused: BatchRefused) -> None:
+        """If an answer was lost or has no valid signature, have :meth:`open` look for the nodes again."""
         if refused.code in (Refusal.NO_ANSWER, Refusal.NOT_PROVEN):
             self._nodes.forget()
         if refused.code is Refusal.NOT_PROVEN:
@@ -319,13 +334,3 @@ def _split(envelopes: Sequence[bytes], *, sizes: Sequence[int]) -> list[list[byt
         parts.append([envelope[start : start + size] for envelope in envelopes])
         start += size
     return parts
-
-
-def _readable(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:
-    """Read a mixer's answer. One that cannot be read counts as lost, since it may have held a batch."""
-    try:
-        return read(content)
-    except BatchRefused:
-        raise
-    except ValueError:
-        raise BatchRefused(Refusal.NO_ANSWER) from None

@@ -11,8 +11,9 @@ import logging
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -30,10 +31,12 @@ from flwr_shuffle.service_messages import (
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler import CHALLENGE_BYTES, BatchRefused, Refusal, ServicePublicKey
 
+_Read = TypeVar("_Read")
+
 _log = logging.getLogger("flwr")
 
-_LONGEST_PAUSE = 8.0  # seconds between two questions to nodes that have not answered
-_NAMED = 10  # nodes that a line of the log names
+_LONGEST_PAUSE = 8.0  # seconds; the pause between two looks for nodes doubles each time, up to this
+_NAMED = 10  # how many nodes a line of the log names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,7 @@ class ServiceNodes:
         self._role = role
         self._pinned = tuple(pinned)
         self._waiting = waiting
+        # by node id: position of the pinned key that it has proven to hold, and its role; None for others
         self._asked: dict[int, tuple[int, NodeRole] | None] = {}
         self._found: tuple[Found, ...] = ()
         self._claimed: frozenset[int] = frozenset()
@@ -119,8 +123,8 @@ class ServiceNodes:
         """Find the nodes. Each node is asked only once, so this is fast if no node has joined since.
 
         Raises:
-            RuntimeError: if one is not found in time, or two nodes prove that they hold the same key, or the
-                client app of all nodes does not take the role.
+            RuntimeError: if one is not found in time, if two nodes prove that they hold the same key, or if
+                the client app, which all nodes run, has no handlers for the role.
         """
         deadline = time.monotonic() + self._waiting.discovery_timeout
         pause = self._waiting.poll_interval
@@ -165,6 +169,7 @@ class ServiceNodes:
         return holders
 
     def _take(self, holders: Mapping[int, list[int]], connected: Iterable[int]) -> tuple[Found, ...]:
+        """Keep the one holder of each pinned key as found, log new ones, and return them in order."""
         taken = []
         for position, [node] in sorted(holders.items()):
             asked = self._asked[node]
@@ -178,6 +183,7 @@ class ServiceNodes:
         return self._found
 
     def _missing(self, holders: Mapping[int, list[int]]) -> str:
+        """What to say if no connected node holds some pinned key."""
         missing = [self._pinned[position].hex() for position, nodes in holders.items() if not nodes]
         which = "the pinned keys" if len(self._pinned) == 1 else f"the pinned keys {', '.join(missing)}"
         return (
@@ -297,12 +303,12 @@ class Offenders:
     def note(
         self, bad: Mapping[int, Refusal], rejected: Mapping[int, Refusal], *, nodes: Sequence[int]
     ) -> None:
-        """Log the nodes whose envelopes of a round were dropped, and exclude those that are due.
+        """Log whose envelopes of a round were dropped, and exclude nodes that only ever sent bad ones.
 
         Args:
-            bad: by node id, why the server dropped its envelope.
-            rejected: by position, why a service node dropped an envelope.
-            nodes: the ids of the nodes whose envelopes were at the positions.
+            bad: why the server dropped an envelope, by the id of the node that sent it.
+            rejected: why a service node dropped an envelope, by its position in ``nodes``.
+            nodes: ids of the nodes whose envelopes the service node got, in the order of the envelopes.
         """
         found = {**bad, **{nodes[position]: code for position, code in rejected.items()}}
         by_code = defaultdict(list)
@@ -337,6 +343,22 @@ def named(nodes: Iterable[int]) -> str:
     """Node ids as text for a line of the log: the first ten, and how many more there are."""
     names = [str(node) for node in sorted(nodes)]
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def read_or_lost(content: RecordDict, read: Callable[[RecordDict], _Read]) -> _Read:
+    """Read a service node's answer. One that cannot be read is treated as lost.
+
+    It may have held a batch or a sum that somebody else can read, so its round still has to be charged.
+
+    Raises:
+        BatchRefused: NO_ANSWER if it cannot be read; or the refusal that the answer holds.
+    """
+    try:
+        return read(content)
+    except BatchRefused:
+        raise
+    except ValueError:
+        raise BatchRefused(Refusal.NO_ANSWER) from None
 
 
 def payload_or_nothing(reply: Message) -> bytes:

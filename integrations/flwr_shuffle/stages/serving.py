@@ -8,8 +8,8 @@ SuperNodes of a run get the same app. What makes a node a service node is its ow
                             shuffle-mixer-key-file
     shuffle-enrolled-file   public signing keys of the clients that may take part
     shuffle-min-batch       fewest reports that are given out or added up together, at least 2
-    shuffle-state-file      file that lists the rounds already served; by default the key file's name and
-                            ``.rounds``
+    shuffle-state-file      file that lists the rounds already served; by default the key file's name with
+                            ``.rounds`` after it
 
 The operator of such a node must know what code it runs: see docs/guides/shuffling.md.
 """

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -30,7 +31,13 @@ from flwr_shuffle.messages import Instruction, context_of
 from flwr_shuffle.service_messages import Role, envelopes_text
 from flwr_shuffle.shared_terms import SharedTerms, digest_of
 from flwr_shuffle.stages.base import Anonymous, Replies, ShuffleStage, Total
-from flwr_shuffle.stages.service_nodes import Offenders, ServiceNodes, Waiting, payload_or_nothing
+from flwr_shuffle.stages.service_nodes import (
+    Offenders,
+    ServiceNodes,
+    Waiting,
+    payload_or_nothing,
+    read_or_lost,
+)
 from shuffle_plugins.core import checks
 from shuffle_plugins.mechanisms import CountRange, PrivateSum
 from shuffle_plugins.secure_aggregation import (
@@ -67,11 +74,11 @@ class SharedSumStage(ShuffleStage):
     learns the total and nothing else, and an aggregator learns nothing, unless the server and all aggregators
     work together. docs/guides/shuffling.md says what each party learns.
 
-    Each client draws a random seed for each aggregator, expands it to a vector, and subtracts all expansions
-    from its counts, mod 2^w. It sends the rest to the server. It seals each seed to one aggregator, with the
-    key that is pinned in the client's own ``node_config``. The server relays the sealed seeds. Each
-    aggregator returns the sum of the seeds' expansions, and the server adds these sums to what the clients
-    sent.
+    Each client draws a random seed for each aggregator, expands each seed to a vector, and subtracts these
+    expansions from its counts, mod 2^w, where w is the number of bits of one entry of a share. It sends what
+    is left, its *share*, to the server. It seals each seed to one aggregator, with the key that is pinned in
+    the client's own ``node_config``. The server relays the sealed seeds. Each aggregator returns the sum of
+    the seeds' expansions, and the server adds these sums to the clients' shares.
 
     If there are several aggregators, the server first asks each which envelopes are good, and then asks for
     the sum over the envelopes that all of them found good.
@@ -84,19 +91,20 @@ class SharedSumStage(ShuffleStage):
     Args:
         aggregator_public_keys: 128 hexadecimal digits each, as ``shuffle-plugins keys aggregator`` prints
             them: the keys that clients pin, in the same order. They come from the aggregators' operators.
-        minimum: fewest clients whose counts are added up, at least 2; an aggregator's own minimum counts if
-            it is larger.
+        minimum: fewest clients whose counts are added up, at least 2. If an aggregator's own minimum is
+            larger, that one applies.
         verified: whether clients prove that their counts are within bounds.
         discovery_timeout: seconds to look for the aggregators.
         answer_timeout: seconds to wait for nodes to say whether they are an aggregator.
         sum_timeout: seconds to wait for sums, where the round's own timeout is not shorter.
         poll_interval: seconds between two looks for new nodes.
         exclude_after: a node that answered this many rounds in a row, and never with good envelopes, is not
-            invited any more; None invites it for ever. A round counts only if other nodes' envelopes were
+            invited any more; None never excludes a node. A round counts only if other nodes' envelopes were
             good.
-        share_folder: where clients' shares lie in a file without a name until they are added up; by default
-            the system's folder for temporary files. It needs room for all shares of a round. If that folder
-            is kept in memory, as a tmpfs is, name one on a disk.
+        share_folder: folder of the temporary file that holds the clients' shares until they are added up; by
+            default the system's folder for temporary files. The file has no name, and is gone when the
+            process ends. It needs room for all shares of a round. If the system's folder is in memory, as a
+            tmpfs is, name a folder on a disk.
 
     Raises:
         ValueError: if an argument is out of range, or a key is there twice.
@@ -176,7 +184,7 @@ class SharedSumStage(ShuffleStage):
         self._nodes.open(grid)
 
     def shared(self, mechanism: PrivateSum, *, clients: int) -> SharedTerms:
-        """What the clients of a new round are told; see :meth:`ShuffleStage.shared`."""
+        """What clients of a new round must know to split their counts; see :meth:`ShuffleStage.shared`."""
         terms = SharedTerms(
             check_seed=secrets.token_bytes(32),
             aggregators=digest_of(self._keys),
@@ -198,7 +206,7 @@ class SharedSumStage(ShuffleStage):
         return light
 
     def _begun(self, instruction: Instruction, dim: int) -> _Coming:
-        """What has come of a round; nothing yet of another round than before."""
+        """The replies of this round that came so far; an empty collection if the round is a new one."""
         if self._coming is None or self._coming.instruction != instruction:
             counts, shared = instruction.mechanism.build(dim=dim).counts, instruction.shared
             if shared is None or counts is None:
@@ -212,14 +220,16 @@ class SharedSumStage(ShuffleStage):
     def collect(self, replies: Replies) -> Anonymous:
         """Ask the aggregators for a round's sums, and compute the total; see :meth:`ShuffleStage.collect`.
 
-        A reply of another length than a share is dropped here. Aggregators drop bad envelopes and say at
-        which positions they were, so that the log can name the nodes.
+        A reply of the wrong length is dropped here: it must hold a share and a sealed seed for each
+        aggregator. Aggregators drop bad envelopes and say at which positions they were, so that the log can
+        name the nodes.
         """
         coming, self._coming = self._begun(replies.instruction, replies.dim), None
         with coming.shares:
             return self._collected(replies, coming)
 
     def _collected(self, replies: Replies, coming: _Coming) -> Anonymous:
+        """:meth:`collect`, while the file of shares is open."""
         instruction = replies.instruction
         mechanism = instruction.mechanism.build(dim=replies.dim)
         counts, shared, terms = mechanism.counts, instruction.shared, coming.terms
@@ -261,12 +271,15 @@ class SharedSumStage(ShuffleStage):
     def _added_up(
         self, batch: _Batch, replies: Replies, *, bad: dict[int, Refusal]
     ) -> tuple[list[int], list[Residues]]:
-        """Ask for the sums: return the positions that all aggregators have added up, and their sums.
+        """Ask each aggregator for the sum of its seeds' expansions, all over the same clients.
 
-        Why a client is left out goes into ``bad``, by node.
+        The reason why a client is left out is added to ``bad``, under the id of its node.
+
+        Returns:
+            The positions in ``batch`` of the clients that all aggregators added up, and one sum from each.
 
         Raises:
-            BatchRefused: if there is no sum of one set of clients.
+            BatchRefused: if the aggregators' sums are not all there, or not over the same clients.
         """
         asked = max(self._minimum, self.needed.reports)
         kept, step = list(range(len(batch.nodes))), Step.ADD
@@ -284,7 +297,8 @@ class SharedSumStage(ShuffleStage):
         for dropped in [*(each.rejected for each in sums), *(each.rejected for each in refusals)]:
             bad |= batch.by_node({kept[position]: code for position, code in dropped.items()})
         if refusals:
-            # One aggregator's signed word that it gave nothing out is enough: no total can be put together.
+            # If any aggregator proves that it gave nothing out, its refusal is the one to report: without its
+            # sum there is no total, so the round released nothing.
             raise min(refusals, key=lambda refused: not refused.code.conclusive)
         kept = [position for position in kept if batch.nodes[position] not in bad]
         try:
@@ -299,10 +313,11 @@ class SharedSumStage(ShuffleStage):
     ) -> tuple[list[int], NDArray[np.int64]]:
         """Check the proofs, and ask for the sums of the clients whose proofs hold.
 
-        Returns:
-            The positions of these clients, and the sum of their counts, each minus the lowest count.
+        The reason why a client is left out is added to ``bad``, under the id of its node.
 
-        Why a client is left out goes into ``bad``, by node.
+        Returns:
+            The positions in ``batch`` of these clients, and the sum of their counts, each minus the lowest
+            count that the mechanism allows.
 
         Raises:
             BatchRefused: if there is no sum.
@@ -383,7 +398,8 @@ class SharedSumStage(ShuffleStage):
                 reply = received.get(found.node)
                 if reply is None or reply.has_error():
                     raise BatchRefused(Refusal.NO_ANSWER)
-                answers.append(_read(read, reply.content, request, verifying_key=key.verifying))
+                read_reply = partial(read, request=request, verifying_key=key.verifying)
+                answers.append(read_or_lost(reply.content, read_reply))
                 _log_dropped(found.node, _rejected_in(answers[-1]))
             except BatchRefused as refused:
                 _log_dropped(found.node, refused.rejected)
@@ -402,12 +418,11 @@ class SharedSumStage(ShuffleStage):
         counts: CountRange,
         check_seed: bytes,
     ) -> NDArray[np.int64]:
-        """The total of the clients' counts, each minus the lowest count, int64 (counts.size,).
+        """The total of the clients' counts, int64 (counts.size,), each count minus the lowest possible one.
 
         Raises:
-            BatchRefused: INCONSISTENT, if it does not fit its check words, or is more than this number of
-            clients
-                can have.
+            BatchRefused: INCONSISTENT, if the total does not fit its check words, or is more than so many
+                clients can have.
         """
         layout = batch.terms.layout
         try:
@@ -427,9 +442,9 @@ class _Part:
     """What stays in memory of a client's reply.
 
     Attributes:
-        start: where its share begins in the file.
+        start: where the client's share begins in the file of shares.
         commitment: digest of the share, 32 bytes.
-        envelopes: what it sealed to the aggregators, one after another.
+        envelopes: the seeds that the client sealed, one for each aggregator, one after another.
     """
 
     start: int
@@ -442,11 +457,11 @@ class _Coming:
     """The replies of a round that is under way.
 
     Attributes:
-        instruction: the round's.
-        terms: the round's.
-        shares: the file in which the shares of replies of the right length are.
-        parts: what else there is of them, by the identity of the message that the grid keeps; None for a
-            reply of another length.
+        instruction: the instruction that the clients were sent.
+        terms: which round it is, and how its counts are shared.
+        shares: the file that holds the shares, of all replies of the right length.
+        parts: by ``id`` of the message that the grid keeps of a reply: that message, and the rest of the
+            reply. The rest is None if the reply had the wrong length.
     """
 
     instruction: Instruction
@@ -455,7 +470,15 @@ class _Coming:
     parts: dict[int, tuple[Message, _Part | None]] = field(default_factory=dict)
 
     def put(self, kept: Message, payload: bytes) -> _Part | None:
-        """Write a reply's share to the file, in whose place the grid keeps a message."""
+        """Write a reply's share to the file, and remember the rest of the reply.
+
+        Args:
+            kept: the message that the grid keeps in place of the reply.
+            payload: what the client sent.
+
+        Returns:
+            The rest; None if the payload has the wrong length.
+        """
         terms, part = self.terms, None
         first = terms.share_bytes
         if len(payload) == first + len(terms.aggregators) * sealed_seed_size(terms.secret_bytes):
@@ -463,11 +486,11 @@ class _Coming:
             start = self.shares.seek(0, 2)
             self.shares.write(share)
             part = _Part(start, commitment(share), payload[first:])
-        self.parts[id(kept)] = (kept, part)  # the message itself, so that no other can have its identity
+        self.parts[id(kept)] = (kept, part)  # holds the message, so that its id is not used again
         return part
 
     def part_of(self, reply: Message) -> _Part | None:
-        """What :meth:`put` has kept of a reply; one that it was not given is put now."""
+        """What :meth:`put` has remembered of a reply; a reply that never went there is put now."""
         if id(reply) in self.parts:
             return self.parts[id(reply)][1]
         return self.put(reply, payload_or_nothing(reply))
@@ -483,7 +506,7 @@ class _Batch:
     shares: IO[bytes]
 
     def share(self, position: int) -> bytes:
-        """The server's part of a reply."""
+        """The share of the client at this position, read from the file."""
         self.shares.seek(self.parts[position].start)
         return self.shares.read(self.terms.share_bytes)
 
@@ -526,15 +549,3 @@ def _rejected_in(answer: object) -> Mapping[int, Refusal]:
 def _log_dropped(aggregator: int, rejected: Mapping[int, Refusal]) -> None:
     if rejected:
         _log.warning("shuffle: aggregator %d dropped %s", aggregator, envelopes_text(len(rejected)))
-
-
-def _read(
-    read: Callable[..., _Answer], content: RecordDict, request: AggregateRequest, *, verifying_key: bytes
-) -> _Answer:
-    """Read an aggregator's answer. One that cannot be read counts as lost, since it may have held a sum."""
-    try:
-        return read(content, request=request, verifying_key=verifying_key)
-    except BatchRefused:
-        raise
-    except ValueError:
-        raise BatchRefused(Refusal.NO_ANSWER) from None

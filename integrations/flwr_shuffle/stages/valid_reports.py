@@ -1,4 +1,4 @@
-"""Reports out of the bytes that clients sent, and their sum; what is no report of the round is left out."""
+"""Reads reports from the bytes that clients sent, and adds them up; leaves out those that are not valid."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def readable_reports(encoded: Sequence[bytes], *, layout: ReportLayout) -> Repor
 def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
     """The mechanism's sum over those reports that it accepts, and how many those are.
 
-    A client can send well-formed bytes that the mechanism never makes. Such reports are found by halving, so
-    that a few forgeries among many reports cost only a few more sums. Totals of the others are added up and
-    estimated from once: in floating point, adding estimates would tell the groups of reports apart.
+    A client can send well-formed bytes that the mechanism never makes, and then the mechanism refuses the
+    whole sum. Such reports are found by trying each half of the reports, and each half of a half, so a few
+    forgeries among many reports cost only a few more sums. The totals of the good groups are added up, and
+    the estimate is made once, from all of them: adding estimates up would leave rounding errors that depend
+    on how the reports were grouped.
     """
     found: list[tuple[Tensor, int]] = list(_by_halves(mechanism.total, reports, Reports.narrow))
     count = sum(size for _, size in found)
@@ -46,7 +48,10 @@ def valid_sum(mechanism: PrivateSum, reports: Reports) -> Total:
 def _by_halves(
     make: Callable[[_Items], _Made], items: _Items, cut: Callable[[_Items, int, int], _Items]
 ) -> Iterator[tuple[_Made, int]]:
-    """What ``make`` makes of all items, with their number; where it raises ValueError, of each half."""
+    """``make(items)`` and the number of items; if that raises ValueError, the same of each half, and so on.
+
+    A single item that ``make`` refuses is left out. ``cut(items, i, j)`` gives the items from i up to j.
+    """
     size = len(items)
     try:
         yield make(items), size
