@@ -164,9 +164,13 @@ def _merged(law: Tensor, *, most: int) -> Tensor:
     odds = (law / law.amax(dim=0)).log().clamp(min=_LEAST_LOG)
     width = _FINEST
     while True:
-        kinds, kind = torch.unique((odds / width).round(), dim=1, return_inverse=True)
-        if kinds.shape[1] <= most:
-            return torch.zeros(len(law), kinds.shape[1], dtype=law.dtype).index_add_(1, kind, law)
+        kind = torch.zeros(law.shape[1], dtype=torch.int64)
+        for row in (odds / width).round():  # several times faster than the distinct columns at once
+            values, place = torch.unique(row, return_inverse=True)
+            kind = torch.unique(kind * len(values) + place, return_inverse=True)[1]
+        count = int(kind.max()) + 1
+        if count <= most:
+            return torch.zeros(len(law), count, dtype=law.dtype).index_add_(1, kind, law)
         width *= _COARSER
 
 

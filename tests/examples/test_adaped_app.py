@@ -130,6 +130,7 @@ def test_the_report_is_of_the_change_of_the_global_model_and_psi(apps, config):
     assert apps[1].reports(config, dim=dim)["randomizer"].dim == dim == 2410 + 1
 
 
+@pytest.mark.slow
 def test_a_killed_server_goes_on_with_the_clients_models(apps, config, tmp_path):
     config |= {"ledger-file": str(tmp_path / "budget.db"), "evaluation": "none", "num-server-rounds": 3}
     grid = grid_of(apps, config)

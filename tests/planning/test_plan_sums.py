@@ -27,7 +27,7 @@ planned = partial(
 )
 
 
-@pytest.fixture(scope="module", params=["model-observer", "server"])
+@pytest.fixture(scope="module", params=[pytest.param("model-observer", marks=pytest.mark.slow), "server"])
 def found(request: pytest.FixtureRequest) -> SumPlan:
     return planned(adversary=request.param)
 
@@ -64,6 +64,7 @@ def test_a_row_is_the_protocols_own_answer(found: SumPlan) -> None:
     assert server.bits_per_client == pytest.approx(T * server.bits_per_report * share)
 
 
+@pytest.mark.slow
 def test_in_secret_sampling_counts_against_the_server_too() -> None:
     watched, served = planned(), planned(adversary="server")
     observed, against = ({row.drawn_by: row for row in each.rows} for each in (watched, served))

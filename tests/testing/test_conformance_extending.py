@@ -102,6 +102,7 @@ def test_the_command_line_lists_it(installed, options):
     assert "my-mechanisms" in line or options
 
 
+@pytest.mark.slow
 def test_opacus_trains_with_it_by_name(package, blocks):
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
