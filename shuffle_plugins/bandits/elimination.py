@@ -1,11 +1,20 @@
-r"""Batched elimination: try a few actions on many clients, drop the actions that are worse, and again.
+r"""Batched elimination: find the best of many actions by dropping the worse ones, batch of clients by batch.
 
-Algorithms 6.3.1, 6.3.2 and 6.4.1 of the thesis, which differ in where noise is added. Batch i has about q^i
-clients, :math:`q = (2T)^{1/\ln T}`, for i = 1 … ⌊ln T⌋ - 1. It plays the core set of a near-optimal design of
-the actions that are left, estimates all rewards by least squares, and drops each action whose estimate lies
-more than 2γ below the best one. γ is a width that all estimates of all batches keep, but for a probability of
-1/T; it is computed, not taken from the printed closed forms, of which two do not hold. The clients that are
-left at the end are given the best action.
+These are Algorithms 6.3.1, 6.3.2 and 6.4.1 of Girgis's thesis (*Privacy-preserving distributed machine
+learning*, UCLA 2023). They differ in where noise is added: by a trusted server, by each client, or by each
+client before a shuffler.
+
+T clients come in all. Batch i has about q^i clients, :math:`q = (2T)^{1/\ln T}`, for i = 1 … ⌊ln T⌋ - 1. In
+each batch
+
+1. clients are given the actions of the *core set*: a few actions, so chosen that least squares on their
+   rewards estimates the rewards of all actions that are left about as well as possible (a near-optimal
+   experimental design, :mod:`shuffle_plugins.bandits.designs`);
+2. each action whose estimated reward lies more than 2γ below the best one is dropped.
+
+The *width* γ is how far estimates may be off: with probability 1 - 1/T at least, no estimate of any batch is
+off by more. It is computed, because two of the closed forms that the thesis prints for it do not hold. After
+the last of these batches, all remaining clients are given the action with the best estimate.
 """
 
 from __future__ import annotations
@@ -44,16 +53,16 @@ _STATE_FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Which actions to give to how many clients.
+    """A group of clients that are served together: which actions to give them, and how rewards are protected.
 
     Attributes:
-        number: from 1.
+        number: which batch of the run it is, counted from 1.
         actions: indices of the actions to play, int64 (played,).
-        counts: how many clients are given each, int64 (played,).
-        noise: what protects the rewards of the batch, and what it costs: recorded before the batch is handed
-            out.
-        final: whether this is the last one: the best action for all clients that are left. Nothing is learnt
-            from it, so no rewards are asked for and none are protected.
+        counts: how many clients are given each of these actions, int64 (played,).
+        noise: the noise that protects the rewards of the batch, and what it costs in ε. The bandit records
+            this cost before it hands out the batch.
+        final: whether this is the last batch, which gives the best action to all clients that are left.
+            Nothing is learnt from it, so no rewards are asked for, and none need protection.
     """
 
     number: int
@@ -69,7 +78,7 @@ class Batch:
 
     @property
     def epsilon(self) -> EpsilonInterval | None:
-        """What the batch costs each of its clients; None if nothing is protected or asked for."""
+        """What the batch costs each of its clients; None without privacy, or if no rewards are asked for."""
         return self.noise.epsilon
 
     @property
@@ -80,7 +89,7 @@ class Batch:
     def assignment(self, *, randomness: Randomness | None = None) -> Indices:
         """An action for each client of the batch, in a uniformly random order, int64 (size,).
 
-        In the shuffle model this is the shuffler's secret: the server must not learn it.
+        In the shuffle model the shuffler calls this, and the server must not learn the result.
 
         Args:
             randomness: by default a fresh, secure source.
@@ -92,14 +101,14 @@ class Batch:
         return found
 
     def randomize(self, rewards: Floats, *, randomness: Randomness | None = None) -> Floats | Reports:
-        """What clients send for their rewards: one report each.
+        """Turn rewards into what the clients send: one report for each reward.
 
-        In the local and the shuffle model every client calls this for its own reward, on its own device. A
-        client that got no reward sends the report of 0. In the central model, and without privacy, rewards go
-        to the trusted server as they are.
+        In the local and the shuffle model every client calls this on its own device, with its own reward
+        alone. A client without a reward reports a reward of 0. In the central model, and without privacy,
+        rewards come back as they are, because the server is trusted with them.
 
         Args:
-            rewards: (clients,), in [-1, 1].
+            rewards: (clients,), in [-1, 1]; a client passes a single one.
             randomness: by default a fresh, secure source.
 
         Raises:
@@ -117,10 +126,10 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedBatch:
-    """A batch as it will be if no action is dropped before it.
+    """A batch of :meth:`LinearBandit.plan`: as it will be if no action is dropped before it.
 
     Attributes:
-        number: from 1.
+        number: which batch of the run it is, counted from 1.
         reports: how many clients it has.
         actions: how many different actions it plays.
         local_epsilon: ε0 of one report; None if clients send their rewards as they are.
@@ -137,18 +146,22 @@ class PlannedBatch:
 
 
 class LinearBandit:
-    """Find the best of many actions while clients come, under privacy.
+    """Finds the best of many actions while clients are served, and keeps the clients' rewards private.
 
     Args:
         actions: features of the actions, (actions, dim) float64, of Euclidean norm at most 1. The expected
-            reward of an action is ⟨θ*, features⟩ with ‖θ*‖ ≤ 1 unknown, and every reward lies in [-1, 1].
-        horizon: T, how many clients will come, each for one action; at least 8.
-        privacy: who is trusted; :class:`NonPrivate`, :class:`CentralModel`, :class:`LocalModel` or
-            :class:`ShuffledModel`.
-        failure: probability β that some width is too small; 1/T by default. It bears on regret, never on
-            privacy.
-        slack: how far designs may be from optimal; see :func:`near_optimal_design`.
-        core_set: False plays every action that is left equally often, to compare with.
+            reward of an action is ⟨θ*, features⟩, where the vector θ* is unknown and ‖θ*‖ ≤ 1. Every reward
+            lies in [-1, 1].
+        horizon: T, how many clients will come in all, each for one action; at least 8.
+        privacy: who is trusted with rewards; :class:`NonPrivate`, :class:`CentralModel`,
+            :class:`LocalModel` or :class:`ShuffledModel`.
+        failure: β, the probability that some estimate is off by more than its width γ, so that the best
+            action may be dropped; 1/T by default. It has an influence on regret (the reward that is missed),
+            and none on privacy.
+        slack: how many times larger than the optimum the largest variance of an estimate may be; see
+            :func:`near_optimal_design`.
+        core_set: whether to play only the few actions of the core set. False plays all actions that are
+            left, equally often; it is there to compare with.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -219,7 +232,10 @@ class LinearBandit:
 
     @property
     def parameter(self) -> Floats:
-        """The last estimate of θ*, (dim,), within the span of the actions it was made from; zeros before."""
+        """The last estimate of θ*, (dim,); zeros before the first.
+
+        It lies in the span of the actions that it was estimated from.
+        """
         return self._parameter.copy()
 
     @property
@@ -234,10 +250,11 @@ class LinearBandit:
 
     @property
     def epsilon(self) -> EpsilonInterval | None:
-        """What the run has cost any client so far: that of its dearest batch. None if nothing was protected.
+        """What the run has cost any client so far; None if nothing was protected.
 
-        It includes the batch that is out. For replace-one neighbours: the rewards that a client would give to
-        each action are replaced by others.
+        Each client is in one batch only, so this is the cost of the batch that costs most. It includes a
+        batch whose rewards are still awaited. It holds for replace-one neighbours: for one client, the
+        rewards that it would give to the actions are replaced by others.
         """
         costs = [cost for cost in self._costs if cost is not None]
         return max(costs, key=lambda cost: cost.upper) if costs else None
@@ -248,7 +265,7 @@ class LinearBandit:
         return tuple(self._costs)
 
     def plan(self) -> tuple[PlannedBatch, ...]:
-        """All batches from the next one, as they will be if no action is dropped. Nothing is spent."""
+        """The batches still to come, as they will be if no action is dropped. Planning costs no privacy."""
         rows = []
         clients = self._clients
         for number in range(self._number + 1, self.num_batches + 1):
@@ -272,12 +289,13 @@ class LinearBandit:
     # -- the loop ---------------------------------------------------------------------------------------
 
     def select(self) -> Batch | None:
-        """The next batch: which actions to give to how many clients. None once every client was given one.
+        """The next batch: which actions to give to how many clients. None once every client has an action.
 
-        What it costs is recorded before it is returned, whether or not its rewards ever come.
+        The batch's cost is recorded before the batch is returned, whether or not its rewards ever come. The
+        bandit then waits for the rewards: give them to :meth:`update`, or give them up by :meth:`discard`.
 
         Raises:
-            ValueError: if the rewards of the batch before are still missing.
+            ValueError: if the rewards of the previous batch are still awaited.
         """
         if self._open is not None:
             raise ValueError(
@@ -314,21 +332,22 @@ class LinearBandit:
         *,
         randomness: Randomness | None = None,
     ) -> None:
-        """Learn from the reports of a batch, and drop the actions that are worse.
+        """Estimate rewards from the reports of a batch, and drop the actions that are clearly worse.
 
         In the central model the noise is added here, once.
 
         Args:
-            batch: the batch that is out.
-            actions: the action of each report, (reports,), indices as in :meth:`Batch.assignment`. In the
-                shuffle model pairs of action and report come from the shuffler in an order that says nothing.
+            batch: the batch whose rewards are awaited: what :meth:`select` returned last.
+            actions: the action that each report is about, (reports,), indices as in
+                :meth:`Batch.assignment`. In the shuffle model the shuffler hands out the pairs of action and
+                report, in an order that does not show which client a pair comes from.
             reports: what :meth:`Batch.randomize` gave, (reports,).
-            randomness: of the noise of a central server; by default a fresh, secure source.
+            randomness: source of the central model's noise; by default a fresh, secure source.
 
         Raises:
-            ValueError: if the batch is not the one that is out, reports are malformed, are for other actions
-                than the batch's, are more than were asked for, or, in the shuffle model, fewer. Nothing was
-                released, and the batch is still out.
+            ValueError: if this is not the batch whose rewards are awaited; if reports are malformed, are for
+                other actions than the batch's, or are more than were asked for; or, in the shuffle model, if
+                there are fewer. Then nothing was released, and the batch is still awaited.
         """
         self._check_open(batch)
         places, counts = self._received(batch, actions, reports)
@@ -340,17 +359,18 @@ class LinearBandit:
         self._learn(batch, totals, counts)
 
     def update_totals(self, batch: Batch, totals: Floats) -> None:
-        """Learn from sums that were released already: one for each action of the batch, noise included.
+        """As :meth:`update`, from sums in place of reports: one for each action of the batch, with its noise.
 
-        For simulations (:meth:`RewardNoise.simulated`), and where somebody else adds the reports up. All
-        reports that were asked for must be in them.
+        For simulations (:meth:`RewardNoise.simulated`), and where somebody else adds the reports up. The sums
+        must be over all reports that were asked for.
 
         Args:
-            batch: the batch that is out.
-            totals: (played,), unbiased for the sums of the rewards.
+            batch: the batch whose rewards are awaited.
+            totals: unbiased estimates of the sums of rewards, (played,).
 
         Raises:
-            ValueError: if the batch is not the one that is out, or the sums are malformed; it is still out.
+            ValueError: if this is not the batch whose rewards are awaited, or the sums are malformed. Then
+                the batch is still awaited.
         """
         self._check_open(batch)
         found = np.asarray(totals, dtype=np.float64)
@@ -361,10 +381,12 @@ class LinearBandit:
         self._learn(batch, found, batch.counts)
 
     def discard(self, batch: Batch) -> None:
-        """Give up the rewards of a batch; its clients were given their actions, and its cost stays recorded.
+        """Stop waiting for the rewards of a batch, and learn nothing from it.
+
+        Its clients still count as served, and its cost stays recorded.
 
         Raises:
-            ValueError: if the batch is not the one that is out.
+            ValueError: if this is not the batch whose rewards are awaited.
         """
         self._check_open(batch)
         self._open = None
@@ -372,10 +394,12 @@ class LinearBandit:
     # -- stopping and going on --------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that :meth:`load_state_dict` needs to go on, of plain types, fit for JSON.
+        """All that :meth:`load_state_dict` needs to go on, as plain types that JSON can hold.
 
-        Save it after every ``select`` before the actions are given out, and after every ``update`` before the
-        next ones are: then no noise is ever drawn twice for rewards of which something was seen.
+        Save it after every :meth:`select`, before the actions are given to clients, and after every
+        :meth:`update`, before the next call of :meth:`select`. Otherwise a run that goes on from an older
+        state could draw new noise for rewards that were released already, and that would cost more ε than is
+        recorded.
         """
         return {
             "format": _STATE_FORMAT,
@@ -397,10 +421,10 @@ class LinearBandit:
             state: what :meth:`state_dict` gave.
 
         Returns:
-            the batch that was out when the state was saved, if one was.
+            the batch whose rewards were awaited when the state was saved; None if there was none.
 
         Raises:
-            ValueError: if it is no such state, or one of a bandit with other arguments.
+            ValueError: if it is not such a state, or the state of a bandit with other arguments.
         """
         try:
             if state["format"] != _STATE_FORMAT or state["identity"] != self._identity():
@@ -432,6 +456,7 @@ class LinearBandit:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _identity(self) -> str:
+        """A digest of all arguments, by which a saved state is recognised as this bandit's."""
         about = (
             self._horizon,
             repr(self._privacy),
@@ -443,7 +468,7 @@ class LinearBandit:
         return hashlib.sha256(repr(about).encode() + self._actions.tobytes()).hexdigest()
 
     def _designed(self) -> tuple[Design, Vectors, Vectors]:
-        """The design of the actions that are left, their coordinates and the basis of these."""
+        """The design of the actions that are left, their coordinates in their own span, and its basis."""
         if self._design is None:
             rows = self._actions[self._left]
             design = near_optimal_design(rows, slack=self._slack) if self._core_set else even_design(rows)
@@ -451,7 +476,7 @@ class LinearBandit:
         return self._design
 
     def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
-        """Clients for each action of a batch, and its noise; None if too few clients are left."""
+        """How many clients get each action of a batch, and its noise; None if too few clients are left."""
         growth = (2 * self._horizon) ** (1 / math.log(self._horizon))
         counts = self._designed()[0].counts(growth**number, at_most=clients)
         if not counts.all():
@@ -459,7 +484,7 @@ class LinearBandit:
         return counts, self._privacy.noise(int(counts.sum()))
 
     def _width(self, counts: Indices, noise: RewardNoise) -> float:
-        """γ: the largest deviation of an estimate, over the actions that are left."""
+        """γ: how far off the estimate of any action that is left may be, except with small probability."""
         design, rows, _ = self._designed()
         played = rows[design.support]
         inverse = np.linalg.inv((played * counts[:, None]).T @ played)
@@ -502,6 +527,7 @@ class LinearBandit:
         return places, counts
 
     def _learn(self, batch: Batch, totals: Floats, counts: Indices) -> None:
+        """Estimate θ* by least squares from the sums of rewards, and drop the actions 2γ below the best."""
         design, rows, basis = self._designed()
         played = rows[design.support]
         matrix = (played * counts[:, None]).T @ played
@@ -517,10 +543,10 @@ class LinearBandit:
 
 
 def checked_actions(actions: Vectors) -> Vectors:
-    """A table of features, float64, copied and checked.
+    """The features of actions, checked, as a new float64 array.
 
     Raises:
-        ValueError: if it is no table of finite numbers, all are zero, or a row is longer than 1.
+        ValueError: if they are not a table of finite numbers, all are zero, or a row is longer than 1.
     """
     found = np.array(actions, dtype=np.float64)
     if found.ndim != 2 or not found.size:
@@ -538,10 +564,10 @@ def checked_actions(actions: Vectors) -> Vectors:
 
 
 def checked_rewards(rewards: Floats) -> Floats:
-    """Rewards as float64, checked.
+    """Rewards, checked, as a float64 array.
 
     Raises:
-        ValueError: if they are no list of numbers in [-1, 1].
+        ValueError: if they are not a list of numbers in [-1, 1].
     """
     found = np.asarray(rewards, dtype=np.float64)
     if found.ndim != 1:
@@ -552,4 +578,5 @@ def checked_rewards(rewards: Floats) -> Floats:
 
 
 def _cost_state(cost: EpsilonInterval) -> dict[str, Any]:
+    """The fields of an interval, by name, for a saved state."""
     return {name: getattr(cost, name) for name in EpsilonInterval.__dataclass_fields__}

@@ -1,18 +1,20 @@
 r"""AdaPeD, personalised federated learning by adaptive distillation: a client's loss and its local steps.
 
-Every client has a model of its own, θ, beside its copy of one global model, μ, and learns from the loss
+Every client has a *personal model* of its own, θ, and a copy of one *global model*, μ. It learns from the
+loss
 
     f(θ) + ½ log(2ψ) + KD(θ, μ) / (2ψ),
 
-f the loss on its data, KD how far the outputs of μ are from those of θ on the same data, and ψ > 0 how much
-the two may differ. ψ is learnt, too: where models disagree it grows and lets θ go its own way. A client
-never shares θ. In each round it takes τ steps on (θ, μ, ψ) and shares what they changed in μ and ψ.
+where f is the loss on its data; KD (for knowledge distillation) is how far the outputs of μ are from those of
+θ on the same data; and ψ > 0, the *dissimilarity*, is how much the two models may differ. ψ is learnt, too:
+if the models disagree, ψ grows, and then μ holds θ back less. A client never shares θ. In each round it takes
+τ local steps, which change θ, μ and ψ, and it shares only what they changed in μ and ψ.
 
 Source: Girgis, Privacy-preserving distributed machine learning (thesis, UCLA 2023), section 4.5, equation
-4.16 and Algorithm 4.4.1. There noise is added in every local step, with an accounting that does not hold
-(:mod:`shuffle_plugins.accounting.published.adaped`). Here local steps have no noise: what a round changed in
-μ and ψ is one vector, to be clipped once and randomised by any
-:class:`~shuffle_plugins.mechanisms.PrivateSum`, whose own accounting then holds.
+4.16 and Algorithm 4.4.1. The thesis adds noise in every local step, and its bound on the privacy cost of that
+does not hold (:mod:`shuffle_plugins.accounting.published.adaped`). Here local steps have no noise. What a
+round changed in μ and ψ is one vector; it is clipped once, and then randomised by any
+:class:`~shuffle_plugins.mechanisms.PrivateSum`. The privacy cost of a round is that of this mechanism.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ from torch.nn import functional
 from shuffle_plugins.core import checks
 
 DISSIMILARITY = "dissimilarity"
-"""Name of ψ among the arrays that are sent; no parameter of a model may have it."""
+"""Name of ψ among the arrays that are sent; no parameter of a model may have this name."""
 
 Parameters = Mapping[str, Tensor]
+"""Parameters of a model, by name."""
+
+# what torch.func.vjp returns: takes a gradient in a model's outputs to the gradient in its parameters
 _Pullback = Callable[[Tensor], tuple[dict[str, Tensor]]]
 
 
@@ -46,16 +51,16 @@ def distillation_loss(personal_scores: Tensor, global_scores: Tensor) -> Tensor:
         KL(softmax of ``personal_scores`` ‖ softmax of ``global_scores``) in nats, averaged over examples.
     """
     ours, theirs = personal_scores.log_softmax(-1), global_scores.log_softmax(-1)
-    return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would do torch's own kl_div client by client
+    return (ours.exp() * (ours - theirs)).sum(-1).mean()  # vmap would run torch's own kl_div once per client
 
 
 class ClientModels(NamedTuple):
     """What a client trains. A tuple of tensors, so that ``torch.func.vmap`` can train many clients at once.
 
     Attributes:
-        personal_model: θ by parameter name; stays with the client.
+        personal_model: θ, by parameter name; it never leaves the client.
         global_model: the client's copy of μ, with the same names and shapes.
-        dissimilarity: ψ > 0, without dimensions.
+        dissimilarity: ψ > 0, a tensor without dimensions (a scalar).
     """
 
     personal_model: dict[str, Tensor]
@@ -63,7 +68,7 @@ class ClientModels(NamedTuple):
     dissimilarity: Tensor
 
     def updated(self, *, personal_model: dict[str, Tensor]) -> Self:
-        """The same with another personal model."""
+        """The same models and ψ, with another personal model."""
         return self._replace(personal_model=personal_model)
 
 
@@ -74,17 +79,19 @@ class AdaPeD:
     Attributes:
         predict: maps parameters and inputs to scores (examples, classes), for instance
             ``functools.partial(torch.func.functional_call, network)``.
-        personal_rate: η1 > 0, learning rate of the personal model θ.
-        global_rate: η2 > 0, learning rate of the client's copy of the global model μ.
-        dissimilarity_rate: η3 > 0, learning rate of ψ.
-        least_dissimilarity: ψ_min > 0. Gradient steps and noise can make ψ negative, which the source does
-            not treat; here ψ is projected onto [ψ_min, ∞) after each step and when it is received.
-        dissimilarity_scale: s > 0. What is sent is s·ψ, so that μ and ψ share one ball: a large s protects
-            ψ from noise and leaves less of the clipping norm to μ.
-        global_clip: C1 > 0, the norm to which a step's gradient of μ is cut.
-        dissimilarity_clip: C2 > 0, the absolute value to which a step's derivative in ψ is cut. Neither has
+        personal_rate: η1 > 0, the learning rate of the personal model θ.
+        global_rate: η2 > 0, the learning rate of the client's copy of the global model μ.
+        dissimilarity_rate: η3 > 0, the learning rate of ψ.
+        least_dissimilarity: ψ_min > 0, the smallest ψ. Gradient steps and noise can make ψ negative, which
+            the thesis does not treat. Here a smaller ψ is set to ψ_min after each step, and when ψ is
+            received.
+        dissimilarity_scale: s > 0. A client sends s·ψ, in one vector with μ, and the changes of both are
+            clipped together. With a larger s the noise disturbs ψ less, but the change of ψ takes up more
+            of the clipping norm, and less of it is left for μ.
+        global_clip: C1 > 0, the largest norm of a step's gradient of μ; a longer one is scaled down to it.
+        dissimilarity_clip: C2 > 0, the largest absolute value of a step's derivative in ψ. Neither clip has
             to do with privacy here: they keep single steps small.
-        task_loss: f, of scores and labels.
+        task_loss: f, a function of scores and labels.
 
     Raises:
         ValueError: if a number is not positive.
@@ -117,10 +124,10 @@ class AdaPeD:
         return self.task_loss(scores, labels) + twice.log() / 2 + distance / twice
 
     def step(self, models: ClientModels, inputs: Tensor, labels: Tensor) -> ClientModels:
-        """One local step: of θ, then of μ against the new θ, then of ψ against both.
+        """One local step: it changes θ, then μ given the new θ, then ψ given both.
 
-        The same as :meth:`personal_step`, :meth:`global_step` and :meth:`dissimilarity_step` one after
-        another, with each model's outputs computed once.
+        It does the same as :meth:`personal_step`, :meth:`global_step` and :meth:`dissimilarity_step`, one
+        after another, with each model's outputs computed once.
         """
         global_scores, back = self._outputs(models, inputs)
         models = self._personal_step(models, inputs, labels, global_scores)
@@ -149,7 +156,7 @@ class AdaPeD:
         return self._dissimilarity_step(models, scores, self.predict(models.global_model, inputs))
 
     def _outputs(self, models: ClientModels, inputs: Tensor) -> tuple[Tensor, _Pullback]:
-        """The global model's outputs, and the function that takes slopes in them to slopes in μ."""
+        """The global model's outputs, and the function that turns a gradient in them into one in μ."""
         scores, back, *_ = torch.func.vjp(lambda own: self.predict(own, inputs), models.global_model)
         return scores, back
 
@@ -175,7 +182,7 @@ class AdaPeD:
         (gradient,) = back(torch.func.grad(loss)(global_scores))
         if self.global_clip < math.inf:
             length = sum((part.square().sum() for part in gradient.values()), torch.zeros(())).sqrt()
-            cut = (self.global_clip / length).clamp(max=1.0)  # a gradient of zeros has 1
+            cut = (self.global_clip / length).clamp(max=1.0)  # 1 for a gradient of zeros
             gradient = {name: part * cut for name, part in gradient.items()}
         return models._replace(global_model=_moved(models.global_model, gradient, self.global_rate))
 
@@ -188,17 +195,17 @@ class AdaPeD:
         return models._replace(dissimilarity=self.projected(psi - self.dissimilarity_rate * slope))
 
     def projected(self, dissimilarity: Tensor) -> Tensor:
-        """The nearest ψ in [ψ_min, ∞); ψ_min for one that is not a number."""
+        """ψ, or ψ_min if ψ is smaller than that or not a number (NaN)."""
         return dissimilarity.nan_to_num(nan=self.least_dissimilarity).clamp(min=self.least_dissimilarity)
 
     def arrays(self, models: ClientModels) -> dict[str, Tensor]:
-        """What is sent, both ways: μ by parameter name, and s·ψ under :data:`DISSIMILARITY`. Nothing of θ.
+        """What server and client send each other: μ by parameter name, and s·ψ as :data:`DISSIMILARITY`.
 
-        What training changed in these arrays, flattened to one vector, is the update that is clipped and
-        randomised.
+        Nothing of θ is in it. What training changed in these arrays, flattened to one vector, is the update
+        that is clipped and randomised.
 
         Raises:
-            ValueError: if a parameter has the name of ψ.
+            ValueError: if a parameter of the model has the name :data:`DISSIMILARITY`.
         """
         if DISSIMILARITY in models.global_model:
             raise ValueError(f"a parameter of the model is called {DISSIMILARITY!r}: rename it")
@@ -211,9 +218,10 @@ class AdaPeD:
         """A client's models at the start of a round.
 
         Args:
-            arrays: of :meth:`arrays`, as the server sent them; noise may have moved ψ below ψ_min, and it
-                is projected.
-            personal_model: the θ that the client kept; None in its first round, when θ starts at μ.
+            arrays: the arrays of :meth:`arrays`, as the server sent them. If noise has moved ψ below ψ_min,
+                it is set to ψ_min.
+            personal_model: the θ that the client kept from its last round; None in its first round, when θ
+                starts as a copy of μ.
 
         Raises:
             ValueError: if ``arrays`` lacks ψ, or the personal model has other names or shapes than μ.
@@ -234,5 +242,5 @@ class AdaPeD:
 
 
 def _moved(parameters: Parameters, gradient: Parameters, rate: float) -> dict[str, Tensor]:
-    """One step of gradient descent."""
+    """The parameters after one step of gradient descent: minus ``rate`` times their gradient."""
     return {name: value - rate * gradient[name] for name, value in parameters.items()}
