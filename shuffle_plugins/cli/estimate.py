@@ -1,7 +1,8 @@
-"""``shuffle-plugins estimate``: private estimates from a file of values, one client a line.
+"""``shuffle-plugins estimate``: private estimates from a file of values, one line for each client.
 
-The command plays every client and the shuffler, so the file is read in the clear: it shows what a deployment
-would release, and releases it. Every run is a release of its own and costs its ε again.
+The command does the work of all clients and of the shuffler, so whoever runs it has everybody's true values.
+What it prints is what a deployment would release, and is private if nothing else is shown. Each run draws new
+noise and is a further release: on the same values it costs the same ε once more.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ from shuffle_plugins.core import rounded
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Rows of a table for people; --json prints all.
-_MOST_ROWS = 40
+_MOST_ROWS = 40  # of a printed table; --json prints all
 _SEPARATE = (
     "Each run is a release of its own: running it again on the same values costs the same ε once more."
 )
 
 
 class FrequencyProtocol(StrEnum):
-    """Protocols for frequencies: one shuffled report, shuffled or summed bits, or everybody's coins."""
+    """Protocols that estimate how frequent categories are.
+
+    ``ONE_MESSAGE``: each client sends one randomised report, and reports are shuffled. ``COUNTED_UNARY``:
+    each client sends a bit for each category, each bit flipped at random, and only the sum of each bit is
+    seen. ``HISTOGRAM_SUM``: each client adds a few fair coins to each category, and only the sums are seen;
+    the coins of all clients together are the noise.
+    """
 
     ONE_MESSAGE = "one-message"
     COUNTED_UNARY = "counted-unary"
@@ -43,7 +49,7 @@ _InputFile = Annotated[
     typer.Option(
         "--input",
         metavar="FILE",
-        help="Text with one client's value a line, or CSV with a heading line, of which --column is read.",
+        help="Text with one client's value on each line; or, with --column, CSV with a heading line.",
     ),
 ]
 _ColumnOption = Annotated[
@@ -54,12 +60,12 @@ _CategoriesOption = Annotated[
     typer.Option(
         "--categories",
         metavar="A,B,…",
-        help="All values that there may be. They are public, so they must not be taken from the data.",
+        help="All possible values. They are public, so they must not be taken from the data.",
     ),
 ]
 _CategoriesFile = Annotated[
     Path | None,
-    typer.Option("--categories-file", metavar="FILE", help="The same, from a file with one a line."),
+    typer.Option("--categories-file", metavar="FILE", help="The same, from a file with one on each line."),
 ]
 _OtherOption = Annotated[
     str | None,
@@ -90,16 +96,20 @@ def _frequencies(
         typer.Option(
             "--protocol",
             metavar="NAME",
-            help="one-message (a shuffled report, few bits), counted-unary (a flipped bit for each category) "
-            "or histogram-sum (everybody's coins, least error of large categories).",
+            help="one-message (one shuffled report of few bits), counted-unary (a bit for each category, "
+            "flipped at random) or histogram-sum (noise from coins that all clients throw; least error for "
+            "large categories).",
         ),
     ] = FrequencyProtocol.ONE_MESSAGE,
     confidence: Annotated[
-        float, options.number_option("--confidence", metavar="C", help="Of all intervals together.")
+        float,
+        options.number_option(
+            "--confidence", metavar="C", help="Probability that all intervals hold together."
+        ),
     ] = 0.95,
     as_json: options.JsonOption = False,
 ) -> None:
-    """How many clients hold each category, within ε at δ, with error bars."""
+    """How many clients hold each category, with error bars; the estimate costs at most ε at δ."""
     names = _category_names(categories, categories_file, other)
     held = _held(_read_column(file, column), names=names, other=other)
     from shuffle_plugins import protocols
@@ -188,7 +198,8 @@ def _mean(
         options.number_option(
             "--sigma",
             metavar="S",
-            help="How far a client's samples scatter about their mean: σ²-sub-Gaussian in every direction.",
+            help="How far a client's samples scatter about their mean: at most as normal ones of standard "
+            "deviation S (sub-Gaussian), in every direction.",
         ),
     ],
     client: Annotated[
@@ -200,7 +211,9 @@ def _mean(
     samples: Annotated[
         int | None,
         options.whole_option(
-            "--samples", metavar="M", help="Samples to use of each client, the first ones; all by default."
+            "--samples",
+            metavar="M",
+            help="How many samples of each client to use, the first M; all by default.",
         ),
     ] = None,
     delta: Annotated[
@@ -212,9 +225,9 @@ def _mean(
     ] = "privunit",
     as_json: options.JsonOption = False,
 ) -> None:
-    """The mean of what clients hold many samples of; a client's whole history is protected by ε0.
+    """The mean over clients that hold several samples each; ε0 protects all samples of a client together.
 
-    FILE is CSV with one sample a row. Every client must have the same number of samples.
+    FILE is CSV with one sample in each row. Every client must have the same number of samples.
     """
     import torch
 
@@ -284,7 +297,7 @@ def _refine(
     levels: Annotated[
         str,
         typer.Option(
-            "--levels", metavar="EPS,…", help="ε0 of each level; the smallest is what everybody may see."
+            "--levels", metavar="EPS,…", help="ε0 of each level; everybody may see the smallest one."
         ),
     ],
     column: _ColumnOption = None,
@@ -293,7 +306,10 @@ def _refine(
     other: _OtherOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Frequencies at several privacy levels from one public report a client, with a key for each level."""
+    """Frequencies at several privacy levels, from one public report of each client.
+
+    Everybody can read the report at the smallest ε0; a key unlocks each larger one.
+    """
     names = _category_names(categories, categories_file, other)
     held = _held(_read_column(file, column), names=names, other=other)
     ladder = options.read_list(levels, options.read_number, "--levels")[::-1]
@@ -384,13 +400,13 @@ def _hide(
 @estimate_command.command("recover")
 def _recover(
     *,
-    published: Annotated[Path, typer.Option("--published", metavar="FILE", help="As `hide` wrote it.")],
-    keys: Annotated[Path, typer.Option("--keys", metavar="KEYS", help="Its keys.")],
+    published: Annotated[Path, typer.Option("--published", metavar="FILE", help="What `hide` published.")],
+    keys: Annotated[Path, typer.Option("--keys", metavar="KEYS", help="The keys that `hide` wrote.")],
     local_epsilon: options.LocalEpsilonOption,
     categories: _CategoriesOption = None,
     categories_file: _CategoriesFile = None,
 ) -> None:
-    """Print the categories behind what `hide` published, one a line."""
+    """Print the categories behind what `hide` published, each on a line of its own."""
     import torch
 
     from shuffle_plugins.mechanisms import RecoverableResponse
@@ -404,12 +420,13 @@ def _recover(
 
 
 def _remark_left_out(rows: int) -> None:
+    """Say how many rows a printed table has left out, if any."""
     if rows > _MOST_ROWS:
         output.remark(f"{rows - _MOST_ROWS:,} more: --json prints all.")
 
 
 def _listed(text: str, option: str) -> list[str]:
-    """Names separated by commas, in their order; each may stand there once."""
+    """Names separated by commas, in their order. A name that is there twice is an error."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -418,7 +435,7 @@ def _listed(text: str, option: str) -> list[str]:
 
 
 def _category_names(text: str | None, file: Path | None, other: str | None) -> list[str]:
-    """The public list of categories, at least two."""
+    """The public list of categories, from ``--categories`` or its file, with ``--other``; at least two."""
     if (text is None) == (file is None):
         raise typer.BadParameter(
             "give the list of categories with --categories or --categories-file; it is public, so it must "
@@ -438,7 +455,7 @@ def _category_names(text: str | None, file: Path | None, other: str | None) -> l
 
 
 def _held(values: Sequence[str], *, names: Sequence[str], other: str | None) -> Tensor:
-    """Each client's category as a number."""
+    """Each client's category, as its position in ``names``; that of ``other`` for a value not in them."""
     import torch
 
     places = {name: place for place, name in enumerate(names)}
@@ -456,7 +473,7 @@ def _held(values: Sequence[str], *, names: Sequence[str], other: str | None) -> 
 
 
 def _read_column(file: Path, column: str | None) -> list[str]:
-    """One column of a CSV file, or the lines of a text file; without surrounding blanks."""
+    """One column of a CSV file, or the lines of a text file, without spaces at either end."""
     if column is not None:
         return [row[0] for row in _read_columns(file, [column])]
     try:
@@ -475,7 +492,7 @@ def _read_column(file: Path, column: str | None) -> list[str]:
 
 
 def _read_columns(file: Path, columns: Sequence[str]) -> list[list[str]]:
-    """Some columns of a CSV file with a heading line, row by row."""
+    """Some columns of a CSV file with a heading line: a list of cells for each row."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             reader = csv.DictReader(text)
@@ -503,7 +520,14 @@ def _read_columns(file: Path, columns: Sequence[str]) -> list[list[str]]:
 def _samples(
     file: Path, *, client: str, columns: Sequence[str], samples: int | None
 ) -> list[list[list[float]]]:
-    """Vectors by client, the same number for each."""
+    """The samples of a CSV file, grouped by client: (clients, samples, columns), as nested lists.
+
+    Args:
+        file: CSV with one sample in each row.
+        client: the column that says whose sample a row is.
+        columns: the columns of a sample's entries.
+        samples: how many samples of each client to use; None for all, which must then be equally many.
+    """
     if not columns:
         raise typer.BadParameter("name at least one column", param_hint="--columns")
     found: dict[str, list[list[float]]] = {}

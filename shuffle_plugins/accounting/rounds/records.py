@@ -1,4 +1,4 @@
-"""Rounds in which a client has many records and reports on a few that it draws in secret."""
+"""Rounds in which each client has several records, and reports on a few that it draws in secret."""
 
 from __future__ import annotations
 
@@ -24,36 +24,42 @@ from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling
 from shuffle_plugins.core import checks
 
-_COHORT_BUCKETS = 24  # of a random number of clients; each is charged at its fewest reports
+# Under Poisson sampling the number of clients in a round is random. Its possible values are put into this
+# many groups, and each group is charged as if it had its smallest number of reports.
+_COHORT_BUCKETS = 24
+
+# How clients may be sampled if each sends more than one report; for others there is no proof.
 _PROVED_TOGETHER = (Sampling.WITHOUT_REPLACEMENT, Sampling.FULL, Sampling.POISSON, Sampling.SINGLE_PASS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledRecordsRound(ShuffleRound):
-    """A shuffled round of clients with m records each, of which a client that takes part reports on s.
+    """A shuffled round of clients with m records each; a client that takes part reports on s of its records.
 
     First clients are sampled, as in a :class:`ShuffleRound`. Then each of them draws s of its m records
     uniformly, without replacement and in secret, and sends one randomised report on each. All reports of all
-    clients are shuffled together. This is the sampling of CLDP-SGD and, with ``POISSON``, of DSS-SGD.
+    clients are shuffled together. The published algorithms CLDP-SGD and, with ``POISSON``, DSS-SGD sample in
+    this way.
 
-    Neighbouring relation: replace-one *record* of one client; n and m are public and fixed. A client's whole
-    data are m records: before somebody who does not know any of them, use a :class:`ShuffleRound` of clients
-    with s·ε0 instead.
+    Neighbouring relation: replace-one *record*. Two datasets are neighbours if they differ in one record of
+    one client; n and m are public and fixed. So this protects single records. To protect all records of a
+    client together, use a :class:`ShuffleRound` whose ``local_epsilon`` is s·ε0.
 
-    The bound is exact for s = 1: δ(E) = δ₁(1 + m(E − 1))/m, with δ₁ that of the :class:`ShuffleRound` of the
-    same clients with one record each. For s > 1 the other reports of a client can give away that it takes
-    part, so less is certain (``docs/proofs/accounting.md``, section 2b).
+    How sampling lowers the cost, with E = e^ε and δ(E) the smallest δ at this ε: for s = 1 the bound is
+    exact, δ(E) = δ₁(1 + m(E − 1))/m, where δ₁ is that of the same clients with one record each, as a
+    :class:`ShuffleRound`. For s > 1 a client's other reports can show that it takes part, so sampling hides
+    less (``docs/proofs/accounting.md``, section 2b).
 
     Attributes:
         local_epsilon: ε0 of one report on one record.
         population: n, the number of clients.
-        cohort: k, how many *clients* take part; as of :class:`ShuffleRound`. k·s reports are shuffled.
+        cohort: k, how many *clients* take part, as in :class:`ShuffleRound`. k·s reports are shuffled.
         records_per_client: m ≥ 1, the number of records that each client has.
         samples_per_client: s in [1, m], the number of records that a client reports on in a round.
-        sampling, adversary, mechanism, blanket: as of :class:`ShuffleRound`. With s > 1 reports of one client
-            come in one batch, and check-in and epochs are not accounted. Nobody sees which records are drawn,
-            not even a server that sees who takes part.
-        local_delta: must be 0: (ε0, δ0)-LDP reports are not accounted here.
+        sampling, adversary, mechanism, blanket: as in :class:`ShuffleRound`. With s > 1 all reports of a
+            client come in one batch, and the samplings ``CHECK_IN`` and ``EPOCH`` are refused. Nobody may see
+            which records are drawn, not even a server that sees who takes part.
+        local_delta: must be 0, because there is no bound here for reports with a δ0 of their own.
 
     Raises:
         ValueError: if a field is out of range, or the fields contradict each other.
@@ -97,15 +103,15 @@ class SampledRecordsRound(ShuffleRound):
 
     @classmethod
     def of(cls, clients: ShuffleRound, *, records_per_client: int, samples_per_client: int = 1) -> Self:
-        """The same clients, randomizer and adversary, with m records per client and s reports.
+        """A round of the same clients, mechanism and adversary, with m records and s reports per client.
 
         Args:
-            clients: the round of clients with one record each.
-            records_per_client: m.
-            samples_per_client: s.
+            clients: the round, of clients with one record each.
+            records_per_client: m, the number of records that each client has.
+            samples_per_client: s, the number of records that a client reports on.
 
         Raises:
-            ValueError: as the class.
+            ValueError: if a number is out of range, as for the class.
         """
         known = {f.name: getattr(clients, f.name) for f in fields(ShuffleRound)}
         return cls(**known, records_per_client=records_per_client, samples_per_client=samples_per_client)
@@ -122,7 +128,7 @@ class SampledRecordsRound(ShuffleRound):
 
     @property
     def pair_name(self) -> str:
-        """The name of the dominating pair."""
+        """The name of this bound: that of the clients' own round, and that records are sampled."""
         return f"{ShuffleRound.pair_name.fget(self)}, records sampled"  # type: ignore[attr-defined]
 
     @property
@@ -136,23 +142,28 @@ class SampledRecordsRound(ShuffleRound):
     # -- losses -------------------------------------------------------------------------------------------
 
     def dominating_pair(self) -> PairMixture:
-        """Refused: the bound is a profile, made of that of the clients' round."""
+        """Refused. The bound is a curve of δ against ε, and :meth:`upper_losses` has losses made from it."""
         raise ValueError("rounds of sampled records have no pair of counts; upper_losses has their losses")
 
     def instances(self) -> dict[str, PairMixture]:
-        """Refused: :meth:`lower_losses` has the losses of the instances."""
+        """Refused. :meth:`lower_losses` has the privacy losses of the instances."""
         raise ValueError("rounds of sampled records have no pair of counts; lower_losses has their losses")
 
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
-        """The losses of a pair whose profile is the clients' round's, hidden by the draw of records."""
+        """The privacy losses of a pair of distributions that dominates the round.
+
+        They are made from the round's *profile*, a bound on δ at each ε: first that of the reports of the
+        clients drawn, then lowered by the chance s/m that the changed record is among those reported on.
+        """
         profile = self._one_report(resolution) if self.samples_per_client == 1 else self._bundle(resolution)
         return profile_losses(*profile, resolution=resolution, sampling_rate=self.record_rate)
 
     def _one_report(self, resolution: Resolution) -> tuple[Floats, Floats]:
+        """The profile of the clients' round: values of ε, and δ at each."""
         return profile_of(upper_losses(self.clients, resolution))
 
     def _bundle(self, resolution: Resolution) -> tuple[Floats, Floats]:
-        """δ of a round in which client 1 sends s reports, of which one is on the changed record."""
+        """The profile if a client that takes part sends s reports, one of them on the changed record."""
         drawn = self._cohorts()
         laws = [upper_losses(self._reports_of(clients), resolution) for clients, _, _ in drawn]
         rates = [rate for _, rate, _ in drawn]
@@ -160,15 +171,16 @@ class SampledRecordsRound(ShuffleRound):
         return bundled_profile(laws, rates, masses, reports=self.samples_per_client, lost=TAIL)
 
     def _reports_of(self, clients: int) -> ShuffleRound:
-        """All reports of so many clients, shuffled, one of them on the changed record."""
+        """The round of all reports of so many clients, as if each report came from a client of its own."""
         reports = clients * self.samples_per_client
         return replace(self.clients, population=reports, cohort=reports, sampling=Sampling.FULL)
 
     def _cohorts(self) -> list[tuple[int, float, float]]:
-        """Clients who take part, the rate at which the changed record's client does, and the probability.
+        """How many clients may take part, as tuples of (clients, rate, probability of this case).
 
-        A random number of clients is public and put into buckets. The fewest clients of a bucket and the
-        largest rate cover all of it.
+        The rate is the probability with which the client of the changed record is among them. Under Poisson
+        sampling the number of clients is random and public, and its values are grouped. A group has the
+        smallest number and the largest rate of its values, which cost at least as much as any of them.
         """
         server = self.adversary is Adversary.SERVER
         if self.sampling is not Sampling.POISSON:
@@ -188,25 +200,26 @@ class SampledRecordsRound(ShuffleRound):
         return found
 
     def upper_losses_from_below(self, resolution: Resolution) -> PrivacyLossDistribution | None:
-        """None: the profile is known from above only."""
+        """None: there is only an upper bound on the profile."""
         return None
 
     @property
     def resolves_alone(self) -> bool:
-        """As of the round that the profile is made of."""
+        """Whether the round that the profile is made from can be resolved very finely."""
         base = self.clients if self.samples_per_client == 1 else self._reports_of(max(1, int(self.cohort)))
         return base.resolves_alone
 
     @property
     def lower_families(self) -> tuple[str, ...]:
-        """Names of the instances, the one that tells most first."""
+        """Names of the instances that give lower bounds, the one that leaks most first."""
         return self._attained.lower_families if self._attained is not None else ()
 
     def lower_losses(self, family: str, resolution: Resolution) -> PrivacyLossDistribution:
-        """The losses of an instance: with s = 1 all other records of the client are x'.
+        """The privacy losses of an instance: datasets for which the round leaks at least as much.
 
-        With more reports all records but the changed one are the same. Then it does not matter whose they
-        are, and the round is one of k·s of m·n records.
+        The changed record is x in one dataset and x' in the other. For s = 1 all other records of its client
+        are x'. For s > 1 all other records of all clients are alike. Then it does not matter whose they are,
+        and the round is one that draws k·s of m·n records.
         """
         if self._attained is None:
             raise ValueError(f"a {type(self).__name__} has no instance {family!r}")
@@ -217,7 +230,7 @@ class SampledRecordsRound(ShuffleRound):
 
     @property
     def _attained(self) -> ShuffleRound | None:
-        """The round whose instances bound this one from below; None if there is none."""
+        """The round whose instances give lower bounds for this one; None if there is none."""
         if self.samples_per_client == 1:
             return self.clients
         if self.sampling in (Sampling.POISSON, Sampling.SINGLE_PASS):
@@ -232,7 +245,10 @@ class SampledRecordsRound(ShuffleRound):
         )
 
     def single_bounds(self, delta: float) -> Iterator[tuple[float, str]]:
-        """Those of the clients' round, hidden by the draw of one record."""
+        """Upper bounds on ε for a single round: those of the clients' round, lowered by the draw of a record.
+
+        There are none for s > 1.
+        """
         if self.samples_per_client > 1 or not delta * self.records_per_client < 1:
             return
         for epsilon, name in self.clients.single_bounds(delta * self.records_per_client):
