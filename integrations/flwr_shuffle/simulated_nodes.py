@@ -175,9 +175,10 @@ def _made(folder: Path) -> Iterator[Path | None]:
 
 def _folder_of(run: int) -> Path:
     """The folder of a run's keys among the user's temporary files, which nobody else can have made."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
+    known = hasattr(os, "getuid")
+    user = os.getuid() if known else 0
     folder = Path(tempfile.gettempdir()) / f"flwr-shuffle-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if user and (folder.stat().st_uid != user or folder.is_symlink()):
+    if known and (folder.stat().st_uid != user or folder.is_symlink()):
         raise ShuffleError(f"{folder} is another user's: give SimulatedNodes a folder of your own")
     return folder / f"run-{run}"

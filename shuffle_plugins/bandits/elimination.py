@@ -304,17 +304,18 @@ class LinearBandit:
             )
         if self._clients == 0 or self._finished:
             return None
-        self._number += 1
-        if len(self._left) > 1 and self._number <= self.num_batches:
-            found = self._layout(self._number, self._clients)
+        number = self._number + 1
+        if len(self._left) > 1 and number <= self.num_batches:
+            found = self._layout(number, self._clients)
             if found is not None:
                 counts, noise = found
+                self._number = number
                 played = self._left[self._designed()[0].support]
                 self._costs.append(noise.epsilon)
                 self._clients -= int(counts.sum())
                 self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
                 return self._open
-        self._finished = True
+        self._number, self._finished = number, True
         rest, self._clients = self._clients, 0
         return Batch(
             number=self._number,
@@ -444,14 +445,32 @@ class LinearBandit:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the state of a LinearBandit: {error}") from error
-        self._left, self._parameter, self._costs, self._design = left, parameter, costs, None
-        self._number, self._clients, self._widths, self._finished = rest
-        self._open = None
+        number, clients, _, finished = rest
+        if (
+            left.ndim != 1
+            or not len(left)
+            or not 0 <= left[0] <= left[-1] < len(self._actions)
+            or (np.diff(left) <= 0).any()
+            or parameter.shape != self._parameter.shape
+            or not np.isfinite(parameter).all()
+            or not 0 <= clients <= self._horizon
+            or counts.ndim != 1
+            or (counts < 1).any()
+            or len(costs) != number - finished
+        ):
+            raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
+        design, batch = None, None
         if len(counts):
+            design = self._design_of(left)
+            if len(counts) != len(design[0].support):
+                raise ValueError("the state of the LinearBandit is damaged: nothing was changed")
             noise = self._privacy.noise(int(counts.sum()))
-            played = left[self._designed()[0].support]
-            self._open = Batch(number=self._number, actions=played, counts=counts, noise=noise)
-        return self._open
+            played = left[design[0].support]
+            batch = Batch(number=number, actions=played, counts=counts, noise=noise)
+        self._left, self._parameter, self._costs, self._design = left, parameter, costs, design
+        self._number, self._clients, self._widths, self._finished = rest
+        self._open = batch
+        return batch
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -470,10 +489,13 @@ class LinearBandit:
     def _designed(self) -> tuple[Design, Vectors, Vectors]:
         """The design of the actions that are left, their coordinates in their own span, and its basis."""
         if self._design is None:
-            rows = self._actions[self._left]
-            design = near_optimal_design(rows, slack=self._slack) if self._core_set else even_design(rows)
-            self._design = (design, *span_coordinates(rows))
+            self._design = self._design_of(self._left)
         return self._design
+
+    def _design_of(self, left: Indices) -> tuple[Design, Vectors, Vectors]:
+        rows = self._actions[left]
+        design = near_optimal_design(rows, slack=self._slack) if self._core_set else even_design(rows)
+        return (design, *span_coordinates(rows))
 
     def _layout(self, number: int, clients: int) -> tuple[Indices, RewardNoise] | None:
         """How many clients get each action of a batch, and its noise; None if too few clients are left."""

@@ -165,11 +165,19 @@ def _model(
 
 def _read(path: Path) -> Any:
     """The table in a .npy or .csv file; a file that is not there, or no table, is an error with its name."""
+    import warnings
+
     import numpy as np
 
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+            found = np.load(path, allow_pickle=False)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of an empty file, which is refused below
+                found = np.loadtxt(path, delimiter=",", ndmin=2)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path} is no table of numbers: {error}") from error
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or not found.size:
+        raise ValueError(f"{path} is no table of real numbers")
+    return found

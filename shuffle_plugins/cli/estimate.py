@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from shuffle_plugins import accounting
 from shuffle_plugins.cli import options, output
@@ -182,7 +183,7 @@ def _frequencies(
         table.add_column(heading, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -row["count"])[:_MOST_ROWS]:
         interval = f"{row['lower']:.2%} to {row['upper']:.2%}"
-        table.add_row(row["category"], f"{row['count']:,.0f}", f"{row['distribution']:.2%}", interval)
+        table.add_row(escape(row["category"]), f"{row['count']:,.0f}", f"{row['distribution']:.2%}", interval)
     output.show(table)
     _remark_left_out(len(rows))
 
@@ -281,7 +282,7 @@ def _mean(
     table.add_column("column")
     table.add_column("mean", justify="right")
     for name, value in list(mean.items())[:_MOST_ROWS]:
-        table.add_row(name, f"{value:.6g}")
+        table.add_row(escape(name), f"{value:.6g}")
     output.show(table)
     _remark_left_out(len(mean))
     output.remark(
@@ -348,7 +349,7 @@ def _refine(
     for row in rows:
         table.add_column(f"{row['who']}, ε0 = {row['local_epsilon']:g}", justify="right", no_wrap=True)
     for name in names[:_MOST_ROWS]:
-        table.add_row(name, *(f"{row['frequencies'][name]:.2%}" for row in rows))
+        table.add_row(escape(name), *(f"{row['frequencies'][name]:.2%}" for row in rows))
     table.add_section()
     table.add_row("error (ℓ2)", *(f"{row['error']:.2%}" for row in rows))
     output.show(table)
@@ -384,6 +385,8 @@ def _hide(
     for path in (published, keys):
         if path.exists():
             raise FileExistsError(f"{path} exists: a key hides one category once, so nothing is overwritten")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} is no folder: make it first; nothing was written")
     response = RecoverableResponse(local_epsilon=local_epsilon, dim=len(names))
     secret = response.draw_keys(len(held))
     shown = [names[value] for value in response.hide(held, secret).tolist()]
@@ -477,7 +480,8 @@ def _read_column(file: Path, column: str | None) -> list[str]:
     if column is not None:
         return [row[0] for row in _read_columns(file, [column])]
     try:
-        values = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+        # str.splitlines would also end a line at a form feed or at U+2028: one client would count as two
+        values = [line.strip() for line in file.read_text(encoding="utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"{file} is not text in UTF-8: {error}") from error
     while values and not values[-1]:

@@ -245,14 +245,16 @@ class BatchSpool:
         """
         reports, size = _room(request)
         free = _free(self._folder)
+        coming = 2 * request.count * request.size  # bytes that this batch and the others may still write
         for folder, written in self._batches():
             if folder != own and not self._ended(folder, written, run):
                 reports += _number(written, 0)
                 size += _number(written, 1)
+                coming += max(0, 2 * (_number(written, 1) - _FOLDER_BYTES) - _bytes_in(folder))
         if (
             reports > self._limits.most_reports
             or size > self._limits.most_bytes
-            or 2 * request.count * request.size > free
+            or coming > free
         ):
             raise BatchRefused(Refusal.TOO_LARGE)
 
@@ -292,6 +294,14 @@ def _number(written: bytes, place: int) -> int:
     """Of what was written down of a batch: its reports (0) or bytes (1)."""
     start = DIGEST_BYTES + place * _NUMBER_BYTES
     return int.from_bytes(written[start : start + _NUMBER_BYTES], "big")
+
+
+def _bytes_in(folder: Path) -> int:
+    """Bytes of the files of a batch; none if it is over meanwhile."""
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except FileNotFoundError:
+        return 0
 
 
 def _free(folder: Path) -> int:

@@ -230,6 +230,28 @@ def test_a_run_goes_on_from_its_state() -> None:
         fresh().load_state_dict({"format": 1})
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"left": [0, 99]},
+        {"left": []},
+        {"parameter": [math.nan] * 3},
+        {"reports": [5]},
+        {"costs": []},
+        {"clients": -1},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_damaged_state_changes_nothing(damage: dict[str, object]) -> None:
+    """Without its costs a batch would look free, and a state that is half loaded goes on with the rest."""
+    bandit, batch, _ = out(CentralModel(epsilon=1.0))
+    saved = bandit.state_dict()
+    with pytest.raises(ValueError, match="damaged"):
+        bandit.load_state_dict(saved | damage)
+    assert bandit.state_dict() == saved
+    bandit.discard(batch)  # still the one that is out
+
+
 def out(privacy: PrivacyModel) -> tuple[LinearBandit, object, np.ndarray]:
     """A bandit, its first batch, and the actions of the clients."""
     bandit = LinearBandit(actions=np.eye(3), horizon=1_000, privacy=privacy)

@@ -68,6 +68,33 @@ def test_mistakes_end_in_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.zeros(3, dtype=[("a", float), ("b", float)]),
+        np.full((3, 2), 0.5j),
+        np.array([["a", "b"]]),
+        np.zeros((0, 2)),
+    ],
+    ids=["records", "complex", "text", "empty"],
+)
+def test_a_file_of_anything_but_real_numbers_is_refused(
+    table: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A structured array ended in a traceback, and of complex numbers the real parts were taken."""
+    np.save(tmp_path / "actions.npy", table)
+    assert cli.main(["bandit", "--actions", str(tmp_path / "actions.npy"), *ASKED[3:]]) == 2
+    error = capsys.readouterr().err
+    assert "actions.npy is no table of real numbers" in error
+    assert error.count("\n") == 1
+
+
+def test_an_empty_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "actions.csv").touch()
+    assert cli.main(["bandit", "--actions", str(tmp_path / "actions.csv"), *ASKED[3:]]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_it_answers_without_torch() -> None:
     code = (
         f"import sys; from shuffle_plugins import cli; cli.main({[*ASKED, '--mechanism', 'binary-rr']!r}); "

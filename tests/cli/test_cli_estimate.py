@@ -181,6 +181,41 @@ def test_bad_files_end_in_one_sentence(run, tmp_path, content, extra, message) -
     assert message in err
 
 
+def test_names_with_square_brackets_are_shown_as_they_are(run, tmp_path) -> None:
+    """Rich takes [bold] for markup, and [/b] for the end of something that never began."""
+    path, table = tmp_path / "values.txt", tmp_path / "users.csv"
+    path.write_text("[bold]\n[/b]\n" * 200)
+    table.write_text("user,[/x]\n" + "".join(f"{user},0.5\n" for user in range(200)))
+    listed = ["--input", path, "--categories", "[bold],[/b]"]
+    asked = ["--client", "user", "--columns", "[/x]", "-e", 2, "--radius", 1, "--sigma", 0.3]
+    for arguments, names in (
+        (["frequencies", *listed, *TARGET], ("[bold]", "[/b]")),
+        (["refine", *listed, "--levels", "1,2"], ("[bold]", "[/b]")),
+        (["mean", "--input", table, *asked], ("[/x]",)),
+    ):
+        code, out, _ = run(*arguments)
+        assert code == 0
+        assert all(name in out for name in names)
+
+
+@pytest.mark.parametrize("inside", ["\x0c", "\x1d", "\x85", "\u2028"])
+def test_one_line_is_one_client_whatever_stands_in_it(run, tmp_path, inside) -> None:
+    """A client counted twice would have its ε spent twice."""
+    path = tmp_path / "values.txt"
+    path.write_text(f"red{inside}blue\nred\n", encoding="utf-8")
+    code, _, err = run("frequencies", "--input", path, *TARGET, *LISTED)
+    assert code == 2
+    assert "value 1 is" in err
+
+
+def test_nothing_is_written_where_a_folder_is_missing(run, values, tmp_path) -> None:
+    asked = ["--published", tmp_path / "none" / "out", "--keys", tmp_path / "keys", "-e", 1]
+    code, _, err = run("hide", "--input", values[0], *LISTED, *asked)
+    assert code == 2
+    assert "is no folder" in err
+    assert not (tmp_path / "keys").exists()
+
+
 def test_bad_histories_end_in_one_sentence(run, histories, tmp_path) -> None:
     asked = ["--client", "user", "--columns", "x,y", "-e", 2, "--radius", 1, "--sigma", 0.3]
     uneven = tmp_path / "uneven.csv"

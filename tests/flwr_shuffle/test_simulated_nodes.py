@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,18 @@ def test_keys_are_made_once_for_all_processes_of_a_run(
     server = SimulatedNodes(Context(6, 0, {}, RecordDict(), {}), aggregators=1, mixers=1)
     assert server.aggregator_public_keys[0] != configs[0]["shuffle-aggregator-public-keys"], "another run"
     assert sorted(one.name for one in folder.iterdir()) == ["run-5", "run-6"], "no drafts are left"
+
+
+def test_a_folder_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the user with the number 0 too, who was not checked."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "flwr-shuffle-0").symlink_to(elsewhere)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    with pytest.raises(ShuffleError, match="another user's"):
+        SimulatedNodes(context, aggregators=1)
 
 
 def test_an_operator_decides_and_not_the_app(tmp_path: Path) -> None:

@@ -574,6 +574,26 @@ def test_a_batch_that_does_not_fit_on_the_disk_is_refused(two: Row, monkeypatch:
             assert code is Refusal.TOO_LARGE
 
 
+def test_batches_that_have_not_come_yet_take_room_on_the_disk_too(
+    two: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of batches announced one after another each alone would fit on an empty disk, and all would fill it."""
+    requests = []
+    for run in ("first", "second"):
+        two.context = round_context(run=run)
+        items = two.parts(two.envelopes(*REPORTS))[0]
+        requests.append((two.request(items), items))
+    (first, items), (second, _) = requests
+    one = 2 * first.count * first.size
+    spool, mixer = two.spool(0), two.at(0)
+    monkeypatch.setattr(spool_module, "_free", lambda folder: one)
+    spool.begin(first, mixer=mixer, row=two.mixers)
+    assert refused(spool.begin, second, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+    spool.put(first, items, first=0)  # half of what it may take is on the disk now
+    monkeypatch.setattr(spool_module, "_free", lambda folder: one + one // 2)
+    spool.begin(second, mixer=mixer, row=two.mixers)
+
+
 def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Row) -> None:
     """A server begins with a signed statement, and then names other layers under the same signature."""
     envelopes = two.envelopes(*REPORTS)

@@ -95,5 +95,7 @@ def sampled_instance(
     loss, p = LossComposition(laws, counts).outcomes()
     q = p * np.exp(-loss)
     seen = sampling_rate * p + (1 - sampling_rate) * q
-    loss = np.log1p(sampling_rate * np.expm1(np.minimum(loss, _LARGEST_LOSS)))
+    loss = np.minimum(loss, _LARGEST_LOSS)
+    if sampling_rate < 1:  # where nothing is sampled, losses below -37 would be rounded to -inf
+        loss = np.log1p(sampling_rate * np.expm1(loss))
     return finite_losses(loss, seen, q, missing=0.0, kind="lower", resolution=resolution, symmetric=False)

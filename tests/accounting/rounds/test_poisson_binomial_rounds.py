@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from shuffle_plugins.accounting import PoissonBinomialRound, Round, ShuffleAccountant
+from shuffle_plugins.accounting import PoissonBinomialRound, Round, Sampling, ShuffleAccountant
 from shuffle_plugins.accounting.losses.coins import gaussian_profile
+from shuffle_plugins.accounting.losses.distribution import FINE
 from shuffle_plugins.accounting.pairs.bit_scores import _fewest_coins, _Law, _shift, score_cover
 
 DELTA = 1e-6
@@ -194,6 +195,24 @@ def test_both_ends_over_a_grid(flip):
         assert 0 <= found.lower <= found.upper
         if flip >= 0.45 and cohort == 40_000:  # loud bits of few clients are covered loosely
             assert found.lower > 0.75 * found.upper
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_of_certain_outcomes_stay_finite():
+    """Losses below -37 were rounded to -inf where everybody takes part, and cast to whole numbers."""
+    one = PoissonBinomialRound(
+        population=5,
+        cohort=5,
+        dim=1,
+        bits=512,
+        flip=0.25,
+        distance=2.0,
+        attained=((1.0, 1),),
+        sampling=Sampling.FULL,
+    )
+    found = one.lower_losses(one.lower_families[0], FINE)
+    assert np.isfinite(found.loss).all()
+    assert found.loss.min() < -40
 
 
 def test_sampling_and_secret_participation_lower_the_cost():
