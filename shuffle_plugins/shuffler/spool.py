@@ -39,7 +39,7 @@ class BatchLimits:
     Attributes:
         most_reports: most items.
         most_bytes: most bytes of items. While a batch is mixed its files take up to twice its bytes; so a
-            batch is also refused if twice its bytes are not free on the disk.
+            batch is also refused if the disk has no room for them beside what the others may still write.
 
     Raises:
         ValueError: if a field is no whole number, at least 1.

@@ -89,6 +89,7 @@ def test_a_file_of_anything_but_real_numbers_is_refused(
     assert error.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("error:loadtxt")
 def test_an_empty_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "actions.csv").touch()
     assert cli.main(["bandit", "--actions", str(tmp_path / "actions.csv"), *ASKED[3:]]) == 2
