@@ -251,11 +251,7 @@ class BatchSpool:
                 reports += _number(written, 0)
                 size += _number(written, 1)
                 coming += max(0, 2 * (_number(written, 1) - _FOLDER_BYTES) - _bytes_in(folder))
-        if (
-            reports > self._limits.most_reports
-            or size > self._limits.most_bytes
-            or coming > free
-        ):
+        if reports > self._limits.most_reports or size > self._limits.most_bytes or coming > free:
             raise BatchRefused(Refusal.TOO_LARGE)
 
     def _sweep(self, run: bytes) -> None:
