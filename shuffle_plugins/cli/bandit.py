@@ -128,6 +128,10 @@ def bandit_command(
             rounded(batch.width, up=True),
         )
     output.show(table)
+    output.remark(
+        "After a batch, actions whose estimated rewards lie more than 2 widths below the best one are "
+        "dropped."
+    )
     output.show(f"{last:,} clients are left for the action that looks best.")
     if dearest is not None:
         output.show(f"Each client is in one batch, so the run costs what the dearest batch does: {dearest}")
@@ -177,7 +181,10 @@ def _read(path: Path) -> Any:
                 warnings.simplefilter("ignore")  # of an empty file, which is refused below
                 found = np.loadtxt(path, delimiter=",", ndmin=2)
     except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is no table of numbers: {error}") from error
+        raise ValueError(
+            f"{path} is no table of numbers ({error}); give one row of numbers per action, without a heading "
+            "line"
+        ) from error
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or not found.size:
         raise ValueError(f"{path} is no table of real numbers")
     return found

@@ -287,7 +287,8 @@ def _mean(
     _remark_left_out(len(mean))
     output.remark(
         f"Noise: {error:.3g} (root mean square, of the whole vector), beside what clients differ by "
-        f"themselves; some client's mean is cut with probability {found.failure_probability:.2g} at most."
+        f"themselves. With probability {found.failure_probability:.2g} at most, some client's mean lies "
+        "outside the range that its report can carry, and is clipped."
     )
 
 
@@ -467,9 +468,10 @@ def _held(values: Sequence[str], *, names: Sequence[str], other: str | None) -> 
     for line, value in enumerate(values, start=1):
         place = places.get(value, rest)
         if place is None:
+            table = "; if the file is CSV, name its column with --column" if "," in value else ""
             raise typer.BadParameter(
                 f"value {line} is {value!r}, which is none of the categories; add it to them, or count such "
-                "values with --other NAME"
+                f"values with --other NAME{table}"
             )
         found.append(place)
     return torch.tensor(found, dtype=torch.int64)

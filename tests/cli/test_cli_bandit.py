@@ -43,6 +43,7 @@ def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "20 actions in 2 dimensions, 100,000 clients" in out
     assert "ε ≤ 0.5 at δ = 1e-06 (replace-one" in out
     assert "clients are left for the action that looks best" in out
+    assert "more than 2 widths below the best one" in out
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         ((*ASKED, "--mechanism", "gaussian"), "laplace, binary-rr"),
         ((*ASKED, "--bound", "guess"), "certified, published"),
         (("bandit", "--actions", "nowhere.csv", *ASKED[3:]), "nowhere.csv"),
-        (("bandit", "--actions", __file__, *ASKED[3:]), "no table of numbers"),
+        (("bandit", "--actions", __file__, *ASKED[3:]), "one row of numbers per action"),
         (("bandit", "--actions", "5", "--horizon", "5", *ASKED[5:]), "horizon"),
     ],
 )

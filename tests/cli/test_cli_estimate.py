@@ -95,6 +95,9 @@ def test_a_column_of_csv_with_other_values_counted_together(run, tmp_path) -> No
     code, _, err = run(*asked)
     assert code == 2
     assert "value 1 is 'mauve', which is none of the categories" in err
+    code, _, err = run("frequencies", "--input", path, "--categories-file", names, *TARGET)
+    assert code == 2
+    assert "name its column with --column" in err  # the heading line was read as a client's value
     found = answer(run, *asked, "--other", "another", "--confidence", 1 - 1e-9)
     share = {row["category"]: (row["lower"], row["upper"]) for row in found["categories"]}
     assert list(share) == ["red", "green", "another"]

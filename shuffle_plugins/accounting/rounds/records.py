@@ -82,7 +82,7 @@ class SampledRecordsRound(ShuffleRound):
         if checks.whole("samples_per_client", samples) > records:
             raise ValueError(
                 f"samples_per_client must be at most records_per_client, got {samples} of {records}: a "
-                "client reports on a record at most once in a round"
+                "client reports on a record at most once in a round. records_per_client is 1 unless given"
             )
         if self.population * records > MAX_POPULATION:
             raise ValueError(
