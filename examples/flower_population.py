@@ -38,6 +38,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from tqdm import tqdm
 
+from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 
 matplotlib.use("Agg")
@@ -188,8 +189,8 @@ def train(run: Run, options: argparse.Namespace) -> None:
                 progress.update()
                 progress.set_postfix(
                     accuracy=f"{accuracy:.4f}",
-                    observer=f"{spent.observer.upper:.3f}",
-                    server=f"{spent.server.upper:.3f}",
+                    observer=rounded(spent.observer.upper, up=True),
+                    server=rounded(spent.server.upper, up=True),
                 )
             ends.append(time.perf_counter())
             return MetricRecord({"accuracy": accuracy})

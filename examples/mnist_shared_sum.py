@@ -34,6 +34,7 @@ from mnist_idx import load_mnist
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from shuffle_plugins.core import rounded
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import seal_seed, share
@@ -180,7 +181,9 @@ def train(options: argparse.Namespace) -> None:
                 log.write_text(json.dumps(curve))
                 write(options, curve=curve, sizes=grid.sizes, protocol=protocol, trust=stage.trust)
                 progress.update()
-                progress.set_postfix(accuracy=f"{accuracy:.4f}", epsilon=f"{spent.observer.upper:.3f}")
+                progress.set_postfix(
+                    accuracy=f"{accuracy:.4f}", epsilon=rounded(spent.observer.upper, up=True)
+                )
             began.append(time.perf_counter())
             return MetricRecord({"accuracy": accuracy})
 

@@ -38,6 +38,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 from shuffle_plugins.accounting import FINE, LossComposition, gaussian_losses
+from shuffle_plugins.core import rounded
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -245,7 +246,7 @@ def report(runs: dict[str, list[Run]], options: argparse.Namespace) -> None:
         table.add_row(
             name,
             ", ".join(f"{run.accuracy:.2%}" for run in repeats),
-            "∞" if epsilon is None else f"{epsilon:.3f}",
+            "∞" if epsilon is None else rounded(epsilon, up=True),
             f"{facts.get('noise_deviation_over_radius', facts.get('noise_multiplier', 0)):.3f}",
             f"{mean(run.seconds for run in repeats) / options.rounds:.2f}",
         )

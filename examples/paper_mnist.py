@@ -44,6 +44,7 @@ from tqdm import tqdm
 
 from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import published_bound
+from shuffle_plugins.core import rounded
 from shuffle_plugins.mechanisms import registry
 
 RESULTS = Path(__file__).parent / "results"
@@ -565,7 +566,7 @@ def _line(entry: dict[str, Any]) -> str:
     epsilon = entry["published"]["epsilon"]
     told = f"published {percent(entry['published'])}" + (f" at ε = {epsilon:g}" if epsilon else "")
     for reading, ours in entry["ours"].items():
-        certified = f", certified ε {ours['epsilon_upper']:.3f}" if ours and epsilon else ""
+        certified = f", certified ε {rounded(ours['epsilon_upper'], up=True)}" if ours and epsilon else ""
         found = f"{percent(ours)} at epoch {ours['epoch']}{certified}" if ours else "no epoch"
         told += f"; {reading}: {found}"
     return told

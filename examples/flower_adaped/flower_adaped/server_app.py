@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_shuffle import FixedSize, PrivateEvaluation, ShuffleStrategy
 
 from flower_adaped import task
+from shuffle_plugins.core import rounded
 from shuffle_plugins.protocols import PoissonBinomialSum, VectorSum
 
 app = ServerApp()
@@ -41,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
         spent = strategy.spending().observer.upper
         print(
             f"round {server_round}: global model {accuracy:.1%}, ψ {float(models.dissimilarity):.2f}, "
-            f"certified ε at δ = {delta:g}: {spent:.3f} against an observer of the model",
+            f"certified ε at δ = {delta:g}: {rounded(spent, up=True)} against an observer of the model",
             flush=True,
         )
         return MetricRecord({"global-accuracy": accuracy, "epsilon": spent})

@@ -21,6 +21,7 @@ from flwr_shuffle import (
 
 from flower_mnist import task
 from shuffle_plugins.accounting import Adversary
+from shuffle_plugins.core import rounded
 from shuffle_plugins.protocols import VectorSum
 
 app = ServerApp()
@@ -48,14 +49,16 @@ def main(grid: Grid, context: Context) -> None:
         model.load_state_dict(arrays.to_torch_state_dict())
         accuracy = task.accuracy(model, test)
         spent = {
-            adversary: strategy.accountant.epsilon(delta, adversary=adversary, lower=False).upper
+            adversary: rounded(
+                strategy.accountant.epsilon(delta, adversary=adversary, lower=False).upper, up=True
+            )
             for adversary in Adversary
         }
         print(
             f"round {server_round}: accuracy {accuracy:.1%}, certified ε at δ = {delta:g}: "
-            f"{spent[Adversary.MODEL_OBSERVER]:.3f} against an observer of the model, "
-            f"{spent[Adversary.SERVER]:.3f} against the server, "
-            f"{spent[Adversary.LOCAL]:.3f} if nobody is trusted",
+            f"{spent[Adversary.MODEL_OBSERVER]} against an observer of the model, "
+            f"{spent[Adversary.SERVER]} against the server, "
+            f"{spent[Adversary.LOCAL]} if nobody is trusted",
             flush=True,
         )
         return MetricRecord({"accuracy": accuracy})
