@@ -11,6 +11,7 @@ Wutschitz 2021; pessimistic rounding, Doroshenko et al. 2022.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -566,6 +567,7 @@ def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: BoundKin
     j = int(exceeding[-1]) + 1 if len(exceeding) else 0
     a, b = float(above_p[j]), float(above_q[j])
     remaining = a * (1 + _sign(kind) * _ROUNDOFF) - target / factor
-    if b <= 0 or remaining <= 0:
+    lost_digits = kind == "lower" and b < sys.float_info.min  # one over it may be infinite, and is no bound
+    if b <= 0 or remaining <= 0 or lost_digits:
         return float(law.loss[j - 1]) + _sign(kind) * _EPSILON_SLACK if j > 0 else -math.inf
     return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
