@@ -75,6 +75,7 @@ def test_interval_says_what_it_is() -> None:
 
 @given(rounds, st.integers(1, 200), st.sampled_from([1e-3, 1e-6, 1e-10]))
 @settings(max_examples=40, deadline=None)
+@pytest.mark.slow
 def test_bounds_are_ordered(shuffle_round: ShuffleRound, steps: int, delta: float) -> None:
     accountant = accountant_of((shuffle_round, steps))
     interval = accountant.epsilon(delta)
@@ -134,6 +135,7 @@ def test_mechanism_blanket_tightens_the_answer() -> None:
     assert interval.lower_bound == "10-ary response instance"
 
 
+@pytest.mark.slow
 def test_many_distinct_rounds() -> None:
     entries = [(dataclasses.replace(ROUND, local_epsilon=0.5 + i / 100), 3) for i in range(60)]
     interval = accountant_of(*entries).epsilon(1e-6)

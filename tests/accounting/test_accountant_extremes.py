@@ -116,6 +116,7 @@ def test_tiny_costs_of_many_rounds_are_not_noise() -> None:
     assert interval.upper == pytest.approx(6.59e-6, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_most_bits_are_left_to_the_blanket() -> None:
     many = ShuffleRound(
         local_epsilon=1.0,

@@ -23,6 +23,7 @@ def test_bounds_are_ordered_and_bracket_the_interval() -> None:
     assert len({bound.name for bound in found.bounds}) == len(found.bounds)
 
 
+@pytest.mark.slow
 def test_every_published_bound_is_listed_or_says_why_not() -> None:
     found = compare(
         shuffle_round=ShuffleRound(local_epsilon=0.5, population=50_000, cohort=5_000),

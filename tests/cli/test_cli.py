@@ -439,6 +439,7 @@ SUMMED = ["plan", "-n", "2000", "--target-epsilon", "1", "-d", "1e-6", "--dim", 
 SUMMED += ["-k", "100,2000", "--mechanism", "vector-sum", "--adversary", "server"]
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_sum_compares_who_draws(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer(run, *SUMMED)
     assert found["mechanism"] == "vector-sum"

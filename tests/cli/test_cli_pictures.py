@@ -22,6 +22,7 @@ def test_a_plot_needs_something_to_draw(tmp_path: Path) -> None:
         plot_comparisons(comparisons=[], path=tmp_path / "empty.png")
 
 
+@pytest.mark.slow
 def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
     answers = [
         compare(
@@ -38,6 +39,7 @@ def test_a_plot_has_one_panel_per_local_epsilon(tmp_path: Path) -> None:
     assert drawn.count('<g id="axes_') == 4, "the bounds, and their multiples of the certified one"
 
 
+@pytest.mark.slow
 def test_a_plot_shades_the_certified_interval(tmp_path: Path) -> None:
     target = tmp_path / "epsilon.svg"
     plot_comparisons(comparisons=[small(rounds) for rounds in (1, 10)], path=target)

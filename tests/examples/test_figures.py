@@ -199,6 +199,7 @@ def test_a_cell_of_figure_2_is_reproduced():
     assert (lower, upper) == pytest.approx((values[bounds.OURS_BELOW], values[bounds.OURS]), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_the_blunt_sampling_theorem_is_never_below_the_full_one():
     for steps in (1000, 10_000, 100_000):
         question = Question(local_epsilon=1.0, population=10**6, cohort=10**4, num_steps=steps, delta=1e-8)

@@ -48,6 +48,7 @@ def check(result: dict[str, Any], *, rounds: int, population: int, cohort: int, 
     assert 0 < result["epsilon"] < math.inf
 
 
+@pytest.mark.slow
 def test_the_scripts_are_plain_opacus_before_they_are_changed(tmp_path: Path) -> None:
     result = run("mnist.py", (), tmp_path, "--epochs", "1", "--batch-size", "500")
     assert type(result["engine"]).__module__.startswith("opacus.")

@@ -390,6 +390,7 @@ def test_numbers_of_methods_are_checked_and_zero_is_no_default(build, error):
         build()
 
 
+@pytest.mark.slow
 def test_a_plan_says_where_its_bound_says_nothing_and_what_is_slow():
     vacuous = SGD().plan(HINGE, population=10, epsilon=0.01, delta=1e-6).summary()
     assert "says nothing: no point of Θ has more than L·D" in vacuous

@@ -125,6 +125,7 @@ def test_sums_of_few_bits_are_planned_too() -> None:
     assert all(0.98 * EPSILON < row.epsilon.upper <= EPSILON for row in few.rows)
 
 
+@pytest.mark.slow
 def test_other_norms_and_spreads() -> None:
     box = planned(norm="linf", radius=0.5, cohorts=None, num_steps=1)
     assert box.best.drawn_by is DrawnBy.NOBODY

@@ -75,6 +75,7 @@ def test_it_beats_every_point_of_a_grid(searched: Plan) -> None:
         assert searched.best.average_mse <= error * (1 + 2e-3)
 
 
+@pytest.mark.slow
 def test_every_row_is_certified_afresh(searched: Plan) -> None:
     for row in (*searched.rows[::5], searched.best, searched.thrifty):
         again = recomputed(row, searched).epsilon(DELTA)
@@ -182,6 +183,7 @@ def test_the_mechanisms_left_out_are_named_with_the_reason(searched: Plan) -> No
     assert planned(dim=1, mechanism="best", num_steps=3, cohorts=(N,)).best.bits_per_report == 1
 
 
+@pytest.mark.slow
 def test_a_dismissed_mechanism_could_not_have_won() -> None:
     given = {"num_steps": 3, "cohorts": (40, N)}
     both = planned(mechanism=("linf-coordinate", "privunit"), **given)

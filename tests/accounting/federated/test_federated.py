@@ -400,6 +400,7 @@ def test_a_budget_holds_and_is_used(adversary: Adversary) -> None:
     assert accountant.epsilon(DELTA, adversary=adversary, lower=False).upper > 0.99 * budget
 
 
+@pytest.mark.slow
 def test_budget_checks_and_charges_seldom_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Counter[str]()
     real = ShuffleAccountant.epsilon

@@ -162,6 +162,7 @@ def test_orders_are_sought_beyond_a_first_local_minimum() -> None:
         published_bound("amplification by shuffling, RDP").epsilon,
     ],
 )
+@pytest.mark.slow
 def test_composed_divergences_rise_with_the_rounds(bound) -> None:
     for local_epsilon, population, cohort in ((0.4, 10**7, 10**5), (0.3, 10**8, 10**5)):
         question = {"local_epsilon": local_epsilon, "population": population, "cohort": cohort, "delta": 1e-8}

@@ -278,6 +278,7 @@ def test_masses_of_coins_and_of_the_image_are_as_close_as_is_said(trials):
             assert found < 8 * furthest + 1e-15  # and hardly more is charged
 
 
+@pytest.mark.slow
 def test_ratios_that_are_not_known_are_infinite():
     assert log_ratio((1 << 16) - 1, log_tail=-30.0) == math.inf
     assert 0 < log_ratio((1 << 34) + 1, log_tail=-30.0) < 1e-12

@@ -165,6 +165,7 @@ def test_an_update_of_norm_zero() -> None:
     assert stats.chisquare(counts(reports, outcomes).numpy(), CLIENTS * law).pvalue > SURE
 
 
+@pytest.mark.slow
 def test_an_update_far_outside_the_ball_is_clipped() -> None:
     spec = MechanismSpec(name="l2-block", local_epsilon=2.0, radius=0.01)
     huge = adding({"weight": np.array([[9e30, -3e30]]), "bias": np.array([1e30])})

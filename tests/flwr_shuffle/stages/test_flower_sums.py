@@ -199,6 +199,7 @@ def test_counted_bits_are_unbiased_and_cost_what_their_counts_do() -> None:
     assert float(error) < 6 * counted.worst_variance  # a sum of eight squares, six times its mean
 
 
+@pytest.mark.slow
 def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     ball = BallSum.with_noise(dim=DIM, cohort=16, noise_multiplier=2.0, frame="rotation", samples=3)
     assert ball.planes.blocks.lengths().min() < 1 << ball.planes.blocks.index_bits
@@ -221,6 +222,7 @@ def test_a_place_outside_of_its_block_is_left_out(caplog: pytest.LogCaptureFixtu
     assert "3 replies dropped" in caplog.text
 
 
+@pytest.mark.slow
 def test_every_round_costs_what_the_sum_was_made_for() -> None:
     """Charged as if no more than the protocol's clients came, drawn from all that are connected."""
     strategy = strategy_of(sampling=FixedSize(18))
@@ -430,6 +432,7 @@ def self_sampled(rate: float, **options: Any) -> ShuffleStrategy:
     return strategy_of(sampling=SelfSampling(rate), **options)
 
 
+@pytest.mark.slow
 def test_self_sampled_clients_add_zeros_and_the_mean_is_over_the_expected_number() -> None:
     """Everybody has the same update: the mean's error is the coins', and who took part."""
     rate, rounds = 0.5, 12

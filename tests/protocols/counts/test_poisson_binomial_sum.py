@@ -93,6 +93,7 @@ def test_calibrated_for_a_target_it_is_near_the_gaussian_and_far_below_the_coord
     assert ball.worst_variance > 3 * protocol.worst_variance
 
 
+@pytest.mark.slow
 def test_calibrated_for_a_secret_share_of_all_clients() -> None:
     options = {"dim": 30, "cohort": 500, "epsilon": 2.0, "delta": DELTA, "num_steps": 2, "bits": 7}
     protocol = PoissonBinomialSum.calibrated(participation=0.1, **options)

@@ -115,6 +115,7 @@ def test_intervals_hold_as_often_as_they_say(oracle):
     assert protocol.largest_error(largest_frequency=1 / categories) <= protocol.largest_error()
 
 
+@pytest.mark.slow
 def test_calibration_meets_the_target_and_leaves_nothing():
     protocol = FrequencyEstimation.calibrated(
         categories=10, cohort=2_000, epsilon=0.8, delta=1e-6, oracle="hadamard-response"

@@ -186,6 +186,7 @@ def test_the_gaussian_of_the_test_above() -> None:
     assert tail(z - 1 / (2 * z)) - math.e * tail(z + 1 / (2 * z)) == pytest.approx(1e-6, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_next_to_p_vec_a_ball_costs_variance_and_saves_bits() -> None:
     settings = {"dim": 300, "cohort": 3000, "epsilon": EPSILON, "delta": DELTA}
     many, few = VectorSum.calibrated(**settings), BallSum.calibrated(**settings)
@@ -217,6 +218,7 @@ def test_fewer_samples_cost_as_predicted() -> None:
     assert 1 < some.worst_variance / whole.worst_variance < 2.2
 
 
+@pytest.mark.slow
 def test_steps_of_a_sample_and_dishonest_clients_are_calibrated_for() -> None:
     protocol = CubeSum.calibrated(
         dim=20,
