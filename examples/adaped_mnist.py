@@ -32,6 +32,7 @@ import math
 import multiprocessing
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -267,27 +268,27 @@ def printed_noise(run: Run) -> float:
     return high
 
 
-class Training:
+class Training(ABC):
     """What the clients do in a round: subclasses keep their models, stacked by client."""
 
     def __init__(self, run: Run, *, device: str, noise: float) -> None:
         self.run, self.device, self.noise = run, device, noise
 
+    @abstractmethod
     def shared(self) -> dict[str, Tensor]:
         """What is sent to the clients and comes back changed, stacked."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, arrays: dict[str, Tensor]) -> None:
         """The start of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, images: Tensor, labels: Tensor) -> None:
         """A local step of every client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accuracies(self, data: Federation) -> dict[str, float]:
         """What the results say of the models as they are now."""
-        raise NotImplementedError
 
     def noisy(self, value: Tensor, deviation: float) -> Tensor:
         """With the printed algorithm's noise, from PyTorch's own generator, which protects nobody."""
@@ -295,7 +296,7 @@ class Training:
 
 
 class Personalised(Training):
-    """AdaPeD."""
+    """AdaPeD: every client keeps a model of its own beside the global one."""
 
     def __init__(self, run: Run, *, device: str, noise: float) -> None:
         super().__init__(run, device=device, noise=noise)

@@ -382,7 +382,7 @@ class _PlainRun:
             )
 
     def check(self, *, steps: int) -> None:
-        """Nothing was spent."""
+        """Nothing is accounted where nothing is private."""
 
 
 @contextmanager
@@ -494,7 +494,7 @@ def describe(setting: Setting) -> dict[str, Any]:
 
 
 def save(path: Path, results: dict[str, Any]) -> None:
-    """Write the results."""
+    """Write the JSON of a preset: its setting, its runs, and each published point beside ours."""
     with _replacing(path) as fresh:
         fresh.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -116,7 +116,7 @@ class NoNoise(RewardNoise):
     """Rewards are used as they are."""
 
     def simulated(self, successes: Indices, counts: Indices, rng: np.random.Generator) -> Floats:
-        """The sums themselves."""
+        """The sums of the rewards as they are: nothing is added."""
         return (2 * successes - counts).astype(np.float64)
 
 
@@ -160,8 +160,8 @@ class SumNoise(RewardNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceReports(RewardNoise):
-    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``.
+class ReportNoise(RewardNoise):
+    """Each client randomises its own reward.
 
     Attributes:
         report_epsilon: ε0 of a report.
@@ -173,6 +173,11 @@ class LaplaceReports(RewardNoise):
     def local_epsilon(self) -> float:
         """ε0 of one client's report."""
         return self.report_epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceReports(ReportNoise):
+    """Each client adds Laplace noise to its reward: the registry's mechanism ``"laplace"``."""
 
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
         """That of rewards, and of one Laplace noise for each client."""
@@ -192,19 +197,8 @@ class LaplaceReports(RewardNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignReports(RewardNoise):
-    """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``.
-
-    Attributes:
-        report_epsilon: ε0 of a report.
-    """
-
-    report_epsilon: float
-
-    @property
-    def local_epsilon(self) -> float:
-        """ε0 of one client's report."""
-        return self.report_epsilon
+class SignReports(ReportNoise):
+    """Each client sends one random sign, which stands for ±coth(ε0/2): the mechanism ``"binary-rr"``."""
 
     def width(self, *, lengths: Floats, coefficients: Vectors, counts: Indices, failure: float) -> float:
         """That of rewards between ±coth(ε0/2): a report is bounded, and its mean is the reward's."""

@@ -101,7 +101,7 @@ class Results:
         return value
 
     def headline(self, ratio: float, reading: str) -> float:
-        """A reproduced factor."""
+        """The factor that came out where the paper prints ``ratio``, under one reading."""
         rows = self.json(f"{FIGURES}/headlines.json")["rows"]
         (row,) = (r for r in rows if r["published_ratio"] == ratio and r["reading"] == reading)
         return float(row["reproduced_ratio"])

@@ -126,7 +126,7 @@ def noisy_steps_epsilon(
 
 
 def _inverse_noise(global_noise: float, dissimilarity_noise: float) -> float:
-    """C1²/σ1² + C2²/σ2²."""
+    """The sum C1²/σ1² + C2²/σ2² of both squared clipping norms over their noise variances."""
     found = 0.0
     for name, noise in (("global_noise", global_noise), ("dissimilarity_noise", dissimilarity_noise)):
         if not noise > 0:
