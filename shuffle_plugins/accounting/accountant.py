@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -59,6 +59,7 @@ class ShuffleAccountant:
         self._rounds: list[Round] = []
         self._steps: list[int] = []
         self._earlier: dict[Round, int] = {}  # steps of each distinct round, but for the last entry's
+        self._sums = _Sums()  # of the same entries
         self._epsilons: dict[float, EpsilonInterval] = {}
         self._uppers: dict[float, tuple[float, str]] = {}
         self._allowance: _Allowance | None = None
@@ -84,6 +85,7 @@ class ShuffleAccountant:
             self._check_joins(shuffle_round)
             if rounds:
                 self._earlier[rounds[-1]] = self._earlier.get(rounds[-1], 0) + self._steps[-1]
+                self._sums = self._sums.joined(rounds[-1], self._steps[-1])
             rounds.append(shuffle_round)
             self._steps.append(num_steps)
         if self._epsilons or self._uppers:
@@ -188,8 +190,8 @@ class ShuffleAccountant:
     ) -> bool:
         """Whether recording these rounds would take the certified ε at ``delta`` over ``target_epsilon``.
 
-        Costs a few bisection steps the first time it is asked for a kind of round and next to nothing while
-        that kind goes on.
+        Costs one composition; where the history already ends with such a round, a few, and then next to
+        nothing while that kind goes on.
 
         Raises:
             ValueError: as :meth:`step` and :meth:`epsilon`.
@@ -201,38 +203,39 @@ class ShuffleAccountant:
         goes_on = bool(self._rounds) and self._rounds[-1] == shuffle_round
         before = len(self._rounds) - goes_on
         taken = self._steps[-1] if goes_on else 0
-        steps = taken + num_steps
         allowance = self._allowance
         if (
             allowance is not None
             and allowance.covers(shuffle_round, before=before)
             and (allowance.target_epsilon, allowance.delta) == (target_epsilon, delta)
-            and steps <= allowance.steps
+            and taken + num_steps <= allowance.steps
         ):
             return False
 
-        earlier = _counted(self._rounds[: max(before - 1, 0)], self._steps) if goes_on else self._earlier
-
-        def fits(num_steps: int) -> bool:
-            if num_steps > _MOST_STEPS:
+        def fits(more: int) -> bool:
+            if taken + more > _MOST_STEPS:
                 return False
-            probe = ShuffleAccountant(method=self._method)
-            probe._rounds, probe._steps = self._rounds[:before], self._steps[:before]
-            probe._earlier = dict(earlier)
-            probe._upper_history = self._upper_history
-            probe.step(shuffle_round, num_steps=num_steps)
-            return probe._certified(delta)[0] <= target_epsilon
+            return self._with(shuffle_round, num_steps=more)._certified(delta)[0] <= target_epsilon
 
-        if not fits(steps):
+        if not fits(num_steps):
             return True
         self._allowance = _Allowance(
             shuffle_round=shuffle_round,
             before=before,
             target_epsilon=target_epsilon,
             delta=delta,
-            steps=_stretch(fits, known_good=steps),
+            steps=taken + (_stretch(fits, known_good=num_steps) if goes_on else num_steps),
         )
         return False
+
+    def _with(self, shuffle_round: Round, *, num_steps: int) -> ShuffleAccountant:
+        """This history and further rounds; what was composed of it is shared."""
+        longer = ShuffleAccountant(method=self._method)
+        longer._rounds, longer._steps = self._rounds.copy(), self._steps.copy()
+        longer._earlier, longer._sums = self._earlier.copy(), self._sums
+        longer._upper_history = self._upper_history
+        longer.step(shuffle_round, num_steps=num_steps)
+        return longer
 
     def rounds_left(self, shuffle_round: Round, *, delta: float) -> tuple[float, float]:
         """How many more such rounds may have an ε at ``delta``, which the δ0 of all reports use up.
@@ -314,7 +317,8 @@ class ShuffleAccountant:
             raise ValueError(f"the saved history is damaged: {error}") from error
         for shuffle_round, steps in entries:
             loaded.step(shuffle_round, num_steps=steps)
-        self._rounds, self._steps, self._earlier = loaded._rounds, loaded._steps, loaded._earlier
+        self._rounds, self._steps = loaded._rounds, loaded._steps
+        self._earlier, self._sums = loaded._earlier, loaded._sums
         self._epsilons, self._uppers, self._allowance = {}, {}, None
 
     # -- composing --------------------------------------------------------------------------------------
@@ -330,21 +334,29 @@ class ShuffleAccountant:
             counts[self._rounds[-1]] = counts.get(self._rounds[-1], 0) + self._steps[-1]
         return counts
 
+    @property
+    def _whole(self) -> _Sums:
+        """Sums over the whole history."""
+        return self._sums.joined(self._rounds[-1], self._steps[-1]) if self._rounds else self._sums
+
+    @property
+    def _resolution(self) -> Resolution:
+        """How finely the history is resolved."""
+        return COARSE if len(self._earlier) > _MOST_FINE_ROUNDS else resolution_of(self._counts)
+
     def _upper_name(self, method: Method) -> str:
-        names = sorted({r.pair_name for r in self._counts} or {"blanket pair"})
-        return f"{' and '.join(names)}, {method.upper()}"
+        return f"{' and '.join(sorted(self._whole.names)) or 'blanket pair'}, {method.upper()}"
 
     def _pure_epsilon(self) -> float:
-        return math.fsum(r.local_epsilon * steps for r, steps in self.history)
+        return math.fsum(self._whole.local_epsilon)
 
     def _local_delta(self) -> float:
         """δ of the local guarantees, composed without amplification."""
-        tails = (r.own_delta for r in self._rounds)
-        return min(math.fsum(d * steps for d, steps in zip(tails, self._steps, strict=True)), 1.0)
+        return min(math.fsum(self._whole.own_delta), 1.0)
 
     @property
     def _replacement(self) -> Replacement:
-        return Replacement(self.history)
+        return Replacement(self._whole.replaced, distance=math.fsum(self._whole.distance))
 
     def _cap(self, delta: float) -> float:
         """ε by basic composition of the local guarantees; infinite if their δ is too large for it."""
@@ -372,19 +384,18 @@ class ShuffleAccountant:
         return [upper_losses(r, resolution) for r in distinct], list(distinct.values())
 
     def _upper_composition(self) -> LossComposition:
-        if resolution_of(self._counts) is COARSE:
+        if self._resolution is COARSE:
             return self._upper_history.composition(self._rounds, self._steps)
         return LossComposition(*self._upper_laws())
 
     def _composed_delta(self, epsilon: float) -> float:
-        try:
-            laws, steps = self._upper_laws()
-        except ArithmeticError:  # losses beyond what floats can hold
-            return 1.0
         if self._method == "pld":
             with suppress(ArithmeticError):  # rounds of very different scales share no grid
                 return self._upper_composition().delta(epsilon)
-        return RenyiComposition(laws, steps).delta(epsilon)
+        try:
+            return RenyiComposition(*self._upper_laws()).delta(epsilon)
+        except ArithmeticError:  # losses beyond what floats can hold
+            return 1.0
 
     def _upper_epsilon(self, delta: float) -> tuple[float, str]:
         tightest = self._certified(delta)
@@ -408,7 +419,7 @@ class ShuffleAccountant:
         found = self._uppers.get(delta)
         if found is None:
             found = self._in_one_piece(delta)
-            close = any(r.CHARGED_BY_RATIO for r in self._rounds)
+            close = any(r.CHARGED_BY_RATIO for r, _ in self._whole.replaced)
             if found[0] == math.inf and close and sum(self._steps) > 1:
                 found = self._in_parts(delta), f"{self._upper_name(self._method)}, in parts"
             self._uppers[delta] = found
@@ -420,27 +431,26 @@ class ShuffleAccountant:
         if not self._rounds:
             return 0.0, name
         found = [(self._cap(delta), _NO_AMPLIFICATION)]
-        try:
-            laws, steps = self._upper_laws()
-        except ArithmeticError:  # losses beyond what floats can hold
-            return found[0]
         if self._method == "pld":
             found.append((self._by_losses(delta), name))
             found.extend(self._without_losses(delta))
-        if self._method == "rdp" or sum(steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
+        if self._method == "rdp" or sum(self._steps) > _MOST_LOSS_STEPS or found[-1][0] == math.inf:
             # So many steps leave the grid of losses coarse; orders do not mind.
+            try:
+                laws, steps = self._upper_laws()
+            except ArithmeticError:  # losses beyond what floats can hold
+                return min(found)
             orders = RenyiComposition(laws, steps)
             found.append((self._replacement.epsilon(orders, delta), self._upper_name("rdp")))
         return min(found)
 
     def _without_losses(self, delta: float) -> Iterator[tuple[float, str]]:
         """Bounds that a single round has of its own."""
-        distinct = self._counts
-        if sum(distinct.values()) == 1 and not self._replacement.distance:
-            yield from next(iter(distinct)).single_bounds(delta)
+        if self._steps == [1] and not self._replacement.distance:
+            yield from self._rounds[0].single_bounds(delta)
 
     def _by_losses(self, delta: float) -> float:
-        """Certified ε by privacy losses; infinite if rounds of very different scales share no grid."""
+        """Certified ε by privacy losses; infinite if floats or one grid cannot hold them all."""
         try:
             return self._replacement.epsilon(self._upper_composition(), delta)
         except ArithmeticError:
@@ -450,12 +460,10 @@ class ShuffleAccountant:
         self, ask: Callable[[LossComposition], float], *, every_family: bool = False
     ) -> Iterator[tuple[str, float]]:
         """What real instances of the history answer, each by its name."""
-        counts = self._counts
         return self._instances.attained(
             (self._rounds, self._steps),
             ask,
-            counts=counts,
-            resolution=resolution_of(counts),
+            resolution=self._resolution,
             every_family=every_family,
         )
 
@@ -465,6 +473,52 @@ class ShuffleAccountant:
             if value > best:
                 best, best_name = value, name
         return best, best_name
+
+
+class _Sums(NamedTuple):
+    """What a history adds up to, entry by entry.
+
+    Sums are kept as the few floats whose sum is exact, so that it does not matter when they were added up.
+
+    Attributes:
+        local_epsilon: of all reports of one client.
+        own_delta: of all rounds without amplification.
+        distance: between the rounds and their stand-ins.
+        names: of the rounds' pairs.
+        replaced: entries that are accounted through a stand-in.
+    """
+
+    local_epsilon: tuple[float, ...] = ()
+    own_delta: tuple[float, ...] = ()
+    distance: tuple[float, ...] = ()
+    names: frozenset[str] = frozenset()
+    replaced: tuple[tuple[Round, int], ...] = ()
+
+    def joined(self, recorded: Round, steps: int) -> _Sums:
+        """With one more entry."""
+        distance = recorded.replacement_distance
+        stands_in = distance > 0 or recorded.CHARGED_BY_RATIO
+        return _Sums(
+            local_epsilon=_exact_sum(self.local_epsilon, recorded.local_epsilon * steps),
+            own_delta=_exact_sum(self.own_delta, recorded.own_delta * steps),
+            distance=_exact_sum(self.distance, distance * steps),
+            names=self.names | {recorded.pair_name},
+            replaced=(*self.replaced, (recorded, steps)) if stands_in else self.replaced,
+        )
+
+
+def _exact_sum(parts: tuple[float, ...], number: float) -> tuple[float, ...]:
+    """Floats of the same exact sum as ``parts`` and a number (Shewchuk 1997), or infinity."""
+    rest = []
+    for part in parts:
+        larger, smaller = (number, part) if abs(number) > abs(part) else (part, number)
+        number = larger + smaller
+        if math.isinf(number):
+            return (math.inf,)
+        lost = smaller - (number - larger)
+        if lost:
+            rest.append(lost)
+    return (*rest, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,13 +578,6 @@ def _most(each: float, *, beside: float, within: float) -> int:
     while count and beside + count * each > within:
         count -= 1
     return count
-
-
-def _counted(rounds: Iterable[Round], steps: Iterable[int]) -> dict[Round, int]:
-    counts: dict[Round, int] = {}
-    for recorded, taken in zip(rounds, steps, strict=False):
-        counts[recorded] = counts.get(recorded, 0) + taken
-    return counts
 
 
 def resolution_of(counts: Mapping[Round, int]) -> Resolution:

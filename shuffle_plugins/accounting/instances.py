@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 
 from shuffle_plugins.accounting.composition.growing import GrowingHistory
 from shuffle_plugins.accounting.composition.pld import LossComposition
@@ -23,13 +24,14 @@ class Instances:
     def __init__(self) -> None:
         self._forwards = GrowingHistory(_leaking_most)
         self._backwards = GrowingHistory(_leaking_most_reversed)
+        self._looked_at: list[Round] = []
+        self._leading: frozenset[str] | None = frozenset()
 
     def attained(
         self,
         history: tuple[Sequence[Round], Sequence[int]],
         ask: Callable[[LossComposition], float],
         *,
-        counts: Mapping[Round, int],
         resolution: Resolution,
         every_family: bool = False,
     ) -> Iterator[tuple[str, float]]:
@@ -38,42 +40,63 @@ class Instances:
         Args:
             history: rounds in their order, and how often each is run.
             ask: what to compute of a composed distribution.
-            counts: steps of each distinct round.
             resolution: how finely losses are resolved on their grid.
             every_family: compose each family that all rounds have, too, not only the one that leaks most.
         """
-        for name, compose in self._compositions(history, counts, resolution, every_family):
+        names = self._leading_names(history[0])
+        if not names:
+            return
+        found: list[Iterator[tuple[str, Callable[[], LossComposition]]]] = []
+        if resolution is COARSE:
+            found.append(self._growing(history, names))
+        if resolution is not COARSE or every_family:
+            found.append(self._at_once(history, resolution, every_family))
+        for name, compose in chain.from_iterable(found):
             with suppress(ArithmeticError):
                 yield name, ask(compose())
 
-    def _compositions(
-        self,
-        history: tuple[Sequence[Round], Sequence[int]],
-        counts: Mapping[Round, int],
-        resolution: Resolution,
-        every_family: bool,
+    def _leading_names(self, rounds: Sequence[Round]) -> frozenset[str] | None:
+        """Names of the families that leak most of each round; None if a round has no instance."""
+        known = self._looked_at
+        if rounds[: len(known)] != known:
+            known, self._leading = [], frozenset()
+        for each in rounds[len(known) :]:
+            families = lower_families(each)
+            if self._leading is not None:
+                self._leading = self._leading | {families[0]} if families else None
+        self._looked_at = list(rounds)
+        return self._leading
+
+    def _growing(
+        self, history: tuple[Sequence[Round], Sequence[int]], names: frozenset[str]
     ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
-        """Instances to compose: for each round the family that leaks most, in both directions.
+        """For each round the family that leaks most, in both directions.
 
         A record's meaning may differ from round to round, so families mix freely; the direction may not.
         """
+        name = ", ".join(sorted(names))
+        yield name, partial(self._forwards.composition, *history)
+        if not self._forwards.symmetric:
+            yield name, partial(self._backwards.composition, *history)
+
+    def _at_once(
+        self, history: tuple[Sequence[Round], Sequence[int]], resolution: Resolution, every_family: bool
+    ) -> Iterator[tuple[str, Callable[[], LossComposition]]]:
+        """The same of short histories, and one family for all rounds."""
+        counts: dict[Round, int] = {}
+        for each, taken in zip(*history, strict=True):
+            counts[each] = counts.get(each, 0) + taken
         families = {r: lower_families(r) for r in counts}
-        if not families or not all(families.values()):
-            return
         steps = list(counts.values())
-        picks = [{r: names[0] for r, names in families.items()}]
+        leading = {r: names[0] for r, names in families.items()}
+        picks = [] if resolution is COARSE else [leading]
         if every_family:
             shared = set.intersection(*(set(names) for names in families.values()))
             picks += [
-                dict.fromkeys(counts, name) for name in sorted(shared) if {name} != set(picks[0].values())
+                dict.fromkeys(counts, name) for name in sorted(shared) if {name} != set(leading.values())
             ]
         for pick in picks:
             name = ", ".join(sorted(set(pick.values())))
-            if resolution is COARSE and pick is picks[0]:
-                yield name, partial(self._forwards.composition, *history)
-                if not self._forwards.symmetric:
-                    yield name, partial(self._backwards.composition, *history)
-                continue
             try:
                 laws = [lower_losses(r, family, resolution) for r, family in pick.items()]
             except ArithmeticError:  # no outcome that floats can hold

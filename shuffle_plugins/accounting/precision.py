@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from shuffle_plugins.accounting.accountant import ShuffleAccountant, resolution_of
 from shuffle_plugins.accounting.composition.pld import LossComposition
-from shuffle_plugins.accounting.replacement import Replacement
 from shuffle_plugins.accounting.rounds.base import Round
 
 
@@ -25,7 +24,7 @@ def pair_epsilon_interval(accountant: ShuffleAccountant, delta: float) -> tuple[
         return 0.0, 0.0
     resolution = resolution_of(counts)
     laws = [law for r in counts if (law := r.upper_losses_from_below(resolution)) is not None]
-    if Replacement(accountant.history).distance > 0 or len(laws) < len(counts):
+    if any(r.replacement_distance for r in counts) or len(laws) < len(counts):
         return found.lower, found.upper
     below = LossComposition(laws, list(counts.values())).epsilon(delta)
     return min(below, found.upper), found.upper

@@ -34,20 +34,16 @@ class Replacement:
     """What the rounds of a history are replaced by, taken together.
 
     Attributes:
-        history: rounds, each with its number of steps.
+        history: rounds that have a stand-in, each with its number of steps.
+        distance: total variation between the history and what is composed in its place.
     """
 
     history: tuple[tuple[Round, int], ...]
-
-    @property
-    def distance(self) -> float:
-        """Total variation between the history and what is composed in its place."""
-        return math.fsum(r.replacement_distance * steps for r, steps in self.history)
+    distance: float
 
     def charge(self, epsilon: float) -> float:
         """What the distance adds to δ at ε."""
-        distance = self.distance
-        return (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * distance if distance else 0.0
+        return (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * self.distance if self.distance else 0.0
 
     def epsilon(self, composition: LossComposition | RenyiComposition, delta: float) -> float:
         """The least ε at ``delta`` of the history, from what is composed in its place; rounded up."""

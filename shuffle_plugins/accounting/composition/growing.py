@@ -4,14 +4,17 @@ A composition depends on the history as a whole through few numbers only: the ce
 number of points. Every value of those gives a valid bound, so here they are rungs of fixed ladders, which
 rarely change while a history grows: sums and products over its rounds go on from where the last question left
 them. Rounds are taken in the order of the history, so that an answer does not depend on earlier questions.
+
+A question costs as much after ten thousand rounds as after a hundred, but for transforms that grow with the
+square root of the rounds. Kept are, of each distinct round, its masses on the grid (a few kilobytes), of each
+round a few numbers, and a few transforms: some 60 MB for 10,000 rounds that all differ.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,17 +26,82 @@ from shuffle_plugins.accounting.composition.pld import (
     Window,
     to_grid,
 )
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution
 from shuffle_plugins.accounting.numerics.grid import Floats, transform_size
 
 Entry = TypeVar("Entry")
 """What a history is made of, such as rounds; equal entries have the same losses."""
 
 _RUNGS = 4  # of a ladder, to each doubling
-_MOST_SPECTRA = 8  # kept; a question takes two or three
+_MOST_SPECTRA = 8  # kept for one cell; a question takes two or three
+_MOST_TRIED = 64  # laws of rounds that no history has
+_MOST_CELLS_KEPT = 2  # a question about one more round may want another cell than the history itself
 
 Moments = tuple[float, float, float]
 _NO_MOMENTS: Moments = (0.0, 0.0, 0.0)
+
+
+class _Sums(NamedTuple):
+    """What a composition is told of the laws of its rounds, or of its first few, by sums and maxima.
+
+    Attributes:
+        steps: how many rounds are run.
+        variance: of their losses together.
+        missing: P mass left out of their laws.
+        pure: their largest losses together, rounded up.
+        span: largest range of losses of one law.
+        cells: largest number of grid cells to a deviation that a law asks for.
+        flat: whether every loss is 0.
+        symmetric: whether exchanging P and Q changes nothing.
+    """
+
+    steps: int = 0
+    variance: float = 0.0
+    missing: float = 0.0
+    pure: float = 0.0
+    span: float = 0.0
+    cells: int = 0
+    flat: bool = True
+    symmetric: bool = True
+
+    @classmethod
+    def of(cls, law: PrivacyLossDistribution) -> _Sums:
+        return cls(
+            steps=1,
+            variance=law.deviation**2,
+            missing=law.missing,
+            pure=float(law.loss[-1]),
+            span=float(law.loss[-1] - law.loss[0]),
+            cells=law.cells,
+            flat=not np.any(law.loss != 0),
+            symmetric=law.symmetric,
+        )
+
+    def joined(self, other: _Sums, steps: int) -> _Sums:
+        """Of these rounds and ``steps`` of another."""
+        return _Sums(
+            steps=self.steps + steps,
+            variance=self.variance + steps * other.variance,
+            missing=self.missing + steps * other.missing,
+            pure=math.nextafter(self.pure + math.nextafter(steps * other.pure, math.inf), math.inf),
+            span=max(self.span, other.span),
+            cells=max(self.cells, other.cells),
+            flat=self.flat and other.flat,
+            symmetric=self.symmetric and other.symmetric,
+        )
+
+
+class _Ends(NamedTuple):
+    """On a grid: the first and the last point of a composition, and the largest size of one law's loss."""
+
+    first: int = 0
+    last: int = 0
+    largest: int = 0
+
+    def joined(self, grid: GridLaw, steps: int) -> _Ends:
+        first, last = grid.first, grid.first + len(grid.p) - 1
+        largest = max(self.largest, abs(first), abs(last))
+        return _Ends(self.first + steps * first, self.last + steps * last, largest)
 
 
 class GrowingHistory(Generic[Entry]):
@@ -47,122 +115,173 @@ class GrowingHistory(Generic[Entry]):
         self._law_of = law_of
         self._rounds: list[Entry] = []
         self._steps: list[int] = []
-        self._laws: list[PrivacyLossDistribution] = []
+        self._own: dict[Entry, _Sums] = {}  # of one step of each distinct round
+        self._sums = [_Sums()]  # of the first rounds, as many as the place says
+        self._kept: dict[float, _AtCell[Entry]] = {}
+        self._kind: BoundKind = "upper"
         self._number = 0
-        self._cell = 0.0
-        self._grids: dict[PrivacyLossDistribution, _OnGrid] = {}
-        self._moments: dict[float, tuple[int, Moments]] = {}
-        self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
 
     def composition(self, rounds: Sequence[Entry], steps: Sequence[int]) -> GrowingComposition:
         """All of a history composed. Faster the more of its beginning was composed before.
 
         Args:
-            rounds: the rounds of a history, in their order.
+            rounds: the rounds of a history, in their order, at least one.
             steps: how often each is run.
         """
-        common, most = 0, min(len(rounds), len(self._rounds))
-        while common < most and _same(rounds[common], self._rounds[common]):
-            common += 1
-        if common < len(self._rounds):
-            del self._rounds[common:], self._laws[common:]
         # All but the last round are folded into what is kept: of that one more steps may follow. What was
         # folded with other numbers of steps, for a history that was replaced or only tried, is of no use.
-        folded = 0
-        while folded < min(common, len(rounds) - 1) and steps[folded] == self._steps[folded]:
-            folded += 1
-        self._moments = {key: kept for key, kept in self._moments.items() if kept[0] <= folded}
-        self._spectra = {key: kept for key, kept in self._spectra.items() if kept[0] <= folded}
-        self._laws += [self._law_of(each) for each in rounds[common:]]
-        self._rounds += rounds[common:]
-        self._steps = list(steps)
+        last = len(rounds) - 1
+        folded = _common(rounds, self._rounds, at_most=last)
+        folded = _common(steps, self._steps, at_most=folded)
+        self._sums = self._sums[: folded + 1]
+        for kept in self._kept.values():
+            kept.forget(folded)
+        for each in rounds[folded:]:
+            if each not in self._own:
+                law = self._law_of(each)
+                self._own[each], self._kind = _Sums.of(law), law.kind
+        _prune(self._own, rounds)
+        for place in range(len(self._sums) - 1, last):
+            self._sums.append(self._sums[-1].joined(self._own[rounds[place]], steps[place]))
+        self._rounds[folded:], self._steps[folded:] = rounds[folded:], steps[folded:]
         self._number += 1
-        return GrowingComposition(self, self._laws, steps, number=self._number)
+        whole = self._sums[last].joined(self._own[rounds[last]], steps[last])
+        return GrowingComposition(self, whole, kind=self._kind, number=self._number)
 
     @property
     def symmetric(self) -> bool:
         """Whether exchanging P and Q changes nothing about the history that was composed last."""
-        return all(law.symmetric for law in self._laws)
+        return self._sums[-1].symmetric and self._own[self._rounds[-1]].symmetric
 
     def check_latest(self, number: int) -> None:
         """Raise RuntimeError unless this composition is the last one made: what is kept is for that one."""
         if number != self._number:
             raise RuntimeError("the history went on; compose it anew")
 
-    def on_grid(self, cell: float) -> list[_OnGrid]:
-        """Every round's law on the grid of this cell."""
-        if cell != self._cell:
-            self._cell = cell
-            self._grids, self._moments, self._spectra = {}, {}, {}
-        for law in self._laws:
-            if law not in self._grids:
-                self._grids[law] = _OnGrid.of(law, cell)
-        return [self._grids[law] for law in self._laws]
+    def at_cell(self, cell: float) -> _AtCell[Entry]:
+        """What is kept on the grid of this cell."""
+        kept = self._kept.pop(cell, None) or _AtCell(cell, self._law_of)
+        self._kept[cell] = kept  # the latest is the last
+        while len(self._kept) > _MOST_CELLS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        kept.extend(self._rounds, self._steps)
+        return kept
 
-    def moments(self, laws: Sequence[_OnGrid], steps: Sequence[int], tilt: float) -> Moments:
+
+class _AtCell(Generic[Entry]):
+    """What is kept of a history on the grid of one cell.
+
+    Args:
+        cell: of the grid.
+        law_of: the law of a round.
+    """
+
+    def __init__(self, cell: float, law_of: Callable[[Entry], PrivacyLossDistribution]) -> None:
+        self._cell, self._law_of = cell, law_of
+        self._distinct: dict[Entry, GridLaw] = {}
+        self._grids: list[GridLaw] = []
+        self._steps: list[int] = []
+        self._ends = [_Ends()]
+        self._moments: dict[float, tuple[int, Moments]] = {}
+        self._spectra: dict[tuple[float, int], tuple[int, Spectrum]] = {}
+
+    def forget(self, folded: int) -> None:
+        """Keep what the first ``folded`` rounds add up to, at most."""
+        del self._grids[folded:], self._steps[folded:], self._ends[folded + 1 :]
+        self._moments = {key: kept for key, kept in self._moments.items() if kept[0] <= folded}
+        self._spectra = {key: kept for key, kept in self._spectra.items() if kept[0] <= folded}
+
+    def extend(self, rounds: Sequence[Entry], steps: Sequence[int]) -> None:
+        """Put further rounds of the history on the grid."""
+        known = len(self._grids)
+        for each, step in zip(rounds[known:], steps[known:], strict=True):
+            if each not in self._distinct:
+                self._distinct[each] = to_grid(self._law_of(each), self._cell)
+            self._grids.append(self._distinct[each])
+            self._steps.append(step)
+            self._ends.append(self._ends[-1].joined(self._grids[-1], step))
+        _prune(self._distinct, rounds)
+
+    @property
+    def ends(self) -> _Ends:
+        """Of the whole history."""
+        return self._ends[-1]
+
+    def moments(self, tilt: float) -> Moments:
         """The sum of all rounds' moments under a tilt."""
         count, found = self._moments.get(tilt, (0, _NO_MOMENTS))
-        last = len(laws) - 1
-        found = _added(found, zip(laws[count:last], steps[count:last], strict=True), tilt)
+        last = len(self._grids) - 1
+        found = self._added(found, tilt, range(count, last))
         self._moments[tilt] = last, found
-        return _added(found, [(laws[last], steps[last])], tilt)
+        return self._added(found, tilt, range(last, last + 1))
 
-    def spectrum(self, laws: Sequence[_OnGrid], steps: Sequence[int], tilt: float, size: int) -> Spectrum:
+    def _added(self, moments: Moments, tilt: float, places: Iterable[int]) -> Moments:
+        value, mean, variance = moments
+        for place in places:
+            own, step = _moments(self._grids[place], self._cell, tilt), self._steps[place]
+            value, mean, variance = value + step * own[0], mean + step * own[1], variance + step * own[2]
+        return value, mean, variance
+
+    def spectrum(self, tilt: float, size: int) -> Spectrum:
         """The product of all rounds' tilted transforms."""
         count, found = self._spectra.pop((tilt, size), (0, None))
         found = found or Spectrum.of_nothing(size)
-        last = len(laws) - 1
-        for law, step in zip(laws[count:last], steps[count:last], strict=True):
-            found.include(law.tilted(tilt), first=law.grid.first, step=step)
+        last = len(self._grids) - 1
+        for place in range(count, last):
+            self._include(found, tilt, place)
         self._spectra[tilt, size] = last, found
         if len(self._spectra) > _MOST_SPECTRA:
             del self._spectra[next(iter(self._spectra))]
         whole = found.copy()
-        whole.include(laws[last].tilted(tilt), first=laws[last].grid.first, step=steps[last])
+        self._include(whole, tilt, last)
         return whole
+
+    def _include(self, found: Spectrum, tilt: float, place: int) -> None:
+        grid = self._grids[place]
+        found.include(_tilted(grid, self._cell, tilt), first=grid.first, step=self._steps[place])
 
 
 class GrowingComposition(LossComposition):
     """A history composed at one moment, out of what a :class:`GrowingHistory` keeps.
 
     Args:
-        history: of these laws.
-        laws: of all rounds in their order, at least one.
-        steps: how often each is run.
+        history: what is kept.
+        sums: over all its rounds.
+        kind: the side from which its laws bound.
         number: of this composition of the history.
     """
 
-    def __init__(
-        self,
-        history: GrowingHistory[Any],
-        laws: Sequence[PrivacyLossDistribution],
-        steps: Sequence[int],
-        *,
-        number: int,
-    ) -> None:
+    def __init__(self, history: GrowingHistory[Any], sums: _Sums, *, kind: BoundKind, number: int) -> None:
+        # What the base class adds up over all laws is known already.
         self._history, self._number = history, number
-        self._whole_steps = list(steps)
         self._windows: dict[float, Window] = {}
-        super().__init__(laws, steps)
+        self._sums = sums
+        self._kind = kind
+        self._single = None
+        self._total_steps = float(sums.steps)
+        self._deviation = math.sqrt(sums.variance)
+        if self._deviation == 0 and not sums.flat:
+            raise ArithmeticError("one loss is all that is left of a law within floating-point range")
+        self._missing, self._pure = sums.missing, sums.pure
+        self._largest = self._smallest = self._largest_step = self._cell = 0.0
+        if self._deviation > 0:
+            self._discretise()
 
     def _discretise(self) -> None:
-        span = max(float(law.loss[-1] - law.loss[0]) for law in self._laws)
-        wanted = float(max(law.cells for law in self._laws))
-        self._use_cell(_rung_below(self._finest_cell(wanted, span)), span)
-        self._on_grid = self._history.on_grid(self._cell)
-        first = [law.grid.first for law in self._on_grid]
-        last = [law.grid.first + len(law.grid.p) - 1 for law in self._on_grid]
-        self._smallest = self._cell * sum(map(int.__mul__, self._whole_steps, first))
-        self._largest = self._cell * sum(map(int.__mul__, self._whole_steps, last))
-        self._largest_step = self._cell * max(map(abs, (*first, *last)))
+        span = self._sums.span
+        self._use_cell(_rung_below(self._finest_cell(float(self._sums.cells), span)), span)
+        self._kept = self._history.at_cell(self._cell)
+        ends = self._kept.ends
+        self._smallest, self._largest = self._cell * ends.first, self._cell * ends.last
+        self._largest_step = self._cell * ends.largest
 
     def _cumulant(self, tilt: float) -> Moments:
         self._history.check_latest(self._number)
-        return self._history.moments(self._on_grid, self._whole_steps, tilt)
+        return self._kept.moments(tilt)
 
     def _spectrum(self, tilt: float, size: int) -> Spectrum:
         self._history.check_latest(self._number)
-        return self._history.spectrum(self._on_grid, self._whole_steps, tilt, size)
+        return self._kept.spectrum(tilt, size)
 
     def _window(self, tilt: float) -> Window:
         if tilt not in self._windows:
@@ -197,49 +316,46 @@ class GrowingComposition(LossComposition):
         return next((rung for rung in rungs if excess(rung) > 0), min(math.pow(2.0, octave + 1), high))
 
 
-@dataclass(frozen=True, slots=True)
-class _OnGrid:
-    """One law on a grid, and its moments under every tilt that was asked for."""
-
-    grid: GridLaw
-    loss: Floats
-    moments: dict[float, Moments] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, law: PrivacyLossDistribution, cell: float) -> _OnGrid:
-        grid = to_grid(law, cell)
-        return cls(grid, np.asarray((grid.first + np.arange(len(grid.p))) * cell, dtype=np.float64))
-
-    def under(self, tilt: float) -> Moments:
-        """log E[e^(tilt·L)] and its first two derivatives."""
-        found = self.moments.get(tilt)
-        if found is None:
-            exponent = tilt * self.loss
-            peak = float(exponent.max())
-            weight = self.grid.p * np.exp(exponent - peak)
-            total = float(weight.sum())
-            mean = float((weight * self.loss).sum()) / total
-            variance = float((weight * (self.loss - mean) ** 2).sum()) / total
-            found = self.moments[tilt] = math.log(total) + peak, mean, variance
-        return found
-
-    def tilted(self, tilt: float) -> Floats:
-        """The tilted law's masses; they add up to 1."""
-        exponent = tilt * self.loss
-        weight = self.grid.p * np.exp(exponent - exponent.max())
-        return np.asarray(weight / weight.sum(), dtype=np.float64)
+def _prune(known: dict[Entry, Any], rounds: Sequence[Entry]) -> None:
+    """Forget rounds that were only tried once they are many."""
+    if len(known) > 2 * len(rounds) + _MOST_TRIED:
+        for each in known.keys() - set(rounds):
+            del known[each]
 
 
-def _added(moments: Moments, laws: Iterable[tuple[_OnGrid, int]], tilt: float) -> Moments:
-    value, mean, variance = moments
-    for law, step in laws:
-        own = law.under(tilt)
-        value, mean, variance = value + step * own[0], mean + step * own[1], variance + step * own[2]
-    return value, mean, variance
+def _moments(grid: GridLaw, cell: float, tilt: float) -> Moments:
+    """log E[e^(tilt·L)] of one law, and its first two derivatives."""
+    loss = _losses(grid, cell)
+    exponent = tilt * loss
+    peak = float(exponent.max())
+    weight = grid.p * np.exp(exponent - peak)
+    total = float(weight.sum())
+    mean = float((weight * loss).sum()) / total
+    variance = float((weight * (loss - mean) ** 2).sum()) / total
+    return math.log(total) + peak, mean, variance
 
 
-def _same(first: object, second: object) -> bool:
-    return first is second or first == second
+def _tilted(grid: GridLaw, cell: float, tilt: float) -> Floats:
+    """The tilted law's masses; they add up to 1."""
+    exponent = tilt * _losses(grid, cell)
+    weight = grid.p * np.exp(exponent - exponent.max())
+    return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+def _losses(grid: GridLaw, cell: float) -> Floats:
+    return np.asarray((grid.first + np.arange(len(grid.p))) * cell, dtype=np.float64)
+
+
+def _common(first: Sequence[object], other: Sequence[object], *, at_most: int) -> int:
+    """How many entries two sequences have in common at their beginning."""
+    most = min(len(first), len(other), at_most)
+    for count in (most, most - 1):  # nearly always one of these, and then nothing is compared one by one
+        if count >= 0 and first[:count] == other[:count]:
+            return count
+    count = 0
+    while first[count] == other[count]:
+        count += 1
+    return count
 
 
 def _rung(number: int) -> float:
