@@ -40,7 +40,7 @@ from opacus_shuffle.samplers import (
     rounds_in,
 )
 from opacus_shuffle.training_plan import TrainingPlan
-from shuffle_plugins.accounting import EpsilonInterval, Sampling
+from shuffle_plugins.accounting import DataAccess, EpsilonInterval, PrivacyStatement, Sampling, Unit
 from shuffle_plugins.core import checks
 from shuffle_plugins.randomness import Randomness, SeededRandomness, secure
 
@@ -54,6 +54,19 @@ _SAMPLERS: dict[Sampling, type[CohortSampler]] = {
     sampler.sampling: sampler for sampler in (FixedSizeSampler, PoissonSampler, EpochSampler)
 }
 _GRAD_SAMPLE_MODES = ("hooks", "functorch", "ew", "no_op")
+
+# What a privacy statement says of this host.
+_TRUST = (
+    "whoever runs this process sees every record and is trusted with all of them, and to release nothing but "
+    "what the rounds release",
+    "no shuffler runs, and none is trusted: the released sums do not depend on the order of their terms, and "
+    "show no more than shuffled reports would",
+)
+_NOT_CLIPPED = "unknown: this engine has made no optimizer private"
+_SEEDED = (
+    "SeededRandomness was used: whoever knows or guesses the seed can undo the noise, and no ε below "
+    "protects anybody"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +171,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         Raises:
             ShufflePrivacyError: if the accountant is not one of the two.
         """
-        self._in_use = False
+        self._in_use = self._seeded = False
         self._optimizer: ShuffleMixin | None = None
         self._training_plan: TrainingPlan | None = None
         with warnings.catch_warnings():
@@ -372,6 +385,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         private_optimizer.watch(settings.module)
         self._remember(settings.data_loader)
         self._in_use = True
+        self._seeded = self._seeded or isinstance(coins, SeededRandomness)
         self._optimizer = private_optimizer
         self._training_plan = TrainingPlan.of(
             private_optimizer,
@@ -489,6 +503,41 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def get_epsilon_interval(self, delta: float) -> EpsilonInterval:
         """Certified upper bound on ε at δ in (0, 1), and ε of a real randomizer below it."""
         return self._require_accountant().get_epsilon_interval(delta)
+
+    def statement(
+        self,
+        *,
+        delta: float | None = None,
+        unit: Unit = Unit.RECORD,
+        accesses: Sequence[DataAccess] = (),
+    ) -> PrivacyStatement:
+        """Everything that has to be said beside the ε of the rounds recorded so far; ``print`` it.
+
+        Args:
+            delta: δ in (0, 1); by default that of the training plan.
+            unit: what a sample of the data set stands for; ``"user"`` if each is all data of one person.
+            accesses: what else your script computes from the data, and whether ε covers it. Without them the
+                statement says that this is unknown.
+
+        Raises:
+            ShufflePrivacyError: without ``delta``, before ``make_private`` or ``make_private_with_epsilon``.
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        accountant, optimizer, plan = self._require_accountant(), self._optimizer, self._training_plan
+        return PrivacyStatement.of(
+            accountant.core,
+            delta=self.training_plan.delta if delta is None else delta,
+            subject="training with the Opacus engine of opacus_shuffle",
+            unit=unit,
+            trust=_TRUST,
+            clipping=_NOT_CLIPPED if optimizer is None else optimizer.clipping_described,
+            accesses=accesses,
+            warnings=[_SEEDED] if self._seeded else [],
+            target_epsilon=None if plan is None else plan.target_epsilon,
+            target_delta=None if plan is None else plan.delta,
+            senders_known=False,
+            packages=("torch", "opacus"),
+        )
 
     def load_checkpoint(
         self,

@@ -277,6 +277,21 @@ class ShuffleMixin:
         return self._sum.mechanism
 
     @property
+    def clipping_described(self) -> str:
+        """How a sample's gradient is clipped at present, in words."""
+        norm = self.mechanism.norm
+        how = f"as a whole to the {norm} ball"
+        if self._limits is not None:
+            how = f"each parameter's part by itself, to {norm} balls that lie in one"
+        moves = ""
+        if self._setting.adaptive is not None:
+            moves = ", which moves with a private number of unclipped gradients that the rounds pay for"
+        return (
+            f"every sample's gradient over all {self.num_parameters:,} trained parameters is clipped, {how} "
+            f"of radius {self.max_grad_norm:.6g}{moves}"
+        )
+
+    @property
     def round(self) -> Round:
         """What the next step reveals, as accounted for (replace-one, against an observer of the model)."""
         return self._sum.round

@@ -12,7 +12,7 @@ from opacus_shuffle.accountants import SubsampledShuffleAccountant
 from opacus_shuffle.errors import warn_caller
 from opacus_shuffle.optimizer import ShuffleMixin
 from opacus_shuffle.samplers import rounds_in
-from shuffle_plugins.accounting import Round, Sampling
+from shuffle_plugins.accounting import Round, Sampling, delta_warning
 from shuffle_plugins.core import rounded
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
@@ -130,17 +130,14 @@ class TrainingPlan:
             "functools.partial(Gaussian, local_delta=1e-15), or a randomizer without one, such as 'privunit'"
         )
 
-    def _target_delta_warning(self) -> str | None:
-        """That δ is more than one record's share of the population; None if it is not."""
-        if self.delta <= 1 / self.population:
-            return None
-        return "δ is above 1/population: it allows that one client's data is shown as it is"
-
     def announce(self) -> None:
         """Log the plan at level INFO; warn of noise that leaves hardly anything to learn, of δ0, or of δ."""
         if _logger.isEnabledFor(logging.INFO):
             _logger.info("%s", self)
-        for message in filter(None, (self.warning(), self.delta_warning(), self._target_delta_warning())):
+        for message in filter(
+            None,
+            (self.warning(), self.delta_warning(), delta_warning(self.delta, population=self.population)),
+        ):
             warn_caller(message)
 
     def __str__(self) -> str:

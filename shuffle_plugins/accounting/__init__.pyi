@@ -16,6 +16,7 @@ from .composition.conversion import epsilon_from_rdp as epsilon_from_rdp
 from .composition.pld import LossComposition as LossComposition
 from .composition.points import compose_points as compose_points
 from .composition.renyi import renyi_divergence as renyi_divergence
+from .federated.accountant import ClientSpread as ClientSpread
 from .federated.accountant import FederatedAccountant as FederatedAccountant
 from .federated.accountant import FederatedSpending as FederatedSpending
 from .federated.participation import RecordedRound as RecordedRound
@@ -53,9 +54,17 @@ from .rounds.records import SampledRecordsRound as SampledRecordsRound
 from .rounds.shuffle import ShuffleRound as ShuffleRound
 from .rounds.tags import Tag as Tag
 from .rounds.tags import TaggedRound as TaggedRound
+from .statement.parts import Cover as Cover
+from .statement.parts import DataAccess as DataAccess
+from .statement.parts import Guarantee as Guarantee
+from .statement.parts import StatedRounds as StatedRounds
+from .statement.parts import StatedTarget as StatedTarget
+from .statement.statement import PrivacyStatement as PrivacyStatement
+from .statement.statement import delta_warning as delta_warning
 from .target import PrivacyTarget as PrivacyTarget
 from .terms import MAX_POPULATION as MAX_POPULATION
 from .terms import NEIGHBOURING_RELATION as NEIGHBOURING_RELATION
 from .terms import Adversary as Adversary
 from .terms import Method as Method
 from .terms import Sampling as Sampling
+from .terms import Unit as Unit

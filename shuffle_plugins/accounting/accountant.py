@@ -185,6 +185,16 @@ class ShuffleAccountant:
             lower_bound=lower_name,
         )
 
+    def local_epsilon(self, delta: float) -> float:
+        """Σ ε0 of all rounds: the ε at δ of a client that took part in each of them, if nobody is trusted.
+
+        Infinite if a round has no finite ε0, or Σ δ0 of a client's reports exceeds ``delta``.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        return self._cap(checks.delta(delta))
+
     def would_exceed(
         self, shuffle_round: Round, *, num_steps: int = 1, target_epsilon: float, delta: float
     ) -> bool:

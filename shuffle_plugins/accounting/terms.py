@@ -18,6 +18,19 @@ MAX_POPULATION = 10**15
 """Above this a population does not fit a float64 exactly, together with the counts that are taken from it."""
 
 
+class Unit(StrEnum):
+    """The unit of privacy: in whose data two neighbouring datasets differ.
+
+    ``CLIENT``: in all that one client holds. ``RECORD``: in one record; somebody with several is protected
+    for each of them by itself. ``USER``: in all data of one person; that every person is one client, and no
+    two persons share one, is for whoever runs the training to see to.
+    """
+
+    CLIENT = "client"
+    RECORD = "record"
+    USER = "user"
+
+
 class Sampling(StrEnum):
     """How the clients of a round are chosen from the population.
 
@@ -57,6 +70,37 @@ class Adversary(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Adversary | None:
         return cls.MODEL_OBSERVER if value == "observer" else None
+
+    @property
+    def sees(self) -> str:
+        """What it is taken to see, in a few words."""
+        return _SEEN[self]
+
+
+_SEEN = {
+    Adversary.MODEL_OBSERVER: "sees all that the rounds release, but not who took part",
+    Adversary.SERVER: "sees all that the rounds release, and who took part in which",
+    Adversary.LOCAL: "sees every report with its sender's name: nobody is trusted",
+}
+
+_DRAWN = {
+    Sampling.WITHOUT_REPLACEMENT: "k of n are drawn uniformly for each round; the adversary must not learn "
+    "who was drawn",
+    Sampling.POISSON: "each client is drawn with probability k/n, independently of the others; the adversary "
+    "must not learn who was drawn, though it may learn how many",
+    Sampling.FULL: "everybody takes part, so that nothing about sampling has to be secret and sampling earns "
+    "nothing",
+    Sampling.SINGLE_PASS: "anybody cuts the population into disjoint batches, of which nothing has to be "
+    "secret; a client is in one batch of each pass",
+    Sampling.CHECK_IN: "each client picks one round of a pass uniformly; the adversary must not learn which",
+    Sampling.EPOCH: "the population is put into a fresh uniform order and cut into batches; the adversary "
+    "must not learn the order",
+}
+
+_DRAWN_OPENLY = (
+    "the adversary sees who takes part, so that sampling earns nothing; counted are the rounds that one "
+    "client takes part in"
+)
 
 
 def check_method(method: Method) -> Method:
@@ -99,6 +143,11 @@ class CohortDraw:
     def sees_cohort(self) -> bool:
         """Whether the adversary sees who took part."""
         return self.adversary is Adversary.SERVER
+
+    @property
+    def secrecy(self) -> str:
+        """How clients are sampled, and what of it must stay secret for ε to hold."""
+        return _DRAWN_OPENLY if self.sees_cohort else _DRAWN[self.sampling]
 
     @property
     def spans_batches(self) -> bool:

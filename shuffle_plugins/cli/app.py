@@ -20,6 +20,7 @@ from shuffle_plugins.cli.plotting import PlottingUnavailable
 
 _COMMANDS = (
     "epsilon",
+    "statement",
     "compare",
     "calibrate",
     "plan",

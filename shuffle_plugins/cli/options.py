@@ -74,9 +74,9 @@ ROUNDS_HELP = (
     "the rounds that one client takes part in."
 )
 
-PopulationOption = Annotated[
-    int, whole_option("--population", "-n", metavar="N", help="Clients in the population, n.")
-]
+_POPULATION = whole_option("--population", "-n", metavar="N", help="Clients in the population, n.")
+PopulationOption = Annotated[int, _POPULATION]
+AnyPopulationOption = Annotated[int | None, _POPULATION]
 _COHORT_HELP = (
     "Reports shuffled together, k: the expected number under poisson sampling or check-in, the smallest "
     "batch under single-pass, the batch under epoch. Required {}except under full, where it defaults to N."
@@ -105,10 +105,12 @@ SamplesOption = Annotated[
         help="Records that a client that takes part reports on, s; k·s reports are shuffled.",
     ),
 ]
-LocalEpsilonOption = Annotated[
-    float, number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report.")
-]
-RoundsOption = Annotated[int, whole_option("--rounds", "-t", metavar="T", help=ROUNDS_HELP)]
+_LOCAL_EPSILON = number_option("--local-epsilon", "-e", metavar="EPS0", help="ε0 of one report.")
+LocalEpsilonOption = Annotated[float, _LOCAL_EPSILON]
+AnyLocalEpsilonOption = Annotated[float | None, _LOCAL_EPSILON]
+_ROUNDS = whole_option("--rounds", "-t", metavar="T", help=ROUNDS_HELP)
+RoundsOption = Annotated[int, _ROUNDS]
+AnyRoundsOption = Annotated[int | None, _ROUNDS]
 TargetOption = Annotated[float, number_option("--target-epsilon", metavar="EPS", help="ε to stay within.")]
 DeltaOption = Annotated[float, number_option("--delta", "-d", metavar="DELTA", help="Total δ in (0, 1).")]
 SamplingOption = Annotated[

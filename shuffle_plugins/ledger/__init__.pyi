@@ -17,3 +17,4 @@ from .summary import ModelBudget as ModelBudget
 from .summary import Spent as Spent
 from .summary import read_budget as read_budget
 from .summary import read_client_budget as read_client_budget
+from .summary import read_statement as read_statement

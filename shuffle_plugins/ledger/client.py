@@ -16,7 +16,7 @@ from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.database import Database, Format, StrPath, application_of
 
 if TYPE_CHECKING:
-    from shuffle_plugins.accounting import Round
+    from shuffle_plugins.accounting import Round, ShuffleAccountant
 
 _ROUNDING = 1e-9  # relative, by which a sum of many ε0 may exceed a limit that it should be equal to
 
@@ -185,18 +185,28 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
     Raises:
         ValueError: if a round cannot be read, or ``delta`` is out of range.
     """
+    checks.delta(delta)
+    accountant = accountant_of(history)
+    if accountant is None or ClientSpending.of(history).local_delta >= delta:
+        return math.inf
+    return accountant.epsilon(delta, lower=False).upper
+
+
+def accountant_of(history: Mapping[Charged, int]) -> ShuffleAccountant | None:
+    """The rounds of :func:`epsilon_of`; None if nothing was promised of a report that alone is not private.
+
+    Raises:
+        ValueError: if a round cannot be read.
+    """
     from shuffle_plugins.accounting import Sampling, ShuffleAccountant, ShuffleRound
     from shuffle_plugins.core.checks import MAX_LOCAL_EPSILON
 
-    checks.delta(delta)
     accountant = ShuffleAccountant()
-    tails = 0.0
     for (shuffled, local_epsilon, local_delta), count in history.items():
-        tails += local_delta * count
         if shuffled is not None:
             accountant.step(_round(shuffled), num_steps=count)
         elif local_epsilon > MAX_LOCAL_EPSILON:
-            return math.inf
+            return None
         else:
             seen = ShuffleRound(
                 local_epsilon=local_epsilon,
@@ -206,9 +216,7 @@ def epsilon_of(history: Mapping[Charged, int], *, delta: float) -> float:
                 local_delta=local_delta,
             )
             accountant.step(seen, num_steps=count)
-    if tails >= delta:
-        return math.inf
-    return accountant.epsilon(delta, lower=False).upper if history else 0.0
+    return accountant
 
 
 @lru_cache(maxsize=256)

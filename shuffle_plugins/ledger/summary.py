@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shuffle_plugins.accounting import FederatedSpending
+from shuffle_plugins.accounting import (
+    Adversary,
+    FederatedAccountant,
+    FederatedSpending,
+    Guarantee,
+    PrivacyStatement,
+    ShuffleAccountant,
+    StatedTarget,
+    Unit,
+)
+from shuffle_plugins.core import checks
 from shuffle_plugins.ledger.budget import (
     BudgetFile,
     LedgerRound,
@@ -15,7 +26,14 @@ from shuffle_plugins.ledger.budget import (
     read_models,
     read_rounds,
 )
-from shuffle_plugins.ledger.client import Charged, ClientSpending, epsilon_of, read_reports
+from shuffle_plugins.ledger.client import (
+    Charged,
+    ClientSpending,
+    accountant_of,
+    epsilon_of,
+    is_client_ledger,
+    read_reports,
+)
 from shuffle_plugins.ledger.database import StrPath
 from shuffle_plugins.ledger.errors import LedgerError
 
@@ -132,6 +150,116 @@ def read_client_budget(path: StrPath, *, delta: float) -> ClientBudget:
         runs={run: _client_spent(history, delta) for run, history in runs.items()},
         total=_client_spent(everything, delta),
         delta=delta,
+    )
+
+
+def read_statement(
+    path: StrPath,
+    *,
+    delta: float,
+    model: str | None = None,
+    unit: Unit = Unit.CLIENT,
+    target_epsilon: float | None = None,
+    target_adversary: Adversary = Adversary.MODEL_OBSERVER,
+) -> PrivacyStatement:
+    """The privacy statement of a budget ledger's model, or of a client's ledger; only reads.
+
+    Args:
+        path: the ledger.
+        delta: δ in (0, 1) of every ε.
+        model: whose budget it is; needed where the ledger holds several.
+        unit, target_epsilon: as of :meth:`PrivacyStatement.of`.
+        target_adversary: against whom the budget is; of a client's ledger it is always the server.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        LedgerError: if it is no ledger, has no rounds of ``model``, or has several models and none is named.
+        ValueError: if a number is out of range.
+    """
+    if is_client_ledger(path):
+        if model is not None:
+            raise LedgerError(f"{path} is a client's ledger, which has no models: leave the model out")
+        history: Counter[Charged] = Counter()
+        for charged in read_reports(path).values():
+            history.update(charged)
+        return _client_statement(history, delta=delta, unit=unit, target_epsilon=target_epsilon)
+    with BudgetFile(path, create=False) as database, database.reading() as connection:
+        models = read_models(connection)
+        if model is None and len(models) > 1:
+            raise LedgerError(f"{path} has several models; name one of {', '.join(map(repr, models))}")
+        if model is not None and model not in models:
+            known = ", ".join(map(repr, models)) or "none"
+            raise LedgerError(f"{path} has no rounds of {model!r}; models in it: {known}")
+        name = model or next(iter(models), None)
+        accountant = FederatedAccountant() if name is None else read_accountant(connection, name)
+        rounds = [] if name is None else read_rounds(connection, name)
+    left_open = sum(each.state is RoundState.OPEN for each in rounds)
+    warnings = [f"rounds that were begun and not ended, each charged the most that it can cost: {left_open}"]
+    return PrivacyStatement.of(
+        accountant,
+        delta=delta,
+        subject="a budget ledger" if name is None else f"the model {name!r} of a budget ledger",
+        unit=unit,
+        warnings=warnings if left_open else (),
+        target_epsilon=target_epsilon,
+        target_adversary=target_adversary,
+    )
+
+
+def _client_statement(
+    history: Mapping[Charged, int], *, delta: float, unit: Unit, target_epsilon: float | None
+) -> PrivacyStatement:
+    """The statement of one client, against a server that knows in which rounds it took part."""
+    promised = {
+        charged: count for charged, count in history.items() if accountant_of({charged: 1}) is not None
+    }
+    alone = sum(history.values()) - sum(promised.values())
+    epsilon, spending = epsilon_of(history, delta=delta), ClientSpending.of(history)
+    target = None
+    if target_epsilon is not None:
+        target = StatedTarget(
+            epsilon=checks.target_epsilon(target_epsilon),
+            delta=delta,
+            adversary=Adversary.SERVER.value,
+            spent=epsilon,
+        )
+    stated = PrivacyStatement.of(
+        accountant_of(promised) or ShuffleAccountant(),
+        delta=delta,
+        subject="one client's ledger",
+        unit=unit,
+        trust=(
+            "the server is taken at its word on how many reports a round has; in a sealed round the mix node "
+            "gives out no fewer than were promised",
+            "who shuffles or adds up is unknown to the ledger. Somebody must be trusted to let nobody see "
+            "more of the rounds than is said under them",
+        ),
+        warnings=tuple(
+            filter(
+                None,
+                (
+                    f"shares of sums without a promise, which protect nothing: {alone}" if alone else None,
+                    None if target is None else target.warning,
+                ),
+            )
+        ),
+    )
+    if not history:
+        return replace(stated, target=target)
+    bound = stated.guarantees[0].epsilon
+    server = Guarantee.bounded(
+        epsilon,
+        bound="none" if bound is None else bound.upper_bound,
+        adversary=Adversary.SERVER,
+        delta=delta,
+        detail="for this client, each round being of as few reports as it was promised",
+        none="a report protects nothing by itself and was promised nothing, or Σ δ0 reaches δ",
+    )
+    local = spending.local_epsilon if spending.local_delta <= delta else math.inf
+    return replace(
+        stated,
+        guarantees=(server, Guarantee.of_sum(local, delta=delta, detail="for this client")),
+        target=target,
     )
 
 

@@ -10,10 +10,13 @@ from flwr_shuffle.evaluation import PrivateEvaluation
 from flwr_shuffle.server.sampling import SelfSampling
 from flwr_shuffle.server.settings import Settings
 from flwr_shuffle.server.spending_record import SpendingRecord
+from shuffle_plugins.accounting import delta_warning
 from shuffle_plugins.mechanisms import PrivateSum
 from shuffle_plugins.planning import ExpectedNoise, expected_noise
 
 _log = logging.getLogger("flwr")
+
+OPEN_EVALUATION = "Evaluation is NOT private: clients' evaluate replies reach the server as they are"
 
 
 def log_summary(
@@ -47,22 +50,30 @@ def log_summary(
     ]
     if rounds := record.accountant.num_rounds:
         lines.append(f"Spent: {record} ({rounds} rounds)")
-    if settings.delta > 1 / settings.population:
-        lines.append("δ is above 1/population: it allows that one client's data is shown as it is")
+    if (shown := delta_warning(settings.delta, population=settings.population)) is not None:
+        lines.append(shown)
     if evaluation == "raw":
-        lines.append("Evaluation is NOT private: clients' evaluate replies reach the server as they are")
+        lines.append(OPEN_EVALUATION)
     elif evaluation is None:
         lines.append("Evaluation: clients are asked nothing (evaluation=None)")
     if not one_reply:
         lines.append("The inner strategy's own aggregate_train gets one reply, the mean of all reports")
-    hidden = settings.stage.hides_shares or (settings.stage.analyzer_key and not settings.stage.adds_up)
-    if isinstance(settings.sampling, SelfSampling) and not hidden:
-        stages = "a stage that hides shares" if settings.stage.adds_up else "a mix node"
-        lines.append(f"Participation is open to this process: only {stages} hides it from the server")
+    if (opened := open_participation(settings)) is not None:
+        lines.append(opened)
     _log.info("\t├──> Shuffle-model differential privacy:")
     for line in lines:
         _log.info("\t│\t├── %s", line)
     _log.info("\t│\t└── Trust: %s", settings.stage.trust)
+
+
+def open_participation(settings: Settings) -> str | None:
+    """That clients' secret coins are open to this process; None if they are not, or nobody tosses any."""
+    stage = settings.stage
+    hidden = stage.hides_shares or (stage.analyzer_key and not stage.adds_up)
+    if hidden or not isinstance(settings.sampling, SelfSampling):
+        return None
+    stages = "a stage that hides shares" if stage.adds_up else "a mix node"
+    return f"Participation is open to this process: only {stages} hides it from the server"
 
 
 def log_outlook(mechanism: PrivateSum, *, reports: float, num_rounds: int) -> None:

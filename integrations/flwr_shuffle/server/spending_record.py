@@ -47,12 +47,32 @@ class SpendingRecord:
         """The rounds so far, without the one under way."""
         return self._accountant
 
+    def charged(self) -> FederatedAccountant:
+        """A copy of the accountant, with the round under way, if there is one, at its highest cost."""
+        accountant = FederatedAccountant(method=self._accountant.method)
+        accountant.load_state_dict(self._accountant.state_dict())
+        if self._open is not None:
+            accountant.step(self._open[1], participants=None)
+        return accountant
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a round was begun and neither received nor refused."""
+        return self._open is not None
+
     @property
     def where(self) -> str:
         """Where the rounds are recorded, as text for people."""
         if self._ledger is None:
             return "in memory only, forgotten after this run"
         return f"{self._ledger.path}, model {self._ledger.model!r}"
+
+    @property
+    def kept(self) -> str:
+        """As :attr:`where`, without the path."""
+        return (
+            "in memory only" if self._ledger is None else f"in a ledger as the model {self._ledger.model!r}"
+        )
 
     @property
     def durable(self) -> bool:

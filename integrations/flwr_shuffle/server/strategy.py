@@ -24,6 +24,7 @@ from flwr_shuffle.server.run_log import log_summary
 from flwr_shuffle.server.sampling import ClientSampling
 from flwr_shuffle.server.settings import Settings, mechanism_of, stage_of
 from flwr_shuffle.server.spending_record import SpendingRecord
+from flwr_shuffle.server.statement import statement_of
 from flwr_shuffle.server.wrapped_strategy import (
     check_strategy,
     evaluation_messages,
@@ -38,7 +39,13 @@ from flwr_shuffle.server.wrapped_strategy import (
 from flwr_shuffle.stages.base import ShuffleStage
 from flwr_shuffle.stages.grid import ShuffleGrid
 from flwr_shuffle.updates import Layout
-from shuffle_plugins.accounting import Adversary, FederatedAccountant, FederatedSpending
+from shuffle_plugins.accounting import (
+    Adversary,
+    FederatedAccountant,
+    FederatedSpending,
+    PrivacyStatement,
+    Unit,
+)
 from shuffle_plugins.ledger import BudgetLedger
 from shuffle_plugins.mechanisms import MechanismSpec, PrivateSum
 from shuffle_plugins.shuffler import Shuffler
@@ -224,6 +231,27 @@ class ShuffleStrategy(Strategy):
             ValueError: if ``delta`` is out of range.
         """
         return self.accountant.spending(self._settings.delta if delta is None else delta)
+
+    def statement(self, *, delta: float | None = None, unit: Unit = Unit.CLIENT) -> PrivacyStatement:
+        """Everything that has to be said beside the ε of the rounds so far; ``print`` it.
+
+        A round under way is stated at the most that it can cost.
+
+        Args:
+            delta: δ; the strategy's own by default.
+            unit: what a client stands for; ``"user"`` if each is one person with all data of theirs.
+
+        Raises:
+            ValueError: if ``delta`` is out of range.
+        """
+        return statement_of(
+            self._settings,
+            self._record,
+            delta=self._settings.delta if delta is None else delta,
+            unit=unit,
+            terms=self._terms,
+            evaluation=self._evaluation,
+        )
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε against the adversary of the budget."""

@@ -88,6 +88,26 @@ class FederatedSpending:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientSpread:
+    """How unevenly rounds are spread over the clients that took part in at least one, all known by name.
+
+    Attributes:
+        clients: how many they are.
+        fewest_rounds, median_rounds, most_rounds: rounds of the client that took part least, of the one in
+            the middle, and of the one that took part most.
+        fewest_epsilon, median_epsilon: certified ε of the first two against the server, each for the rounds
+            of its own client; infinite where none is certified.
+    """
+
+    clients: int
+    fewest_rounds: int
+    median_rounds: int
+    most_rounds: int
+    fewest_epsilon: float
+    median_epsilon: float
+
+
 @dataclass(frozen=True, slots=True)
 class _Certificate:
     """The history and ``left`` more rounds that ``cohort`` covers cost at most ``epsilon``."""
@@ -233,6 +253,11 @@ class FederatedAccountant:
         return len(self._records)
 
     @property
+    def history(self) -> tuple[RecordedRound, ...]:
+        """The rounds in the order in which they were recorded."""
+        return tuple(self._records)
+
+    @property
     def worst_client_rounds(self) -> int:
         """Rounds of the client who took part most."""
         return int(self._participation.worst_client(lambda _: 1.0))
@@ -305,6 +330,35 @@ class FederatedAccountant:
             lower=attained_epsilon,
             lower_bound=below.lower_bound if attained_epsilon else "none",
         )
+
+    def client_spread(self, delta: float) -> ClientSpread | None:
+        """How unevenly rounds are spread over clients, and what the server learns of those with fewer rounds.
+
+        None if no participants are known by name, or names have changed between rounds: a client of one set
+        of names may then be any of another.
+
+        Raises:
+            ValueError: if ``delta`` is not in (0, 1).
+        """
+        checks.delta(delta)
+        rounds = self._participation.of_clients()
+        if not rounds:
+            return None
+        in_order = sorted(rounds, key=lambda kinds: sum(kinds.values()))
+        fewest, median = in_order[0], in_order[(len(in_order) - 1) // 2]
+        return ClientSpread(
+            clients=len(rounds),
+            fewest_rounds=sum(fewest.values()),
+            median_rounds=sum(median.values()),
+            most_rounds=sum(in_order[-1].values()),
+            fewest_epsilon=self._server_epsilon(fewest, delta),
+            median_epsilon=self._server_epsilon(median, delta),
+        )
+
+    def _server_epsilon(self, taken: Mapping[int, int], delta: float) -> float:
+        """Certified ε against the server of a client that took part in so many rounds of each kind."""
+        charged = fewer_sizes(costliest(self._cohorts[Adversary.SERVER], taken), limit=_FEW_SIZES)
+        return self._accountant(Adversary.SERVER, charged).epsilon(delta, lower=False).upper
 
     def records_epsilon(
         self,

@@ -115,6 +115,20 @@ class ParticipationCounts:
         era, name = max(totals, key=totals.__getitem__)
         return {kind.index: kind.eras[era][name] for kind in self.kinds if name in kind.eras[era]}
 
+    def of_clients(self) -> list[dict[int, int]]:
+        """Rounds of each kind, by its index, of every client known by name, those without names included.
+
+        Empty if clients had more than one set of names.
+        """
+        eras = [era for era in range(self.num_eras) if any(kind.eras[era] for kind in self.kinds)]
+        if len(eras) != 1:
+            return []
+        (era,) = eras
+        names = {name for kind in self.kinds for name in kind.eras[era]}
+        return [
+            {kind.index: kind.eras[era].get(name, 0) + kind.unnamed for kind in self.kinds} for name in names
+        ]
+
     def worst_client(self, weight: Callable[[KindParticipation], float]) -> float:
         """The largest sum of weights over the rounds that one client can have been in."""
         kinds = [kind for kind in self.kinds if kind.rounds]

@@ -218,6 +218,18 @@ class FederatedRound:
         return self.server.population > self.reports or self.server != self.server.opened()
 
     @property
+    def secrecy(self) -> str:
+        """How clients are sampled, and what of it must stay secret from an observer and from the server."""
+        if not self.is_secret:
+            return f"{self.observer.secrecy}; the server sees it, and against the server this earns nothing"
+        if self.server.opened() != self.server:
+            return self.server.secrecy
+        return (
+            "every client that answers decides by a coin of its own, which nobody else may see, whether it "
+            "sends its report or a dummy; neither the adversary nor the server may learn who sent which"
+        )
+
+    @property
     def _hidden(self) -> Round:
         """The observer's round, if no more than who answered were known."""
         return replace(self.observer, population=self.server.population, sampling=self.server.sampling)

@@ -16,6 +16,7 @@ from shuffle_plugins.accounting.terms import (
     Adversary,
     CohortDraw,
     Sampling,
+    Unit,
     round_adversary,
 )
 from shuffle_plugins.core import checks
@@ -76,6 +77,9 @@ class Round(CohortDraw, ABC):
 
     SELF_SAMPLED: ClassVar[bool] = False
     """Whether clients may decide in secret to take part: whoever adds up a sum sees who does."""
+
+    UNIT: ClassVar[Unit] = Unit.CLIENT
+    """The unit of privacy: in whose data neighbouring datasets differ."""
 
     CHARGED_BY_RATIO: ClassVar[bool] = False
     """Whether the difference between this round and its stand-in can be charged to ε.
@@ -142,6 +146,22 @@ class Round(CohortDraw, ABC):
     def description(self) -> str:
         """What makes the round private, in a few words."""
         return f"{self.KIND} round"
+
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages: ε does not hold if anybody sees more of them."""
+        return "what rounds of this kind release, which they do not say"
+
+    @property
+    def secrecy(self) -> str:
+        """How clients are sampled, what of it must stay secret, and whether their own coins must, too."""
+        drawn = CohortDraw.secrecy.fget(self)  # type: ignore[attr-defined]
+        if self.opened() == self:
+            return str(drawn)
+        return (
+            f"{drawn}; whether its data are in the round each client decides by a coin of its own, which "
+            "nobody else may see"
+        )
 
     def __str__(self) -> str:
         """The description, n, k and the sampling."""

@@ -135,6 +135,11 @@ class SumRound(Round):
         return f"{noise}, to which each client adds its data with probability {self.participation:.6g}"
 
     @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the sum of all vectors and coins, and nothing of what single clients add to it"
+
+    @property
     def replacement_distance(self) -> float:
         """Total variation between the round and a function of the Gaussian mechanism, all coordinates."""
         return min(1.0, self.dim * (self.cover().distance + self.coin_distance))

@@ -132,6 +132,11 @@ class CountedRound(Round):
         return min(2 * self.ones, self.length)
 
     @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the number of ones in each place, over all clients, and nobody's own bits"
+
+    @property
     def replacement_distance(self) -> float:
         """Total variation between the sums as drawn and those that are accounted."""
         return self.distance

@@ -77,6 +77,11 @@ class LaplaceRound(Round):
         return f"a sum with discrete Laplace noise of {self.noise_epsilon:.6g} nats"
 
     @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the sum with its noise, and nothing of what single clients add to it"
+
+    @property
     def replacement_distance(self) -> float:
         """Total variation that the accountant charges for."""
         return self.distance

@@ -130,6 +130,11 @@ class PoissonBinomialRound(Round):
         return f"{noise}, with each client's data in it with probability {self.participation:.6g}"
 
     @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the number of ones in each coordinate, over all clients, and nobody's own bits"
+
+    @property
     def replacement_distance(self) -> float:
         """Total variation between the round and a function of the Gaussian mechanism, all coordinates."""
         return min(1.0, self.dim * self.cover().distance)

@@ -21,7 +21,7 @@ from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.pairs.counts import PairMixture
 from shuffle_plugins.accounting.rounds.base import lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
-from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling
+from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks
 
 # Under Poisson sampling the number of clients in a round is random. Its possible values are put into this
@@ -69,6 +69,7 @@ class SampledRecordsRound(ShuffleRound):
     samples_per_client: int = 1
 
     KIND: ClassVar[str] = "records"
+    UNIT: ClassVar[Unit] = Unit.RECORD
     STORED: ClassVar[tuple[str, ...]] = (
         *ShuffleRound.STORED,
         "records_per_client",
@@ -138,6 +139,12 @@ class SampledRecordsRound(ShuffleRound):
             f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g} on {self.samples_per_client} of "
             f"{self.records_per_client} records of each client"
         )
+
+    @property
+    def secrecy(self) -> str:
+        """As of :class:`ShuffleRound`, and that nobody may see which records are drawn."""
+        drawn = ShuffleRound.secrecy.fget(self)  # type: ignore[attr-defined]
+        return f"{drawn}; nobody, the server included, may see which of its records a client draws"
 
     # -- losses -------------------------------------------------------------------------------------------
 

@@ -186,6 +186,11 @@ class ShuffleRound(Round):
         """The mechanism and its ε0."""
         return f"{self.mechanism} with local_epsilon={self.local_epsilon:.6g}"
 
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the reports without senders and in random order, or no more than their sum"
+
     # -- losses -------------------------------------------------------------------------------------------
 
     def dominating_pair(self) -> PairMixture:

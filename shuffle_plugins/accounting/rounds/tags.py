@@ -130,6 +130,11 @@ class TaggedRound(Round):
         """The ε0 of a client's messages."""
         return f"tagged messages with {self.local_epsilon:.6g} nats in all of a client's together"
 
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages."""
+        return "the messages of each tag without senders and in random order, or no more than their sum"
+
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
         reports = self.cohort if self.honest is None else self.honest

@@ -1,0 +1,1 @@
+"""The privacy statement: everything that has to be said beside an ε."""
