@@ -1,0 +1,175 @@
+"""``shuffle-plugins statement``: of options, of saved accountants, of ledgers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_rounds import drawn, people
+
+from shuffle_plugins import cli
+from shuffle_plugins.accounting import FederatedAccountant, ShuffleAccountant, ShuffleRound
+from shuffle_plugins.ledger import BudgetLedger, ClientLedger, ClientLimits, read_client_budget, written
+
+QUESTION = ["-n", "2000", "-k", "200", "-e", "1", "-t", "20", "-d", "1e-5"]
+ROUND = ShuffleRound(local_epsilon=1.0, population=2000, cohort=200)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["statement", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run_command
+
+
+def answer(run: Run, *arguments: str) -> Any:
+    code, out, err = run(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def accountant() -> ShuffleAccountant:
+    found = ShuffleAccountant()
+    found.step(ROUND, num_steps=20)
+    return found
+
+
+def test_options_and_a_saved_accountant_state_the_same(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "accountant.json"
+    path.write_text(json.dumps(accountant().state_dict()))
+    saved = answer(run, str(path), "-d", "1e-5")
+    asked = answer(run, *QUESTION)
+    assert asked["guarantees"][0]["upper"] == accountant().epsilon(1e-5).upper
+    assert saved.pop("subject") != asked.pop("subject")
+    assert saved == asked
+    _, text, _ = run(*QUESTION)
+    _, markdown, _ = run(*QUESTION, "--markdown", "--unit", "user")
+    assert text.startswith("PRIVACY STATEMENT\n")
+    assert markdown.startswith("# Privacy statement\n")
+    assert "User: all data of one person" in markdown
+
+
+def test_a_federated_accountant_is_read_from_json(run: Run, tmp_path: Path) -> None:
+    federated = FederatedAccountant()
+    federated.step(drawn(90), participants=people(95))
+    path = tmp_path / "federated.json"
+    path.write_text(json.dumps(federated.state_dict()))
+    found = answer(run, str(path), "-d", "1e-6", "--target-epsilon", "0.01", "--adversary", "server")
+    assert [each["adversary"] for each in found["guarantees"]] == ["model-observer", "server", "local"]
+    assert found["budget"]["adversary"] == "server"
+    assert found["budget"]["exceeded"]
+    assert found["clients"]["clients"] == 95
+
+
+def test_a_servers_ledger(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    with BudgetLedger(path, model="digits") as ledger:
+        assert answer(run, str(path))["num_rounds"] == 0
+        for index in range(3):
+            token = bytes([index]) * 16
+            ledger.begin(token=token, run="run", server_round=index, worst=drawn(50))
+            if index < 2:
+                ledger.receive(token, actual=drawn(90), participants=people(95))
+        spending = ledger.accountant().spending(1e-5)
+        found = answer(run, str(path))
+        assert [each["upper"] for each in found["guarantees"]] == [
+            spending.observer.upper,
+            spending.server.upper,
+            spending.local_epsilon,
+        ]
+    assert found["subject"] == "the model 'digits' of a budget ledger"
+    assert found["warnings"] == [
+        "rounds that were begun and not ended, each charged the most that it can cost: 1"
+    ]
+    assert found["trust"][0].startswith("unknown")
+    with BudgetLedger(path, model="letters") as ledger:
+        ledger.begin(token=b"x" * 16, run="run", server_round=0, worst=drawn(50))
+    assert run(str(path))[::2] == (2, f"error: {path} has several models; name one of 'digits', 'letters'\n")
+    assert answer(run, str(path), "--model", "letters")["num_rounds"] == 1
+
+
+def test_a_clients_ledger(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "client"
+    promised = written(ShuffleRound(local_epsilon=1.0, population=50, cohort=50, sampling="full"))
+    with ClientLedger(path) as ledger:
+        assert answer(run, str(path))["num_rounds"] == 0
+        for index, shuffled in enumerate((promised, promised, None)):
+            ledger.charge(
+                run="run",
+                token=bytes([index]) * 16,
+                server_round=index,
+                mechanism="privunit",
+                local_epsilon=1.0,
+                local_delta=0.0,
+                limits=ClientLimits(),
+                shuffled=shuffled,
+            )
+        found = answer(run, str(path), "--target-epsilon", "1")
+        server, local = found["guarantees"]
+        total = read_client_budget(path, delta=1e-5).total
+        assert (server["adversary"], server["upper"], server["lower"]) == ("server", total.epsilon, None)
+        assert (local["adversary"], local["upper"]) == ("local", 3.0)
+        assert found["budget"]["exceeded"]
+        assert found["warnings"] == ["the budget ε ≤ 1 at δ = 1e-05 against the server is exceeded"]
+        ledger.charge(
+            run="run",
+            token=b"s" * 16,
+            server_round=9,
+            mechanism="vector-sum",
+            local_epsilon=float("inf"),
+            local_delta=0.0,
+            limits=ClientLimits(max_local_epsilon=float("inf")),
+            shuffled=None,
+        )
+    found = answer(run, str(path))
+    assert [each["upper"] for each in found["guarantees"]] == [None, None]
+    assert found["warnings"] == ["shares of sums without a promise, which protect nothing: 1"]
+
+
+def test_files_that_are_no_state_are_refused_in_a_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content, reason in (
+        (b"\xff\xfe", "is no ledger, no JSON and no file of torch.save"),
+        (b"[1, 2]", "holds no accountant's state"),
+        (b'{"history": 3}', "not a state of ShuffleAccountant"),
+        (b'{"history": 3, "participation": 1}', "not a state of FederatedAccountant"),
+        (
+            b'{"history": [[1, 2]], "mechanism": "x_pld", "neighbouring_relation": "replace-one"}',
+            "is damaged",
+        ),
+        (b'{"history": [], "mechanism": "x_pld", "neighbouring_relation": "add"}', "other neighbours"),
+        (b'{"history": [], "mechanism": "x_y", "neighbouring_relation": "replace-one"}', "method must be"),
+        (b"PK\x03\x04 and nothing more", "cannot be read by torch.load"),
+    ):
+        path.write_bytes(content)
+        code, out, err = run(str(path), "-d", "1e-5")
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert reason in err
+
+
+def test_what_contradicts_itself_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "accountant.json"
+    path.write_text(json.dumps(accountant().state_dict()))
+    for arguments, reason in (
+        (["-n", "2000"], "--local-epsilon and --rounds and --delta must be given"),
+        ([str(path)], "--delta is needed"),
+        ([str(path), "-d", "1e-5", "-k", "200"], "leave out --cohort"),
+        ([str(path), "-d", "1e-5", "--model", "m"], "--model is for a ledger"),
+        ([*QUESTION, "--model", "m"], "--model is for a ledger"),
+        ([*QUESTION, "--json", "--markdown"], "not both"),
+        ([*QUESTION, "--unit", "person"], "person"),
+        ([str(tmp_path / "nothing")], "No such file"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert reason in err
