@@ -31,6 +31,7 @@ import json
 import math
 import multiprocessing
 import random
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -52,6 +53,10 @@ from shuffle_plugins.accounting import ShuffleAccountant
 from shuffle_plugins.accounting.published import adaped as published
 from shuffle_plugins.optim import AdaPeD, ClientModels
 from shuffle_plugins.protocols import PoissonBinomialSum
+
+sys.path.append(str(Path(__file__).parent / "flower_adaped"))  # the app, whose network this is
+
+from flower_adaped.task import network
 
 CLIENTS, CLASSES, IMAGES_OF_CLASS, BATCH, STEPS = 50, 3, 400, 20, 10
 DELTA = 1e-4
@@ -134,35 +139,14 @@ SETTINGS: tuple[Run, ...] = (
 """What did best on seed 0, of what ``grid`` tried."""
 
 
-class Network(nn.Sequential):
-    """Two convolutional and three fully connected layers (LeNet's widths), 44,426 parameters."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 6, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(256, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, 10),
-        )
-
-
-NETWORK = Network()
-predict = partial(functional_call, NETWORK)
+predict = partial(functional_call, network("MNIST"))
 
 
 @dataclass(frozen=True)
 class Federation:
     """The clients' images, and the test images of each client's classes."""
 
-    images: Tensor  # all training images, (60000, 1, 28, 28)
+    images: Tensor  # all training images, (60000, 784)
     labels: Tensor
     held: list[Tensor]  # each client's indices into them
     test_images: Tensor
@@ -216,10 +200,10 @@ def federation(directory: Path, *, seed: int, device: str) -> Federation:
         for owner, part in zip(owners, places.split(each), strict=False):
             held[owner].append(part)
     return Federation(
-        images=images.to(device),
+        images=images.flatten(1).to(device),
         labels=labels.to(device),
         held=[torch.cat(parts) for parts in held],
-        test_images=test_images.to(device),
+        test_images=test_images.flatten(1).to(device),
         test_labels=test_labels.to(device),
         tested=[torch.isin(test_labels, mine).nonzero().flatten().to(device) for mine in classes],
     )
@@ -229,7 +213,7 @@ def initial(seed: int, *, device: str) -> dict[str, Tensor]:
     """The network's parameters as PyTorch draws them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return {name: value.detach().to(device) for name, value in Network().named_parameters()}
+        return {name: value.detach().to(device) for name, value in network("MNIST").named_parameters()}
 
 
 def stacked(parameters: dict[str, Tensor]) -> dict[str, Tensor]:

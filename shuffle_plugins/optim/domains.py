@@ -34,8 +34,8 @@ class ConvexSet(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ball(ConvexSet):
-    """The ℓ2 ball around the origin.
+class _CentredBall(ConvexSet):
+    """What the balls around the origin share.
 
     Attributes:
         radius: positive and finite.
@@ -51,8 +51,20 @@ class Ball(ConvexSet):
 
     @property
     def diameter(self) -> float:
-        """Largest distance of two points: twice the radius."""
+        """Largest ℓ2 distance of two points: twice the radius."""
         return 2 * self.radius
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ball(_CentredBall):
+    """The ℓ2 ball around the origin.
+
+    Attributes:
+        radius: positive and finite.
+
+    Raises:
+        ValueError: if the radius is not.
+    """
 
     def project(self, point: Tensor) -> Tensor:
         """The point itself, or the one on the sphere below it."""
@@ -99,7 +111,7 @@ class Box(ConvexSet):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class L1Ball(ConvexSet):
+class L1Ball(_CentredBall):
     """The ℓ1 ball around the origin, for sparse parameters: the natural one where gradients have an ℓ∞ bound.
 
     Attributes:
@@ -108,16 +120,6 @@ class L1Ball(ConvexSet):
     Raises:
         ValueError: if the radius is not.
     """
-
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.radius(self.radius))
-
-    @property
-    def diameter(self) -> float:
-        """The ℓ2 distance between opposite corners: twice the radius."""
-        return 2 * self.radius
 
     def project(self, point: Tensor) -> Tensor:
         """The point itself, or every coordinate moved towards zero by as much as is needed, and no further.

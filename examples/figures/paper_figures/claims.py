@@ -365,13 +365,14 @@ def _accuracy(
     epsilon: float,
     accuracy: float,
     deviation: float,
-    reading: str,
-    called: str,
+    reading: tuple[str, str],
     *,
     decides: bool = False,
 ) -> Row:
+    key, called = reading
+
     def ours(results: Results) -> tuple[str, bool | Verdict]:
-        found = results.training(preset, point, reading)
+        found = results.training(preset, point, key)
         mean, spread = 100 * found["accuracy"], 100 * (found.get("deviation") or 0.0)
         runs = len(results.json(f"examples/results/paper_mnist_{preset}.json")["runs"])
         text = f"{mean:.1f} ± {spread:.1f} % ({runs} runs), epoch {found['epoch']}"
@@ -535,8 +536,7 @@ def _subsampled_rows() -> list[Row]:
         ("Fig. 5(b)", "fig5b", ((3, 81.15, 0.7, _THM_1), (5.8, 89.7, 0.5, _THM_1), (3, 76.46, 1.9, _FMT))),
     ):
         rows += [
-            _accuracy(SUBSAMPLED, place, preset, index, epsilon, accuracy, deviation, key, called)
-            for index, (epsilon, accuracy, deviation, (key, called)) in enumerate(points)
+            _accuracy(SUBSAMPLED, place, preset, index, *published) for index, published in enumerate(points)
         ]
     for place, panel, published in (("Fig. 5(a)", 1, 4.82), ("Fig. 5(b)", 2, 18.3)):
         rows += [
@@ -643,17 +643,15 @@ def _thesis_rows() -> list[Row]:
             ("PrivUnit, clones", "the numerical clones"),
         )
     ]
-    for point, epsilon, accuracy, deviation in ((0, 5.0, 76.7, 2), (1, 10.0, 87.9, 1)):
-        rows += [
-            _accuracy(
-                THESIS, "Fig. 4.2", "fig4.2", point, epsilon, accuracy, deviation, key, called, decides=True
-            )
-            for key, called in (
-                ("clones_closed", "ε by the clones' closed form"),
-                ("published", "ε by Theorem 5.4.1"),
-                ("clones_numerical", "ε by the numerical clones"),
-            )
-        ]
+    rows += [
+        _accuracy(THESIS, "Fig. 4.2", "fig4.2", index, *published, reading, decides=True)
+        for index, published in enumerate(((5.0, 76.7, 2), (10.0, 87.9, 1)))
+        for reading in (
+            ("clones_closed", "ε by the clones' closed form"),
+            ("published", "ε by Theorem 5.4.1"),
+            ("clones_numerical", "ε by the numerical clones"),
+        )
+    ]
     rows += _table_4_2()
     rows += [
         statement(
