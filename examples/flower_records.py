@@ -1,12 +1,14 @@
-"""CLDP-SGD and DSS-SGD as a Flower app: in every round a client reports on one of its many records.
+"""CLDP-SGD and DSS-SGD as a Flower app: in every round a client reports on few of its many records.
 
     python examples/flower_records.py --data-dir DATA      # MNIST, 2,000 clients of 30 records each
     python examples/flower_records.py --data-dir DATA --self-sampling
+    python examples/flower_records.py --data-dir DATA --samples-per-client 3
 
-Each client draws one of its records in secret, computes the gradient of a linear classifier on it, and
-returns the model moved by that gradient. ``ShuffleMod`` clips the move and randomises it, ``ShuffleStrategy``
-adds up the shuffled reports. The strategy's own ε is for neighbours that differ in all records of a client;
-printed beside it is the ε for neighbours that differ in one record (docs/proofs/accounting.md, section 2b).
+``ShuffleMod`` draws records of the client in secret and calls the app once for each. The app computes the
+gradient of a linear classifier on that record, and returns the model moved by it. The mod clips the moves and
+randomises each, the stage shuffles all clients' reports, and ``ShuffleStrategy`` adds them up. Its own ε is
+for neighbours that differ in all records of a client; printed beside it is the ε for neighbours that differ
+in one record (docs/proofs/accounting.md, section 2b).
 All clients run in this process, one after another.
 """
 
@@ -23,11 +25,17 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr_shuffle import ClientLimits, FixedSize, InProcessGrid, SelfSampling, ShuffleMod, ShuffleStrategy
+from flwr_shuffle import (
+    ClientLimits,
+    FixedSize,
+    InProcessGrid,
+    SelfSampling,
+    ShuffleMod,
+    ShuffleStrategy,
+    drawn_record,
+)
 from mnist_idx import load_mnist
 from torch import Tensor, nn
-
-from shuffle_plugins.randomness import SecureRandomness
 
 _CLASSES = 10
 
@@ -43,6 +51,7 @@ class Setting:
         learning_rate: of the step that a client takes.
         self_sampling: whether clients decide in secret to take part (DSS-SGD).
         delta: δ.
+        samples: how many of its records a client reports on in a round.
     """
 
     cohort: int
@@ -51,6 +60,7 @@ class Setting:
     learning_rate: float = 1.0
     self_sampling: bool = False
     delta: float = 1e-6
+    samples: int = 1
 
 
 def gradient(weights: Tensor, features: Tensor, label: Tensor) -> Tensor:
@@ -63,12 +73,11 @@ def gradient(weights: Tensor, features: Tensor, label: Tensor) -> Tensor:
 def client_app(features: Tensor, labels: Tensor, *, mod: ShuffleMod) -> ClientApp:
     """Clients of which the i-th has the records ``features[i]`` (m, features) and ``labels[i]`` (m,)."""
     app = ClientApp(mods=[mod])
-    randomness = SecureRandomness()
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        drawn = int(randomness.integers(features.shape[1], (1,)))
+        drawn = drawn_record(message)
         weights = torch.from_numpy(message.content["arrays"].to_numpy_ndarrays()[0])
         rate = float(message.content["config"]["learning-rate"])
         moved = weights - rate * gradient(weights, features[client, drawn], labels[client, drawn])
@@ -90,7 +99,8 @@ def run(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], setting: Setti
     """
     features, labels = data
     clients, each, dim = features.shape
-    limits = ClientLimits(max_local_epsilon=setting.local_epsilon, max_rounds=setting.rounds)
+    spent = setting.local_epsilon * setting.samples  # by a client, in a round
+    limits = ClientLimits(max_local_epsilon=spent, max_rounds=setting.rounds)
     rate = setting.cohort / clients
     strategy = ShuffleStrategy(
         FedAvg(fraction_evaluate=0.0),
@@ -99,6 +109,8 @@ def run(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], setting: Setti
         clipping_norm=2**0.5 * setting.learning_rate,  # no gradient is longer than √2 times the features
         sampling=SelfSampling(rate) if setting.self_sampling else FixedSize(setting.cohort),
         population=clients,
+        records_per_client=each,
+        samples_per_client=setting.samples,
         delta=setting.delta,
     )
     grid = InProcessGrid(client_app(features, labels, mod=ShuffleMod(limits=limits)), num_nodes=clients)
@@ -116,6 +128,7 @@ def run(data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], setting: Setti
         "accuracy": round(accuracy, 4),
         "clients": clients,
         "records_per_client": each,
+        "samples_per_client": setting.samples,
         "epsilon_of_a_record": record.upper,
         "epsilon_of_a_record_lower": record.lower,
         "epsilon_of_a_client": strategy.spending().observer.upper,
@@ -134,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, required=True, help="where MNIST's idx files lie")
     parser.add_argument("--records-per-client", type=int, default=30)
+    parser.add_argument("--samples-per-client", type=int, default=1)
     parser.add_argument("--cohort", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--local-epsilon", type=float, default=6.0)
@@ -153,6 +167,7 @@ def main() -> None:
         local_epsilon=options.local_epsilon,
         learning_rate=options.learning_rate,
         self_sampling=options.self_sampling,
+        samples=options.samples_per_client,
     )
     print(json.dumps(run(data, (pooled(test_images), test_labels), setting), indent=2))
 

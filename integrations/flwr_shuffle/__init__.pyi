@@ -6,6 +6,7 @@ from .evaluation import PrivateEvaluation as PrivateEvaluation
 from .in_process import InProcessGrid as InProcessGrid
 from .in_process import NodeConfig as NodeConfig
 from .messages import ClientRefusal as ClientRefusal
+from .messages import drawn_record as drawn_record
 from .server.cohort import WrongRecipients as WrongRecipients
 from .server.rounds import ClientsRefused as ClientsRefused
 from .server.sampling import ClientSampling as ClientSampling

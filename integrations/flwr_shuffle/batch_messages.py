@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from flwr.app import RecordDict
 
+from flwr_shuffle.mix_messages import several_entry, several_type
 from flwr_shuffle.service_messages import (
     SERVICE_KEY,
     SERVICE_VERSION,
@@ -141,6 +142,7 @@ class BatchMessage:
         }
         if request.previous:
             values["previous"] = [_to_text(said) for said in request.previous]
+        values |= several_entry(context)
         if self.step is BatchStep.PUT:
             values |= {"first": self.first, "items": self.items}
         elif self.step is BatchStep.TAKE:
@@ -157,13 +159,15 @@ class BatchMessage:
         record: Mapping[str, Any] = content.get(SERVICE_KEY, {})
         step = BatchStep(str(record.get("step")))
         later = "previous" in record
-        values = service_values(content, _REQUEST | _STEPS[step] | (_PREVIOUS if later else {}))
+        optional = several_type(content) | (_PREVIOUS if later else {})
+        values = service_values(content, _REQUEST | _STEPS[step] | optional)
         request = BatchRequest(
             context=RoundContext(
                 run=values["run"],
                 token=values["token"],
                 fingerprint=values["fingerprint"],
                 minimum=values["promised"],
+                reports=values.get("reports", 1),
             ),
             analyzer_key=values["analyzer-key"],
             mixers=_mixers(values["mixers"]),
@@ -256,7 +260,8 @@ def read_mixed(content: RecordDict, *, message: BatchMessage) -> MixedStatement:
     )
     key = request.mixers[request.position].verifying
     check_signed(request.statement(said), said.signature, verifying_key=key)
-    if said.answered + len(rejected) != request.count or not 1 <= said.count <= said.answered:
+    clients, rest = divmod(said.count, request.context.reports)
+    if said.answered + len(rejected) != request.count or rest or not 1 <= clients <= said.answered:
         raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")
     return said
 

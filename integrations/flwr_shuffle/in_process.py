@@ -5,18 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-    UserConfig,
-)
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 # Flower has no public address for the next four: an error's code, a run, the server's id, and the identity
@@ -25,6 +16,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from flwr_shuffle.messages import copied
 from flwr_shuffle.service_messages import NO_HANDLER
 from flwr_shuffle.wrapped_grid import MessageGrid
 from shuffle_plugins.core import checks
@@ -152,7 +144,7 @@ class InProcessGrid(MessageGrid):
         )
         delivered = Message(RecordDict(), reply_to=message)
         delivered.metadata.__dict__.update(message.metadata.__dict__)
-        delivered.content = _copied(message.content)
+        delivered.content = copied(message.content)
         try:
             return self._client_app(delivered, context)
         except Exception as error:
@@ -188,15 +180,3 @@ def _identify(run_id: int) -> None:
         TaskIdentity.run_id = run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         TaskIdentity.task_id = 0
-
-
-def _copied(content: RecordDict) -> RecordDict:
-    copies: dict[str, Any] = {}
-    for key, record in content.items():
-        if isinstance(record, ArrayRecord):
-            copies[key] = ArrayRecord(dict(record.items()))
-        elif isinstance(record, MetricRecord):
-            copies[key] = MetricRecord(dict(record.items()))
-        else:
-            copies[key] = ConfigRecord(dict(record.items()))
-    return RecordDict(copies)

@@ -26,6 +26,11 @@ RECORD_KEY = "shuffle"
 PAYLOAD_KEY = "payload"
 """The one entry of a reply's record: bytes, equally many in all replies of a round."""
 
+DRAWN_KEY = "shuffle-record"
+"""Key of the :class:`ConfigRecord` by which the mod tells the app which record it drew."""
+
+_PLACE = "place"
+
 INSTRUCTION_VERSION = 2
 """Version of instructions. A client refuses an instruction of another version."""
 
@@ -33,12 +38,14 @@ MAX_RUN = 128
 """Longest name of a run, in characters."""
 
 _LARGEST = (1 << 63) - 1  # the largest whole number that a ConfigRecord holds
+_MOST_RECORDS = 10**6  # of a client; it trains once for each that it draws, and every order is drawn whole
 
 _REPORT, _DUMMY = b"\x01", b"\x00"
 _VERSION, _TOKEN, _RUN, _ROUND = "version", "token", "run", "server-round"
 _MECHANISM, _PARTICIPATION, _ANALYZER = "mechanism", "participation", "analyzer-key"
 _MINIMUM, _METRICS, _UPDATE, _SHARED = "minimum", "metrics", "update", "shared"
 _MIXERS = "mixers"
+_RECORDS, _SAMPLES = "records-per-client", "samples-per-client"
 _TYPES: dict[str, type] = {
     _VERSION: int,
     _TOKEN: bytes,
@@ -54,6 +61,8 @@ _OPTIONAL: dict[str, type] = {
     _METRICS: str,
     _UPDATE: str,
     _MIXERS: int,
+    _RECORDS: int,
+    _SAMPLES: int,
     _SHARED: bytes,
 }
 
@@ -166,6 +175,9 @@ class Instruction:
         update: how the update is weighed and clipped before it is randomised.
         mixers: how many mixers the cascade of a sealed round has.
         shared: how counts are shared between the server and aggregators; None if they are not.
+        records_per_client: m, the records that each client has. If it is more than 1, the client draws some
+            of them, trains on each by itself, and reports on each.
+        samples_per_client: s, how many of its records a client draws; so many reports it sends.
 
     Raises:
         ValueError: if a field is out of range or of another type.
@@ -182,6 +194,8 @@ class Instruction:
     update: UpdateTerms = PLAIN
     mixers: int = 1
     shared: SharedTerms | None = None
+    records_per_client: int = 1
+    samples_per_client: int = 1
 
     def __post_init__(self) -> None:
         if type(self.token) is not bytes or len(self.token) != TOKEN_BYTES:
@@ -203,11 +217,22 @@ class Instruction:
             raise ValueError("metrics are reported one by one: their mechanism's reports must not need a sum")
         if self.shared and (self.sealed or self.metrics):
             raise ValueError("counts are shared in training, and not sealed to an analyzer")
+        checks.whole(_RECORDS, self.records_per_client, at_most=_MOST_RECORDS)
+        checks.whole(_SAMPLES, self.samples_per_client, at_most=self.records_per_client)
+        if self.draws_records and (self.metrics or self.mechanism.must_be_summed):
+            raise ValueError("records are drawn in training, for reports that need no sum")
+        if self.samples_per_client > 1 and self.mixers > 1:
+            raise ValueError("clients that send several reports each need a single mixer, not a mix cascade")
 
     @property
     def sealed(self) -> bool:
         """Whether replies travel in sealed envelopes."""
         return bool(self.analyzer_key)
+
+    @property
+    def draws_records(self) -> bool:
+        """Whether clients draw records of theirs, and report on each by itself."""
+        return self.records_per_client > 1
 
     @property
     def has_dummies(self) -> bool:
@@ -235,6 +260,9 @@ class Instruction:
             record[_UPDATE] = terms
         if self.mixers > 1:
             record[_MIXERS] = self.mixers
+        if self.draws_records:
+            record[_RECORDS] = self.records_per_client
+            record[_SAMPLES] = self.samples_per_client
         if self.shared:
             record[_SHARED] = self.shared.to_bytes()
         return record
@@ -269,6 +297,8 @@ class Instruction:
             metrics=from_json(values.get(_METRICS, "")),
             update=UpdateTerms.from_json(values.get(_UPDATE, "")),
             mixers=values.get(_MIXERS, 1),
+            records_per_client=values.get(_RECORDS, 1),
+            samples_per_client=values.get(_SAMPLES, 1),
             shared=SharedTerms.from_bytes(values[_SHARED]) if values.get(_SHARED) else None,
         )
 
@@ -296,9 +326,9 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
 
     The fingerprint covers all that the server must tell every client alike: besides the mechanism and its
     dimension, the number of the round, the key that reports are sealed to, the participation, the metrics,
-    and how counts are shared. The fewest reports to be let through are beside it, as a number that the mixer
-    reads. If a server told one client to take part more often than the others, that client's envelope would
-    be refused.
+    the draw of records, and how counts are shared. The fewest reports to be let through and the reports of
+    each client are beside it, as numbers that the mixer reads. If a server told one client to take part more
+    often than the others, that client's envelope would be refused.
 
     Args:
         instruction: as sent, or as received.
@@ -312,9 +342,16 @@ def context_of(instruction: Instruction, *, dim: int) -> RoundContext:
     asked = instruction.analyzer_key + (to_json(instruction.metrics) + instruction.update.to_json()).encode()
     if instruction.shared:
         asked += b"\0shared" + instruction.shared.to_bytes()  # no text before it has a zero byte
+    if instruction.draws_records:
+        drawn = struct.pack("<QQ", instruction.records_per_client, instruction.samples_per_client)
+        asked += b"\0records" + drawn
     digest = hashlib.sha256(b"flwr_shuffle round\n" + fingerprint + terms + asked).digest()
     return RoundContext(
-        run=instruction.run, token=instruction.token, fingerprint=digest, minimum=instruction.minimum
+        run=instruction.run,
+        token=instruction.token,
+        fingerprint=digest,
+        minimum=instruction.minimum,
+        reports=instruction.samples_per_client,
     )
 
 
@@ -322,8 +359,8 @@ def plain_payload(report: bytes | None, *, size: int) -> bytes:
     """An unsealed payload: a flag, then the report, or zeros for a dummy. Its length is ``size`` + 1.
 
     Args:
-        report: ``size`` bytes; None for a dummy.
-        size: bytes of one report, :meth:`MechanismSpec.report_bytes`.
+        report: ``size`` bytes, of all reports that a client sends; None for a dummy.
+        size: bytes of one report, :meth:`MechanismSpec.report_bytes`, times the reports of a client.
 
     Raises:
         ValueError: if the report is of another size.
@@ -353,6 +390,48 @@ def read_plain_payload(payload: bytes, *, size: int) -> bytes | None:
 def reply(payload: bytes, *, to: Message) -> Message:
     """A reply with a payload and nothing else."""
     return Message(RecordDict({RECORD_KEY: ConfigRecord({PAYLOAD_KEY: payload})}), reply_to=to)
+
+
+def with_record(message: Message, place: int) -> Message:
+    """A copy of a message to an app, which says on which record to train; see :func:`drawn_record`."""
+    asked = Message(RecordDict(), reply_to=message)
+    asked.metadata.__dict__.update(message.metadata.__dict__)  # they have no public setter
+    asked.content = copied(message.content)
+    asked.content[DRAWN_KEY] = ConfigRecord({_PLACE: place})
+    return asked
+
+
+def drawn_record(message: Message) -> int:
+    """The place, from 0 to m − 1, of the record on which a client app is to train.
+
+    A strategy with ``records_per_client=m`` has every client draw some of its m records, uniformly, without
+    replacement and in secret. The mod calls the app once for each, and every call makes one report. What the
+    app returns may depend on that record alone and on the message: not on other records, nor on what it kept
+    of earlier calls. A client with fewer than m records returns the model as it is for the places that it
+    lacks, or raises, which is reported as an update of zeros.
+
+    Args:
+        message: the train message that the app was called with.
+
+    Raises:
+        ValueError: if the round's strategy draws no records, or the app's first mod is no ``ShuffleMod``.
+    """
+    record = message.content.get(DRAWN_KEY) if message.has_content() else None
+    place = record.get(_PLACE) if isinstance(record, ConfigRecord) else None
+    if type(place) is not int:
+        raise ValueError(
+            "no record was drawn for this message: give ShuffleStrategy(records_per_client=…), and put "
+            "ShuffleMod() first among the app's mods"
+        )
+    return place
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """The content with records of its own, whose arrays and values are shared."""
+    copies: dict[str, Any] = {}
+    for key, record in content.items():
+        copies[key] = type(record)(dict(record.items()))  # type: ignore[arg-type]
+    return RecordDict(copies)
 
 
 def payload_of(message: Message) -> bytes:

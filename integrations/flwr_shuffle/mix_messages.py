@@ -10,6 +10,7 @@ from typing import Self
 from flwr.app import RecordDict
 
 from flwr_shuffle.service_messages import (
+    SERVICE_KEY,
     SERVICE_VERSION,
     SIGNED,
     all_bytes,
@@ -47,6 +48,7 @@ _REQUEST: dict[str, type] = {
     "size": int,
     "envelopes": list,
 }
+_SEVERAL: dict[str, type] = {"reports": int}  # only where clients send several reports each
 _BATCH: dict[str, type] = SIGNED | {"answered": int, "reports": list}
 
 
@@ -92,6 +94,7 @@ class MixRequest:
                 "size": self.size,
                 "envelopes": self.envelopes,
             }
+            | several_entry(self.context)
         )
 
     @classmethod
@@ -101,7 +104,7 @@ class MixRequest:
         Raises:
             ValueError: if it is anything else.
         """
-        values = service_values(content, _REQUEST)
+        values = service_values(content, _REQUEST | several_type(content))
         if len(values["analyzer-key"]) != KEY_BYTES:
             raise ValueError(f"an analyzer's key has {KEY_BYTES} bytes")
         return cls(
@@ -110,12 +113,23 @@ class MixRequest:
                 token=values["token"],
                 fingerprint=values["fingerprint"],
                 minimum=values["promised"],
+                reports=values.get("reports", 1),
             ),
             analyzer_key=values["analyzer-key"],
             minimum=checks.whole("minimum", values["minimum"], at_least=2),
             size=values["size"],
             envelopes=all_bytes(values["envelopes"]),
         )
+
+
+def several_entry(context: RoundContext) -> dict[str, int]:
+    """The entry of a request that says how many reports each client sends; none if it is one."""
+    return {} if context.reports == 1 else {"reports": context.reports}
+
+
+def several_type(content: RecordDict) -> dict[str, type]:
+    """The type of that entry, if a request has it."""
+    return _SEVERAL if "reports" in content.get(SERVICE_KEY, {}) else {}
 
 
 def batch_content(batch: MixedBatch, *, request: MixRequest, mixer: Mixer) -> RecordDict:
@@ -160,7 +174,8 @@ def read_answer(content: RecordDict, *, request: MixRequest, verifying_key: byte
         request=request.digest(), answered=answered, rejected=rejected, reports=reports
     )
     check_signed(said, values["signature"], verifying_key=verifying_key)
-    if answered + len(rejected) != len(request.envelopes) or not 1 <= len(reports) <= answered:
+    clients, rest = divmod(len(reports), request.context.reports)
+    if answered + len(rejected) != len(request.envelopes) or rest or not 1 <= clients <= answered:
         raise ValueError("not as many good and bad envelopes as were sent, or more reports than good ones")
     if len(set(reports)) < len(reports):
         raise ValueError("the same report twice: every one is sealed anew")

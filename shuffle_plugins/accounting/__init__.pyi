@@ -51,6 +51,7 @@ from .rounds.counted import CountedRound as CountedRound
 from .rounds.laplace import LaplaceRound as LaplaceRound
 from .rounds.poisson_binomial import PoissonBinomialRound as PoissonBinomialRound
 from .rounds.records import SampledRecordsRound as SampledRecordsRound
+from .rounds.records import SeveralReportsRound as SeveralReportsRound
 from .rounds.shuffle import ShuffleRound as ShuffleRound
 from .rounds.tags import Tag as Tag
 from .rounds.tags import TaggedRound as TaggedRound

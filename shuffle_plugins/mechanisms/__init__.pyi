@@ -39,6 +39,7 @@ from .registry import get as get
 from .registry import kind_of as kind_of
 from .registry import register as register
 from .registry import summary as summary
+from .several_reports import SeveralReports as SeveralReports
 from .signs.binary_rr import BinaryRandomizedResponse as BinaryRandomizedResponse
 from .signs.l1_hadamard import L1Hadamard as L1Hadamard
 from .signs.l2_bit_planes import L2BitPlanes as L2BitPlanes

@@ -23,6 +23,7 @@ FINGERPRINT_BYTES = 32
 """Bytes of the digest of what all clients of a round must know alike."""
 
 _ROUND = b"shuffle-plugins/2 round"
+_ROUND_OF_SEVERAL = b"shuffle-plugins/4 round of several reports"
 
 
 class Shuffler(ABC):
@@ -74,7 +75,8 @@ class RoundContext:
         fingerprint: digest, 32 bytes, of all else that clients must know alike: the mechanism, its
             options, the dimension, and the probability of taking part.
         minimum: fewest reports that clients were promised to be shuffled among, at least 2. A mixer gives out
-            no fewer.
+            no fewer. Where clients send several reports each, it counts clients.
+        reports: how many reports every client that takes part sends, all in one envelope.
 
     Raises:
         ShuffleError: if a field has another type or length, or is out of range.
@@ -84,6 +86,7 @@ class RoundContext:
     token: bytes
     fingerprint: bytes
     minimum: int = 2
+    reports: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.run, str):
@@ -94,12 +97,15 @@ class RoundContext:
             raise ShuffleError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
         if type(self.minimum) is not int or not 2 <= self.minimum < 1 << 63:
             raise ShuffleError(f"a promised minimum is a whole number, at least 2, got {self.minimum!r}")
+        if type(self.reports) is not int or not 1 <= self.reports < 1 << 31:
+            raise ShuffleError(f"a client sends a whole number of reports, at least 1, got {self.reports!r}")
 
     def digest(self) -> bytes:
         """32 bytes that differ wherever two contexts differ."""
         run = self.run.encode("utf-8", "surrogatepass")
         promised = self.minimum.to_bytes(8, "little")
-        return hashlib.sha256(_ROUND + self.token + self.fingerprint + promised + run).digest()
+        kind = _ROUND if self.reports == 1 else _ROUND_OF_SEVERAL + self.reports.to_bytes(8, "little")
+        return hashlib.sha256(kind + self.token + self.fingerprint + promised + run).digest()
 
 
 def shuffled(items: Sequence[_T]) -> list[_T]:

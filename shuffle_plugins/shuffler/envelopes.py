@@ -3,6 +3,11 @@
     envelope = HPKE to the mixer of   flag (1) ‖ signer (32) ‖ signature (64) ‖ inner
     inner    = HPKE to the analyzer of the report
 
+If every client of a round sends several reports (:attr:`RoundContext.reports`), ``inner`` is that many of
+them, one after another, each sealed by itself. So a client's reports come to the mixer together, all or none,
+and leave it apart from each other. In a mix cascade there is no such round: a mixer before the last one could
+not take them apart.
+
 In a cascade of k mixers there is one more layer and a ticket for each further mixer, with marks (16 bytes
 each) by which every mixer can tell that it got a layer of each client
 (:mod:`shuffle_plugins.shuffler.marks`):
@@ -92,15 +97,16 @@ class Ticket:
     masks: tuple[int, ...]
 
 
-def envelope_size(size: int, *, mixers: int = 1) -> int:
-    """Bytes of an envelope around a report of ``size`` bytes, or around a dummy, for a mix cascade."""
-    return sum(part_sizes(size, mixers=mixers))
+def envelope_size(size: int, *, mixers: int = 1, reports: int = 1) -> int:
+    """Bytes of an envelope around so many reports of ``size`` bytes, or around a dummy, for a mix cascade."""
+    return sum(part_sizes(size, mixers=mixers, reports=reports))
 
 
-def part_sizes(size: int, *, mixers: int) -> list[int]:
+def part_sizes(size: int, *, mixers: int, reports: int = 1) -> list[int]:
     """Bytes of an envelope's parts: the first mixer's layer, and the ticket for each of the others."""
     tickets = [ticket_size(mixers=mixers, position=position) for position in range(1, mixers)]
-    return [layer_size(size, mixers=mixers, position=0), *tickets]
+    further = (reports - 1) * layer_size(size, mixers=1, position=1)
+    return [layer_size(size, mixers=mixers, position=0) + further, *tickets]
 
 
 def layer_size(size: int, *, mixers: int, position: int) -> int:
@@ -123,10 +129,11 @@ def seal(
     mixer_key: bytes | Sequence[bytes],
     signing_key: SigningKey,
 ) -> bytes:
-    """Seal a report, or a dummy, in an envelope of ``envelope_size(size)`` bytes.
+    """Seal a client's report, or a dummy, in an envelope of ``envelope_size(size)`` bytes.
 
     Args:
-        report: exactly ``size`` bytes; None for a dummy, which only the mixer can recognise, and drops.
+        report: exactly ``size`` bytes, or, of ``context.reports`` reports one after another, so many times
+            ``size``; None for a dummy, which only the mixer can recognise, and drops.
         size: bytes of every report of the round.
         context: the round that the envelope belongs to.
         analyzer_key: public key of whoever reads the shuffled reports, as the server announced it.
@@ -135,20 +142,25 @@ def seal(
         signing_key: the client's private signing key.
 
     Raises:
-        ShuffleError: if the report is not of that size, or a key is malformed.
+        ShuffleError: if the report is not of that size, a key is malformed, or several reports are to go
+            through a mix cascade.
     """
-    if report is not None and len(report) != size:
-        raise ShuffleError(f"every report of the round has {size} bytes, got {len(report)}")
+    whole = size * context.reports
+    if report is not None and len(report) != whole:
+        raise ShuffleError(f"every client's reports of the round have {whole} bytes, got {len(report)}")
     mixer_keys = (mixer_key,) if isinstance(mixer_key, bytes) else tuple(mixer_key)
+    check_several(context, mixers=len(mixer_keys))
     layers = _Layers(context, analyzer_key, mixer_keys)
     flag = _DUMMY if report is None else _REPORT
     drawn, signer = draw_marks(len(mixer_keys)), public_key_bytes(signing_key)
     try:
         keys = [X25519PublicKey.from_public_bytes(key) for key in mixer_keys]
-        inner = _SUITE.encrypt(
-            bytes(size) if report is None else report,
-            X25519PublicKey.from_public_bytes(analyzer_key),
-            info=_TO_ANALYZER + context.digest(),
+        text, to_analyzer = report or bytes(whole), X25519PublicKey.from_public_bytes(analyzer_key)
+        inner = b"".join(
+            _SUITE.encrypt(
+                text[place * size : (place + 1) * size], to_analyzer, info=_TO_ANALYZER + context.digest()
+            )
+            for place in range(context.reports)
         )
         tickets = []
         for position in range(len(mixer_keys) - 1, 0, -1):
@@ -291,6 +303,16 @@ def open_reports(
         except (InvalidTag, ValueError):
             continue
     return reports
+
+
+def check_several(context: RoundContext, *, mixers: int) -> None:
+    """Refuse a round of several reports per client in a mix cascade.
+
+    Raises:
+        ShuffleError: if it is one.
+    """
+    if context.reports > 1 and mixers > 1:
+        raise ShuffleError("clients that send several reports each need a single mixer, not a mix cascade")
 
 
 def row_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Sequence[bytes]) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.base import RoundContext
-from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened
+from shuffle_plugins.shuffler.envelopes import EnvelopeOpener, Opened, check_several, layer_size
 from shuffle_plugins.shuffler.errors import BatchRefused, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import KEY_BYTES
 from shuffle_plugins.shuffler.marks import agree
@@ -22,6 +22,7 @@ class MixedBatch:
 
     Attributes:
         reports: ciphertexts for the analyzer, in uniformly random order, dummies gone.
+            If a client's envelope holds several, they are as far apart as any others.
         answered: good envelopes, dummies included.
         rejected: why envelopes were dropped, by their positions among all.
     """
@@ -65,7 +66,8 @@ class Mixer(BatchService):
     unless the marks say that there is one layer of each (:mod:`shuffle_plugins.shuffler.marks`). Dummies go
     through all layers, and the last mixer drops them.
 
-    The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies.
+    The arguments are those of :class:`BatchService`; ``minimum`` does not count dummies. Where clients send
+    several reports each, it counts clients.
     """
 
     role = "mixer"
@@ -182,10 +184,14 @@ class Mixer(BatchService):
             enrolled=self._enrolled,
             mixer_keys=mixer_keys,
         )
+        check_several(context, mixers=len(mixer_keys))
         # Of an envelope shorter than its layer none opens.
-        inner_size = max(1, size - opener.ticket_bytes - opener.overhead)
+        whole = max(1, size - opener.ticket_bytes - opener.overhead)
+        inner_size, rest = divmod(whole, context.reports)
+        if rest or (context.reports > 1 and inner_size < layer_size(0, mixers=1, position=1)):
+            raise ShuffleError(f"envelopes of {size} bytes do not hold {context.reports} reports of one size")
         permutation = ExternalPermutation(
-            record_bytes=inner_size, expected=count, memory=memory, directory=directory
+            record_bytes=inner_size, expected=count * context.reports, memory=memory, directory=directory
         )
         tally = _Tally(opener, self._enrolled)
         try:
@@ -198,7 +204,8 @@ class Mixer(BatchService):
                     tally.rejected[position] = refused.code
                     continue
                 if one is not None and (one.real or not opener.last):
-                    permutation.add(one.inner)
+                    for start in range(0, whole, inner_size):
+                        permutation.add(one.inner[start : start + inner_size])
             tally.check(earlier_masks)
             if tally.real < required:
                 raise BatchRefused(Refusal.UNDER_MINIMUM, tally.rejected)

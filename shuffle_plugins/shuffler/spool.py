@@ -283,7 +283,7 @@ class BatchSpool:
 
 def _room(request: BatchRequest) -> tuple[int, int]:
     """Reports and bytes that a batch counts for."""
-    return request.count, request.count * request.size + _FOLDER_BYTES
+    return request.count * request.context.reports, request.count * request.size + _FOLDER_BYTES
 
 
 def _number(written: bytes, place: int) -> int:

@@ -21,6 +21,7 @@ from shuffle_plugins.shuffler import (
 )
 from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
+    generate_mixer_key,
     generate_sealing_key,
     generate_signing_key,
     public_key_bytes,
@@ -352,3 +353,40 @@ def test_a_killed_mixer_never_mixes_the_round_again(parties: Parties, folder: Pa
     assert then == ("6" if point == "recording" else "replayed")
     parties.context = round_context()
     assert len(mixed(parties.mixer(folder / "state"), parties, envelopes_of(parties, *REPORTS)).reports) == 6
+
+
+def test_several_reports_of_a_client_come_together_and_leave_apart(tmp_path: Path) -> None:
+    parties = Parties(context=round_context(reports=3))
+    mixer, size = parties.mixer(tmp_path / "state"), envelope_size(SIZE, reports=3)
+    texts = [bytes([i]) * SIZE for i in range(12)]
+    envelopes = [parties.envelope(b"".join(texts[3 * i : 3 * i + 3]), client=i, size=SIZE) for i in range(4)]
+    dummy = parties.envelope(None, client=4)
+    assert {len(envelope) for envelope in [*envelopes, dummy]} == {size}
+    # A server that sends an envelope twice, or another client's beside it, gets it once.
+    batch = mixed(mixer, parties, [*envelopes, dummy, envelopes[2]], size=size)
+    found = open_reports(batch.reports, context=parties.context, analyzer_private_key=parties.analyzer)
+    assert sorted(found) == texts
+    assert found != texts
+    assert (batch.answered, batch.rejected) == (5, {5: Refusal.DUPLICATE})
+
+
+@pytest.mark.parametrize("told", [1, 2, 4])
+def test_no_envelope_opens_in_a_round_of_another_number_of_reports(tmp_path: Path, told: int) -> None:
+    """Or a server could have the mixer cut a client's reports in pieces that it recognises."""
+    parties = Parties(context=round_context(reports=3))
+    envelopes = [parties.envelope(bytes(3 * SIZE), client=i) for i in range(4)]
+    parties.context = round_context(reports=told, token=parties.context.token)
+    mixer, size = parties.mixer(tmp_path / "state"), len(envelopes[0])
+    with pytest.raises(ShuffleError, match=r"under-minimum|do not hold"):
+        mixed(mixer, parties, envelopes, size=size)
+
+
+def test_several_reports_need_a_single_mixer() -> None:
+    parties = Parties(context=round_context(reports=2))
+    two = [generate_mixer_key().public.sealing for _ in range(2)]
+    with pytest.raises(ShuffleError, match="not a mix cascade"):
+        parties.envelope(bytes(2 * SIZE), mixer_key=two)
+    with pytest.raises(ShuffleError, match="have 48 bytes, got 24"):
+        parties.envelope(bytes(SIZE))
+    with pytest.raises(ShuffleError, match="whole number of reports"):
+        round_context(reports=0)

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_shuffle.client.limits import ClientRefused, ClientSettings
 from flwr_shuffle.messages import ClientRefusal, Instruction
 from shuffle_plugins.ledger import Charged, ClientLedger, ClientLimits, LedgerError, Refused, ReportRefused
-from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
 
 STATE_KEY = "shuffle-ledger"
 """Key of the record in ``context.state``."""
@@ -42,7 +42,7 @@ def charge(
     *,
     shuffled: str | None,
 ) -> None:
-    """Charge one report of a round to this client, before it trains; if there is a file, it is on disk then.
+    """Charge all reports of a round to this client, before it trains; if there is a file, it is on disk then.
 
     Without a file the record is in ``context.state``. Flower saves that per node and run, and only when the
     app has answered: it survives neither a crash of the client nor the end of the run. It is meant for
@@ -52,17 +52,18 @@ def charge(
         context: the client app's context, whose state keeps the record if there is no file.
         settings: what the client agrees to, and where it records.
         instruction: the round's instruction from the server.
-        mechanism: the mechanism that randomises the report.
+        mechanism: the mechanism that randomises each report.
         shuffled: the round of as many reports as were promised; None if it cannot be accounted for.
 
     Raises:
         ClientRefused: if a limit would be exceeded, the token was charged before, or the file cannot be used.
             Nothing is charged then.
     """
+    sent = SeveralReports(mechanism, instruction.samples_per_client)
     try:
         if settings.ledger_file is None:
             _warn_of_no_file()
-            charged = Charged(shuffled, mechanism.local_epsilon, mechanism.local_delta)
+            charged = Charged(shuffled, sent.local_epsilon, sent.local_delta)
             _charge_state(context.state, instruction.token, charged, settings.limits)
             return
         with ClientLedger(settings.ledger_file) as ledger:
@@ -71,9 +72,9 @@ def charge(
                 run=instruction.run,
                 token=instruction.token,
                 server_round=instruction.server_round,
-                mechanism=mechanism.name,
-                local_epsilon=mechanism.local_epsilon,
-                local_delta=mechanism.local_delta,
+                mechanism=sent.name,
+                local_epsilon=sent.local_epsilon,
+                local_delta=sent.local_delta,
                 limits=settings.limits,
                 shuffled=shuffled,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +21,6 @@ from flwr_shuffle.batch_messages import BATCH_QUERY
 from flwr_shuffle.client.ledger import charge, count_outcome, failed_share
 from flwr_shuffle.client.limits import PREFIX, UNPROTECTED, ClientRefused, ClientSettings, open_types
 from flwr_shuffle.client.packing import Packing, packing
-from flwr_shuffle.clipping import UpdateTerms
 from flwr_shuffle.evaluation import vector_of
 from flwr_shuffle.messages import (
     RECORD_KEY,
@@ -30,15 +29,16 @@ from flwr_shuffle.messages import (
     instruction_of,
     refusal,
     reply,
+    with_record,
 )
 from flwr_shuffle.mix_messages import MIX_QUERY
 from flwr_shuffle.service_messages import ROLE, Role, refusal_content, role_of
 from flwr_shuffle.simulated_nodes import SimulatedConfig
 from flwr_shuffle.updates import Layout
 from shuffle_plugins.accounting import Sampling
-from shuffle_plugins.core import checks
+from shuffle_plugins.core import Reports, checks
 from shuffle_plugins.ledger import ClientLimits, written
-from shuffle_plugins.mechanisms import PrivateSum, Spec
+from shuffle_plugins.mechanisms import PrivateSum, SeveralReports, Spec
 from shuffle_plugins.randomness import PROBABILITY_BITS, SecureRandomness
 from shuffle_plugins.shuffler import Refusal
 
@@ -59,9 +59,14 @@ class ShuffleMod:
     3. trains, takes the change of all floating-point arrays as one vector, and clips it to the mechanism's
        ball. Metrics, integer arrays and everything else are dropped;
     4. randomises it with fresh entropy of the operating system. If the server asked for self-sampling, it
-       draws in secret, after training, whether the report or a dummy is sent; to a sum, whether the update or
-       zeros are added with the noise;
+       draws in secret whether the report or a dummy is sent, and trains in both cases; to a sum, whether the
+       update or zeros are added with the noise;
     5. packs either in a payload of the same length, sealed if the client has pinned a mixer's key.
+
+    If the server's strategy has ``records_per_client``, the mod draws some of the client's records, uniformly
+    and without replacement, calls the app once for each (:func:`drawn_record` tells the app which one), and
+    sends one report on each, all in one reply. The ledger is charged for all of them. Where one of these
+    calls fails, the report on that record alone is one of zeros.
 
     An ``evaluate`` message with an instruction is answered the same way: the metrics that it names take the
     place of the update, each clipped to the range that it states.
@@ -245,31 +250,35 @@ class ShuffleMod:
             dim,
             instruction.minimum,
             instruction.participation if instruction.shared else 1,
+            instruction.samples_per_client,
         )
         charge(context, settings, instruction, mechanism, shuffled=shuffled)
-        terms = instruction.update
-        return _Task(source, mechanism, terms, instruction.participation, pack, settings.reply_seconds)
+        return _Task(source, mechanism, instruction, pack, settings.reply_seconds)
 
     def _payload(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable
     ) -> bytes:
-        """A payload of the vector in the app's answer; of zeros if the app failed."""
-        try:
-            answer = call_next(message, context)
-            if answer.has_error():
-                raise ValueError(f"the app answered with an error: {answer.error.reason}")
-            payload = task.payload(task.source.read(answer))
-            count_outcome(context, failed=False)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
-            count_outcome(context, failed=True)
-            if self._on_failure == "error":
-                _log.exception("Training failed; the server is told no more than that.")
-                raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
-            _log.exception("Training failed; an update of zeros is reported.")
-            return task.payload(task.source.nothing)
-        return payload
+        """A payload of the vector in the app's answer, or of several; of zeros where the app failed."""
+        takes_part, reports, failed = task.takes_part(), [], False
+        for asked in task.messages(message):
+            try:
+                answer = call_next(asked, context)
+                if answer.has_error():
+                    raise ValueError(f"the app answered with an error: {answer.error.reason}")
+                reports.append(task.report(task.source.read(answer), takes_part=takes_part))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit or a cancelled task: a missing reply would tell of it
+                failed = True
+                if self._on_failure == "error":
+                    count_outcome(context, failed=True)
+                    _log.exception("Training failed; the server is told no more than that.")
+                    raise ClientRefused(ClientRefusal.TRAINING_FAILED) from error
+                _log.exception("Training failed; an update of zeros is reported.")
+                # Of this record alone: what the others' reports are must not depend on it.
+                reports.append(task.report(task.source.nothing, takes_part=takes_part))
+        count_outcome(context, failed=failed)
+        return task.payload(reports, takes_part=takes_part)
 
     def _payload_in_time(
         self, task: _Task, message: Message, context: Context, call_next: ClientAppCallable, *, due: float
@@ -291,7 +300,7 @@ class ShuffleMod:
         _join(thread, until=due - reply_seconds / 2)
         # What is sent instead takes time, with a range proof a lot: it is made only if it may be needed, and
         # early enough not to be late itself, which would tell that training was not done.
-        instead = task.payload(task.source.nothing) if thread.is_alive() or failures else b""
+        instead = task.payload_of_nothing() if thread.is_alive() or failures else b""
         _join(thread, until=due)
         late = thread.is_alive()
         _sleep(until=due)
@@ -300,7 +309,7 @@ class ShuffleMod:
                 _log.warning("Training was not done when the reply was due; it counts as failed.")
             if self._on_failure == "error":
                 raise ClientRefused(ClientRefusal.TRAINING_FAILED)
-            return instead or task.payload(task.source.nothing)
+            return instead or task.payload_of_nothing()
         if failures:
             raise failures[0]
         return made[0]
@@ -321,25 +330,50 @@ class _Task:
 
     source: _Source
     mechanism: PrivateSum
-    terms: UpdateTerms
-    participation: float
+    instruction: Instruction
     pack: Packing
     reply_seconds: float | None
 
-    def payload(self, vector: Tensor) -> bytes:
-        """A payload with a report of a vector (dim,), or, drawn in secret, with a dummy.
+    def messages(self, message: Message) -> Iterator[Message]:
+        """What the app is called with: the message, or a copy for each record that is drawn here."""
+        if not self.instruction.draws_records:
+            yield message
+            return
+        order = SecureRandomness().permutation(self.instruction.records_per_client)
+        for place in order[: self.instruction.samples_per_client].tolist():
+            yield with_record(message, place)
 
-        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
+    def takes_part(self) -> bool:
+        """Draw in secret whether the client takes part."""
+        return _coin(self.instruction.participation)
+
+    def report(self, vector: Tensor, *, takes_part: bool) -> Reports:
+        """The report of a vector (dim,), or, to a sum, of zeros with its noise for who takes no part.
 
         Raises:
             ValueError: if the vector is not finite.
         """
-        vector = self.terms.prepared(vector, self.mechanism)
-        takes_part = _coin(self.participation)
+        vector = self.instruction.update.prepared(vector, self.mechanism)
         if self.mechanism.must_be_summed:
             vector = vector * takes_part  # the same work either way
-        report = self.mechanism.randomize(vector.unsqueeze(0), clip=True)
-        return self.pack(report if takes_part or self.mechanism.must_be_summed else None)
+        return self.mechanism.randomize(vector.unsqueeze(0), clip=True)
+
+    def payload(self, reports: Sequence[Reports], *, takes_part: bool) -> bytes:
+        """A payload with all reports of the client, or, if it takes no part, with a dummy.
+
+        In place of a dummy a sum gets a share of the zero vector: everybody's noise is needed.
+        """
+        sent = takes_part or self.mechanism.must_be_summed
+        return self.pack(Reports.concat(reports) if sent else None)
+
+    def payload_of_nothing(self) -> bytes:
+        """A payload with as many reports of zeros."""
+        takes_part = self.takes_part()
+        reports = [
+            self.report(self.source.nothing, takes_part=takes_part)
+            for _ in range(self.instruction.samples_per_client)
+        ]
+        return self.payload(reports, takes_part=takes_part)
 
 
 def _update(message: Message, instruction: Instruction) -> _Source:
@@ -380,7 +414,7 @@ def _sleep(*, until: float) -> None:
 
 
 @lru_cache(maxsize=64)
-def _promised(spec: Spec, dim: int, minimum: int, participation: float) -> str | None:
+def _promised(spec: Spec, dim: int, minimum: int, participation: float, samples: int) -> str | None:
     """The round of as few reports as are promised, all clients taking part, as text for the ledger.
 
     Where counts are shared with aggregators that the client has pinned, its own coin counts as well: nobody
@@ -395,6 +429,9 @@ def _promised(spec: Spec, dim: int, minimum: int, participation: float) -> str |
         mechanism = spec.build(dim=dim)
         if mechanism.must_be_summed and participation < 1:
             return written(mechanism.secret_round(answered=reports, participation=participation))
+        if samples > 1:
+            several = SeveralReports(mechanism, samples)
+            return written(several.round(population=reports, cohort=reports, sampling=Sampling.FULL))
         return written(mechanism.round(population=reports, cohort=reports, sampling=Sampling.FULL))
     except (ValueError, OverflowError):
         return None

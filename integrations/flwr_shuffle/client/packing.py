@@ -16,7 +16,7 @@ from shuffle_plugins.secure_aggregation import VerifiedTerms, seal_seed, share, 
 from shuffle_plugins.shuffler import ShuffleError, SigningKey, keys, seal
 
 Packing = Callable[[Reports | None], bytes]
-"""Makes a payload of a report, or of None for a dummy; both payloads have the same length."""
+"""Makes a payload of a client's reports, or of None for a dummy; both payloads have the same length."""
 
 
 def packing(
@@ -43,7 +43,8 @@ def packing(
         raise ClientRefused(ClientRefusal.UNSEALED)
     if settings.aggregator_keys:
         raise ClientRefused(ClientRefusal.UNSHARED)
-    return lambda report: plain_payload(_bytes(report), size=size)
+    whole = size * instruction.samples_per_client
+    return lambda reports: plain_payload(_bytes(reports), size=whole)
 
 
 def _sealed(settings: ClientSettings, instruction: Instruction, *, dim: int, size: int) -> Packing:
@@ -115,8 +116,9 @@ def _shared(
     return pack
 
 
-def _bytes(report: Reports | None) -> bytes | None:
-    return None if report is None else report.to_bytes()
+def _bytes(reports: Reports | None) -> bytes | None:
+    """The reports one after another, each as it would be sent by itself."""
+    return None if reports is None else b"".join(reports.each_to_bytes())
 
 
 def _signing_key(settings: ClientSettings) -> SigningKey:

@@ -191,6 +191,8 @@ class Rounds:
             invited=invited,
             honest_fraction=settings.honest_fraction,
             hides_shares=settings.stage.hides_shares,
+            samples=settings.samples_per_client if evaluation is None else 1,
+            fewest=settings.fewest_reports,
         )
         minimum = settings.fewest_reports
         worst = settings.sampling.worst(invitation, minimum=minimum)
@@ -198,7 +200,7 @@ class Rounds:
         shared = settings.stage.shared(mechanism, clients=invited)
         self._record.check_budget(checked)
         if evaluation is None:
-            self._log_outlook(mechanism, invited)
+            self._log_outlook(mechanism, invited * invitation.samples)
         settings.stage.require(self._needed(invitation))
         instruction = Instruction(
             token=secrets.token_bytes(TOKEN_BYTES),
@@ -212,6 +214,8 @@ class Rounds:
             update=terms,
             mixers=settings.stage.mixers,
             shared=shared,
+            records_per_client=settings.records_per_client if evaluation is None else 1,
+            samples_per_client=invitation.samples,
         )
         record = instruction.to_record()
         for message in messages:
@@ -253,22 +257,24 @@ class Rounds:
         self._invited += sent.invitation.invited
         self._answered += anonymous.answered  # not participants: a client that sends nonsense hides nobody
         total = _summed(anonymous, sent.invitation.mechanism)
-        invalid = 0 if total is None else anonymous.count - total.reports
+        samples = sent.invitation.samples
+        clients = 0 if total is None else total.reports // samples
+        invalid = 0 if total is None else anonymous.count // samples - clients
         self._answered -= invalid
         if total is not None and (dropped := anonymous.unreadable + invalid):
             _log.warning("%s: %d replies dropped: no reports of this round", sent.step, dropped)
-        if total is None or total.reports == 0:
+        if total is None or clients == 0:
             self._refuse(anonymous, sent, reply.errors)
             return None
         actual = self._settings.sampling.accounted(
-            replace(sent.invitation, candidates=self._candidates(sent.invitation, total.reports)),
+            replace(sent.invitation, candidates=self._candidates(sent.invitation, clients)),
             answered=anonymous.answered - invalid,
-            reports=total.reports if sent.metrics else self._settings.charged_reports(total.reports),
+            reports=clients if sent.metrics else self._settings.charged_reports(clients),
         )
         needed = self._settings.fewest_reports
-        if total.reports < needed:
+        if clients < needed:
             self._record.refuse(actual=actual, participants=anonymous.participants)
-            _log.warning("%s: %d reports, %d needed; not released", sent.step, total.reports, needed)
+            _log.warning("%s: reports of %d clients, %d needed; not released", sent.step, clients, needed)
             return None
         self._check_again(actual, sent.checked, anonymous)
         self._record.receive(actual=actual, participants=anonymous.participants)
@@ -292,13 +298,13 @@ class Rounds:
             self._record.rename()
         self._seen |= joined
 
-    def _log_outlook(self, mechanism: PrivateSum, invited: int) -> None:
+    def _log_outlook(self, mechanism: PrivateSum, asked: int) -> None:
         """Log how much noise to expect.
 
         Again only if the model, the number of rounds, or the expected reports (by about a factor of 2)
         change.
         """
-        reports = invited * self._settings.sampling.participation
+        reports = asked * self._settings.sampling.participation
         case = (mechanism.dim, self._planned, round(math.log2(reports)))
         if case != self._logged:
             log_outlook(mechanism, reports=reports, num_rounds=self._planned)

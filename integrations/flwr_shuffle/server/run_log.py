@@ -36,11 +36,13 @@ def log_summary(
         evaluation: what clients are asked about a model.
         one_reply: whether the inner strategy is known to work with one reply.
     """
+    drawn, each = settings.samples_per_client, settings.records_per_client
+    on = f" on each of {drawn} of {each} records of a client" if each > 1 else ""
     budget = "none"
     if settings.max_epsilon is not None:
         budget = f"ε ≤ {settings.max_epsilon:g} against {settings.adversary}"
     lines = [
-        f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}",
+        f"Randomizer: {settings.mechanism.name}, ε0 = {settings.mechanism.local_epsilon:g}{on}",
         f"Clipping norm: {clipping_norm:g}",
         f"Sampling: {settings.sampling} of at least {settings.population} clients",
         f"Fewest reports: {settings.fewest_reports}",

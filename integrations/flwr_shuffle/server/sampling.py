@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shuffle_plugins.accounting import FederatedRound
 from shuffle_plugins.core import checks
-from shuffle_plugins.mechanisms import PrivateSum
+from shuffle_plugins.mechanisms import PrivateSum, SeveralReports
 
 FEWEST_REPORTS = 2
 """Fewest reports of any round: one client's report cannot hide among others."""
@@ -29,6 +29,10 @@ class Invitation:
         invited: how many clients are asked for a report.
         honest_fraction: share of the clients that can be counted on; see :class:`FederatedRound`.
         hides_shares: whether the server sees nothing of a sum's shares but their total.
+        samples: how many reports each client that takes part sends.
+        fewest: fewest clients whose reports are released. Where each sends several, every round is charged
+            for so few: rounds of different sizes do not compare then
+            (``docs/proofs/accounting.md``, Claim 9).
     """
 
     mechanism: PrivateSum
@@ -36,6 +40,21 @@ class Invitation:
     invited: int
     honest_fraction: float = 1.0
     hides_shares: bool = False
+    samples: int = 1
+    fewest: int = FEWEST_REPORTS
+
+    @property
+    def sent(self) -> PrivateSum | SeveralReports:
+        """What a client sends: a report, or several."""
+        return self.mechanism if self.samples == 1 else SeveralReports(self.mechanism, self.samples)
+
+    def charged(self, *, answered: int, clients: int) -> tuple[int, int]:
+        """How many answers and clients' reports a round is charged for; of those who answered, no larger a
+        share reports.
+        """
+        if self.samples == 1 or clients <= self.fewest:
+            return answered, clients
+        return max(self.fewest, answered * self.fewest // clients), self.fewest
 
 
 class ClientSampling(ABC):
@@ -73,7 +92,7 @@ class ClientSampling(ABC):
         Args:
             invitation: the round before anybody had answered.
             answered: clients that sent a report or a dummy.
-            reports: reports that were shuffled together.
+            reports: clients whose reports were shuffled together.
         """
 
     def worst(self, invitation: Invitation, *, minimum: int) -> FederatedRound:
@@ -102,9 +121,9 @@ class _ServerDraws(ClientSampling):
 
     def accounted(self, invitation: Invitation, *, answered: int, reports: int) -> FederatedRound:
         """What a round cost; see :meth:`ClientSampling.accounted`."""
-        del answered
+        _, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.drawn(
-            invitation.mechanism,
+            invitation.sent,
             candidates=invitation.candidates,
             invited=invitation.invited,
             reports=reports,
@@ -208,8 +227,9 @@ class SelfSampling(ClientSampling):
                 rate=self.rate,
                 hides_shares=invitation.hides_shares,
             )
+        answered, reports = invitation.charged(answered=answered, clients=reports)
         return FederatedRound.secret(
-            invitation.mechanism,
+            invitation.sent,
             answered=answered,
             reports=reports,
             rate=self.rate,

@@ -33,6 +33,8 @@ class Settings:
     adversary: Adversary
     connect_timeout: float
     poll_interval: float
+    records_per_client: int = 1
+    samples_per_client: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, ClientSampling):
@@ -59,6 +61,7 @@ class Settings:
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not seconds > 0:  # may be infinite
                 raise ValueError(f"{name} is a positive number of seconds, got {seconds!r}")
+        self._check_records()
         if self.mechanism.cohort is not None:
             if share != 1:
                 raise ValueError(
@@ -76,6 +79,32 @@ class Settings:
                 f"the shuffler refuses less than {self.stage.minimum} reports, and a round has at most "
                 f"{most} (minimum_reports={self.minimum_reports}): invite more clients, or "
                 "lower the stage's minimum"
+            )
+
+    def _check_records(self) -> None:
+        """Refuse rounds of several records or reports per client that are not accounted."""
+        records = checks.whole("records_per_client", self.records_per_client)
+        if checks.whole("samples_per_client", self.samples_per_client) > records:
+            raise ValueError(
+                f"samples_per_client must be at most records_per_client, got {self.samples_per_client} of "
+                f"{records}: a client reports on a record at most once in a round"
+            )
+        if records > 1 and self.mechanism.must_be_summed:
+            raise ValueError(
+                "the draw of records is not accounted for sums, whose reports hide in each other: take a "
+                "one-message mechanism, or leave records_per_client out"
+            )
+        if self.samples_per_client == 1:
+            return
+        if not self.stage.takes_several:
+            raise ValueError(
+                "this stage does not take several reports of a client apart: use a MixNodeStage with a "
+                "single mixer, a shuffler in this process, or samples_per_client=1"
+            )
+        if isinstance(self.sampling, SelfSampling) and self.honest_fraction < 1:
+            raise ValueError(
+                "with samples_per_client > 1 and self-sampling no bound is known for honest_fraction < 1: "
+                "use FixedSize or Poisson, or samples_per_client=1"
             )
 
     def _check_sum(self, clients: int) -> None:

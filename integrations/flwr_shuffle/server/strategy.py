@@ -88,12 +88,19 @@ class ShuffleStrategy(Strategy):
             are connected, and is accounted for with their number.
         adaptive_clipping: lets the clipping norm follow a quantile of the clients' updates; it starts at
             ``clipping_norm``. A sum's ``dim`` must then be one more than the model's.
+        records_per_client: m, how many records each client has, if its reports are to be on single ones; 1
+            for reports on all that a client has. In every round a client draws ``samples_per_client`` of its
+            records in secret, trains on each by itself (:func:`drawn_record` tells its app which), and sends
+            a report on each. Every ε here remains that of a client, for neighbours that differ in all of its
+            records; ``accountant.records_epsilon`` has that of one record. Sums are refused.
+        samples_per_client: s, how many of its records a client reports on in a round. With more than 1 every
+            round is charged for ``minimum_reports`` clients, whose reports together are s·ε0-LDP.
         max_examples: weighs each update by the client's number of examples divided by this public number, and
             by 1 if the client has more. The weights stay on the clients; an update is weighed before it is
             clipped. None weighs all clients alike.
         shuffler: a stage, or a shuffler in this process; by default a stage in this process, which for a sum
             is a :class:`SummingStage`.
-        minimum_reports: fewest reports with which a round is released, at least 2 and the shuffler's own
+        minimum_reports: fewest clients whose reports are released, at least 2 and the shuffler's own
             minimum; by default 80 % of what can be expected (:meth:`ClientSampling.default_minimum`). The
             budget is checked before anything is sent, as if the round had so few (if clients sample
             themselves: as if a fifth dropped out), and again before release if it cost more.
@@ -143,6 +150,8 @@ class ShuffleStrategy(Strategy):
         sampling: ClientSampling,
         population: int,
         adaptive_clipping: QuantileClipping | None = None,
+        records_per_client: int = 1,
+        samples_per_client: int = 1,
         max_examples: int | None = None,
         shuffler: ShuffleStage | Shuffler | None = None,
         minimum_reports: int | None = None,
@@ -176,6 +185,8 @@ class ShuffleStrategy(Strategy):
             adversary=budget_against,
             connect_timeout=connect_timeout,
             poll_interval=poll_interval,
+            records_per_client=records_per_client,
+            samples_per_client=samples_per_client,
         )
         if ledger is not None and not isinstance(ledger, BudgetLedger):
             ledger = BudgetLedger(ledger, model=model)

@@ -35,8 +35,8 @@ class Anonymous:
     """What a stage gives the server of a round's replies.
 
     Attributes:
-        reports: the readable reports in random order; None if there are none, they were added up, or the
-            batch was refused.
+        reports: the readable reports of all clients in random order; None if there are none, they were added
+            up, or the batch was refused.
         answered: how many clients answered with a report or a dummy. The server learns this number even
             where clients decide in secret whether they take part. Where every invited client was asked for a
             report, a dummy is not an answer, and is left out of this number if it can be recognised.
@@ -71,7 +71,8 @@ class Needed:
     """What a round must have before a stage gives out its reports.
 
     Attributes:
-        reports: fewest reports that must have come in.
+        reports: fewest reports that must have come in; where clients send several each, fewest clients that
+            must have sent theirs.
         answered: fewest clients that must have answered, with a report or a dummy.
     """
 
@@ -107,6 +108,10 @@ class Replies:
     def layout(self) -> ReportLayout:
         """The form of every report of the round."""
         return self.instruction.mechanism.layout(dim=self.dim)
+
+    def clients(self, reports: int) -> int:
+        """How many clients have sent at least so many reports; any left over are not counted as one."""
+        return reports // self.instruction.samples_per_client
 
     def anonymous(
         self,
@@ -161,6 +166,11 @@ class ShuffleStage(ABC):
     def mixers(self) -> int:
         """To how many mixers clients seal their reports, if they seal them; more than 1 in a mix cascade."""
         return 1
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether clients may send several reports each, which come out as far apart as any others."""
+        return False
 
     @property
     def adds_up(self) -> bool:

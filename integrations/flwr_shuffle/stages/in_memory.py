@@ -37,25 +37,32 @@ class InMemoryStage(ShuffleStage):
         """Fewest reports that the shuffler accepts."""
         return self._shuffler.minimum
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether clients may send several reports each: unless they are added up."""
+        return not self.adds_up
+
     def collect(self, replies: Replies) -> Anonymous:
         """Shuffle the unsealed reports; see :meth:`ShuffleStage.collect`."""
-        layout, encoded = replies.layout, []
+        layout, encoded = replies.layout, list[bytes]()
+        each, several = layout.report_bytes, replies.instruction.samples_per_client
         dummies = unreadable = 0
         for reply in replies.answers:
             try:
-                report = read_plain_payload(payload_of(reply), size=layout.report_bytes)
+                sent = read_plain_payload(payload_of(reply), size=each * several)
             except ValueError:
                 unreadable += 1
                 continue
-            if report is not None:
-                encoded.append(report)
+            if sent is not None:
+                encoded += [sent[place * each : (place + 1) * each] for place in range(several)]
             elif replies.instruction.has_dummies:
                 dummies += 1
         reports = readable_reports(encoded, layout=layout)
-        count = 0 if reports is None else len(reports)
-        answered, unreadable = count + dummies, unreadable + len(encoded) - count
+        count = replies.clients(0 if reports is None else len(reports))
+        answered, unreadable = count + dummies, unreadable + replies.clients(len(encoded)) - count
         try:
-            if reports is None or count < self.needed.reports or answered < self.needed.answered:
+            enough = count >= max(self.minimum, self.needed.reports)
+            if reports is None or not enough or answered < self.needed.answered:
                 raise BatchRefused(Refusal.UNDER_MINIMUM)
             reports = self._shuffler.shuffle_reports(reports)
         except BatchRefused as refused:

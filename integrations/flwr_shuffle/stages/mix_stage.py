@@ -148,6 +148,11 @@ class MixNodeStage(ShuffleStage):
         return len(self._nodes.pinned)
 
     @property
+    def takes_several(self) -> bool:
+        """Whether clients may send several reports each: by a single mixer, which takes them apart."""
+        return self.mixers == 1
+
+    @property
     def excluded_nodes(self) -> frozenset[int]:
         """Ids of nodes that claimed to be the mix node, and of nodes that never sent a good envelope."""
         return self._nodes.claimed | self._offenders.nodes
@@ -176,7 +181,8 @@ class MixNodeStage(ShuffleStage):
         and says at which positions they were, so that the log can name the nodes.
         """
         instruction = replies.instruction
-        size = envelope_size(replies.layout.report_bytes, mixers=self.mixers)
+        several = instruction.samples_per_client
+        size = envelope_size(replies.layout.report_bytes, mixers=self.mixers, reports=several)
         payloads = {reply.metadata.src_node_id: payload_or_nothing(reply) for reply in replies.answers}
         envelopes = {node: payload for node, payload in payloads.items() if len(payload) == size}
         bad = dict.fromkeys(payloads.keys() - envelopes.keys(), Refusal.WRONG_SIZE)
@@ -211,8 +217,9 @@ class MixNodeStage(ShuffleStage):
         self._offenders.note(bad, batch.rejected, nodes=list(envelopes))
         opened = open_reports(batch.reports, context=context, analyzer_private_key=self._private_key)
         reports = readable_reports(opened, layout=replies.layout)
-        answered = batch.answered if instruction.has_dummies else len(batch.reports)
-        damaged = len(batch.reports) - (0 if reports is None else len(reports))
+        sent = replies.clients(len(batch.reports))
+        answered = batch.answered if instruction.has_dummies else sent
+        damaged = sent - replies.clients(0 if reports is None else len(reports))
         return replies.anonymous(
             reports,
             answered=answered - damaged,
@@ -234,7 +241,8 @@ class MixNodeStage(ShuffleStage):
 
     def _mixed_in_pieces(self, whole: MixRequest, *, report_bytes: int, replies: Replies) -> MixedBatch:
         """Send the envelopes through all mixers in order, in pieces; return the last one's batch."""
-        parts = _split(whole.envelopes, sizes=part_sizes(report_bytes, mixers=self.mixers))
+        sizes = part_sizes(report_bytes, mixers=self.mixers, reports=whole.context.reports)
+        parts = _split(whole.envelopes, sizes=sizes)
         layers, taken = parts[0], list(range(len(whole.envelopes)))
         said: list[MixedStatement] = []
         for position, mixer in enumerate(self._opened(replies.grid)):

@@ -26,7 +26,7 @@ from shuffle_plugins.accounting.federated.participation import (
 from shuffle_plugins.accounting.federated.rounds import FederatedRound, RoundKind, as_tuples
 from shuffle_plugins.accounting.intervals import EpsilonInterval, known
 from shuffle_plugins.accounting.rounds.base import Round
-from shuffle_plugins.accounting.rounds.records import SampledRecordsRound
+from shuffle_plugins.accounting.rounds.records import SampledRecordsRound, SeveralReportsRound
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import (
     NEIGHBOURING_RELATION,
@@ -369,8 +369,9 @@ class FederatedAccountant:
     ) -> EpsilonInterval:
         """ε at δ for neighbours that differ in one *record* of a client, which has m of them.
 
-        For clients that in every round draw one of their m records, uniformly and in secret, and whose report
-        is computed on it alone: CLDP-SGD and DSS-SGD. That clients do so is up to their app.
+        For clients that in every round draw some of their m records, uniformly, without replacement and in
+        secret, and each of whose reports is computed on one of them alone: CLDP-SGD and DSS-SGD. How many
+        reports a client sends the rounds say. That clients do so is up to their app.
         :meth:`epsilon` is for neighbours that differ in all of a client's data, and is larger.
 
         Args:
@@ -380,23 +381,27 @@ class FederatedAccountant:
 
         Raises:
             ValueError: if an argument is out of range, or the rounds are sums of many messages or of reports
-                with δ0 > 0.
+                with δ0 > 0, or clients sent more reports than they have records.
         """
         adversary = round_adversary(adversary)
         charged = self._charged(adversary, {})
         sizes = fewer_sizes(charged, limit=_MOST_SIZES)
         accountant = ShuffleAccountant(method=self._method)
-        for shuffle_round, steps in self._accountant(adversary, sizes).history:
-            if type(shuffle_round) is not ShuffleRound:
+        exact = sizes == charged and adversary is Adversary.MODEL_OBSERVER
+        for each, steps in self._accountant(adversary, sizes).history:
+            if isinstance(each, SeveralReportsRound):
+                exact = False  # hosts charge such a round for the fewest reports that it was promised to have
+                records = each.records(records_per_client=records_per_client)
+            elif type(each) is ShuffleRound:
+                records = SampledRecordsRound.of(each, records_per_client=records_per_client)
+            else:
                 raise ValueError(
                     f"the draw of a record is accounted for shuffled reports, and this history has a "
-                    f"{type(shuffle_round).__name__}: use epsilon()"
+                    f"{type(each).__name__}: use epsilon()"
                 )
-            accountant.step(
-                SampledRecordsRound.of(shuffle_round, records_per_client=records_per_client), num_steps=steps
-            )
+            accountant.step(records, num_steps=steps)
         found = replace(accountant.epsilon(delta), adversary=adversary.value)
-        if sizes == charged and adversary is Adversary.MODEL_OBSERVER:
+        if exact:
             return found
         return replace(found, lower=0.0, lower_bound="none")  # charged is more than took place
 

@@ -72,6 +72,21 @@ def bundled_profile(
     return np.log1p(x[:kept]), deltas[:kept]
 
 
+def together_profile(law: PrivacyLossDistribution, *, reports: int) -> tuple[Floats, Floats]:
+    """Losses, and δ there from above, if all of a client's reports change: δ₂ of :func:`bundled_profile`.
+
+    Args:
+        law: of one report changed among all, symmetric, from above.
+        reports: s, at least 1.
+    """
+    losses, deltas = profile_of(law)
+    with np.errstate(invalid="ignore"):
+        steps = np.expm1(reports * losses) / np.expm1(losses)
+    steps[losses == 0.0] = reports
+    kept = np.isfinite(steps)
+    return reports * losses[kept], np.minimum(deltas[kept] * steps[kept] * (1 + _ROUNDOFF), 1.0)
+
+
 def _hidden_by_client(losses: Floats, deltas: Floats, x: Floats, *, rate: float, reports: int) -> Floats:
     """The bound of :func:`bundled_profile` for one number of clients, at E = 1 + x."""
     places = np.expm1(losses)

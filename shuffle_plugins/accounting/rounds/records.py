@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from shuffle_plugins.accounting.losses.distribution import (
     Resolution,
     profile_losses,
 )
-from shuffle_plugins.accounting.losses.records import bundled_profile, profile_of
+from shuffle_plugins.accounting.losses.records import bundled_profile, profile_of, together_profile
 from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
 from shuffle_plugins.accounting.numerics.grid import Floats
+from shuffle_plugins.accounting.pairs.blanket import Blanket
 from shuffle_plugins.accounting.pairs.counts import PairMixture
-from shuffle_plugins.accounting.rounds.base import lower_losses, upper_losses
+from shuffle_plugins.accounting.rounds.base import Round, lower_losses, upper_losses
 from shuffle_plugins.accounting.rounds.shuffle import ShuffleRound
 from shuffle_plugins.accounting.terms import MAX_POPULATION, Adversary, Sampling, Unit
 from shuffle_plugins.core import checks
@@ -261,3 +262,150 @@ class SampledRecordsRound(ShuffleRound):
         for epsilon, name in self.clients.single_bounds(delta * self.records_per_client):
             sampled = math.log1p(math.expm1(min(epsilon, 600.0)) / self.records_per_client)
             yield sampled * (1 + 1e-12), name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeveralReportsRound(Round):
+    """A round in which each client sends several randomised reports, and all reports are shuffled together.
+
+    Neighbouring relation: replace-one *client*. Two datasets are neighbours if they differ in all that one
+    client has, so that all of its reports change. :class:`SampledRecordsRound` is for neighbours that differ
+    in one record.
+
+    The bound: with δ₁ that of one report changed among all k·s, and γ = k/n, δ at E = e^ε is at most
+    γ·δ₂(1 + (E − 1)/γ), where δ₂(E) = δ₁(E^(1/s))·(E − 1)/(E^(1/s) − 1) (``docs/proofs/accounting.md``,
+    section 2b, Claim 9). There is no lower bound.
+
+    Attributes:
+        report_epsilon: ε0 of one report in nats.
+        reports_per_client: s ≥ 1, how many reports a client that takes part sends.
+        population, sampling, adversary: as of :class:`Round`.
+        cohort: k, how many *clients* take part; k·s reports are shuffled.
+        mechanism: name of the randomizer whose blanket is used; ``"generic"`` covers every ε0-LDP randomizer.
+        blanket: the randomizer's blanket; None takes the generic one.
+
+    Raises:
+        ValueError: if a field is out of range, or the fields contradict each other.
+    """
+
+    cohort: int
+    report_epsilon: float
+    reports_per_client: int
+    mechanism: str = "generic"
+    blanket: Blanket | None = None
+
+    KIND: ClassVar[str] = "several-reports"
+    SELF_SAMPLED: ClassVar[bool] = True
+    STORED: ClassVar[tuple[str, ...]] = ("population", "cohort", "reports_per_client", "report")
+
+    def __post_init__(self) -> None:
+        Round.__post_init__(self)
+        checks.whole("reports_per_client", self.reports_per_client)
+        if self.cohort * self.reports_per_client > MAX_POPULATION:
+            raise ValueError(
+                f"{self.cohort} clients of {self.reports_per_client} reports send more than {MAX_POPULATION}"
+            )
+        object.__setattr__(self, "report_epsilon", self.report.local_epsilon)
+
+    @classmethod
+    def of(cls, clients: ShuffleRound, *, reports_per_client: int) -> Self:
+        """A round of the same clients, mechanism and adversary, in which each sends s reports.
+
+        Args:
+            clients: the round, of clients that send one report each; the cohort's size is known.
+            reports_per_client: s.
+
+        Raises:
+            ValueError: if the reports have a δ0 of their own, or a number is out of range, as for the class.
+        """
+        if clients.local_delta:
+            raise ValueError(
+                "(ε0, δ0) reports are not accounted where a client sends several: take a mechanism with "
+                "δ0 = 0, such as 'privunit-g' or 'laplace', or one report per client"
+            )
+        return cls(
+            population=clients.population,
+            cohort=int(clients.cohort),
+            sampling=clients.sampling,
+            adversary=clients.adversary,
+            report_epsilon=clients.local_epsilon,
+            reports_per_client=reports_per_client,
+            mechanism=clients.mechanism,
+            blanket=clients.blanket,
+        )
+
+    @property
+    def report(self) -> ShuffleRound:
+        """The round of all reports, as if each came from a client of its own."""
+        reports = self.cohort * self.reports_per_client
+        return ShuffleRound(
+            local_epsilon=self.report_epsilon,
+            population=reports,
+            cohort=reports,
+            sampling=Sampling.FULL,
+            mechanism=self.mechanism,
+            blanket=self.blanket,
+        )
+
+    def records(self, *, records_per_client: int) -> SampledRecordsRound:
+        """The same round, for neighbours that differ in one record of a client, which has so many.
+
+        Args:
+            records_per_client: m ≥ s. A client draws s of them, and each report is about one.
+
+        Raises:
+            ValueError: if m is out of range.
+        """
+        return SampledRecordsRound(
+            local_epsilon=self.report_epsilon,
+            population=self.population,
+            cohort=self.cohort,
+            sampling=self.sampling,
+            adversary=self.adversary,
+            mechanism=self.mechanism,
+            blanket=self.blanket,
+            records_per_client=records_per_client,
+            samples_per_client=self.reports_per_client,
+        )
+
+    @property
+    def local_epsilon(self) -> float:
+        """ε0 of all reports of a client together, s·ε0."""
+        return self.reports_per_client * self.report_epsilon
+
+    @property
+    def own_delta(self) -> float:
+        """δ of all reports of a client together: the tails that were cut off their blankets."""
+        return min(1.0, self.reports_per_client * self.report.own_delta)
+
+    @property
+    def pair_name(self) -> str:
+        """The name of this bound."""
+        return f"{self.report.pair_name}, all reports of a client"
+
+    @property
+    def description(self) -> str:
+        """The mechanism, its ε0, and how many reports a client sends."""
+        return f"{self.reports_per_client} reports per client of {self.report.description}"
+
+    def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
+        """The privacy losses of a pair of distributions that dominates the round."""
+        profile = together_profile(upper_losses(self.report, resolution), reports=self.reports_per_client)
+        return profile_losses(*profile, resolution=resolution, sampling_rate=self.sampling_rate)
+
+    @property
+    def resolves_alone(self) -> bool:
+        """Whether the round that the profile is made from can be resolved very finely."""
+        return self.report.resolves_alone
+
+    @classmethod
+    def fields_from_state(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """The fields, those of one report read from the round of all reports."""
+        report = ShuffleRound.from_state(saved.pop("report"))
+        if report.cohort != saved["cohort"] * saved["reports_per_client"]:
+            raise ValueError(f"not the state of a {cls.__name__}: its reports are not those of its clients")
+        return saved | {
+            "report_epsilon": report.local_epsilon,
+            "mechanism": report.mechanism,
+            "blanket": report.blanket,
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from shuffle_plugins.accounting import (
     FederatedRound,
     Round,
     SampledRecordsRound,
+    SeveralReportsRound,
     ShuffleAccountant,
     ShuffleRound,
     calibrate_cohort,
@@ -144,6 +146,59 @@ def test_no_dataset_of_self_sampled_clients_tells_more(records, samples):
     truth = worst_deltas(channel, 2, records=records, samples=samples, epsilons=epsilons, rate=0.4)
     found = sampled(records, samples, population=2, cohort=0.8, local_epsilon=2.0, sampling="poisson")
     assert (deltas(found, epsilons)[1] - truth > -VIOLATION).all()
+
+
+def worst_deltas_of_clients(
+    channel: np.ndarray, clients: int, *, reports: int, epsilons: np.ndarray, cohort: int
+) -> np.ndarray:
+    """δ over all pairs of datasets that differ in all that one client reports on."""
+    held = list(itertools.combinations_with_replacement(range(len(channel)), reports))
+    worst = np.zeros(len(epsilons))
+    for others in itertools.combinations_with_replacement(held, clients - 1):
+        laws = [sampled_records_law(channel, [own, *others], samples=reports, cohort=cohort) for own in held]
+        for one, two in itertools.permutations(laws, 2):
+            worst = np.maximum(worst, [hockey_stick(one, two, epsilon) for epsilon in epsilons.tolist()])
+    return worst
+
+
+@first_fast(
+    ("categories", "clients", "cohort", "reports", "local_epsilon"),
+    [(2, 3, 2, 2, 1.5), (2, 2, 2, 3, 1.0), (3, 2, 1, 2, 2.0), (2, 3, 3, 2, 3.0), (2, 4, 1, 2, 0.5)],
+    fast=2,
+)
+def test_no_client_tells_more_by_several_reports(categories, clients, cohort, reports, local_epsilon):
+    epsilons = SHARES * local_epsilon * reports
+    truth = worst_deltas_of_clients(
+        k_ary_response(local_epsilon, categories),
+        clients, reports=reports, epsilons=epsilons, cohort=cohort,
+    )  # fmt: skip
+    one = ShuffleRound(local_epsilon=local_epsilon, population=clients, cohort=cohort)
+    several = SeveralReportsRound.of(one, reports_per_client=reports)
+    found = deltas(several, epsilons)[1]
+    assert (found - truth > -VIOLATION).all()
+    assert truth[0] > 0.05  # which is not said of nothing
+    seen = replace(several, adversary="server")
+    alone = worst_deltas_of_clients(
+        k_ary_response(local_epsilon, categories), cohort, reports=reports, epsilons=epsilons, cohort=cohort
+    )
+    assert (deltas(seen, epsilons)[1] - alone > -VIOLATION).all()
+
+
+def test_several_reports_cost_less_than_their_epsilons_added_up():
+    own = get("privunit-g", local_epsilon=2.0, dim=100).round(population=10_000, cohort=1_000)
+    several = [SeveralReportsRound.of(own, reports_per_client=s) for s in (1, 2, 5)]
+    costs = [cost(each, steps=20)[1] for each in several]
+    assert costs == sorted(costs)
+    assert costs[0] == pytest.approx(cost(own, steps=20)[1], rel=0.06)
+    added = ShuffleRound(local_epsilon=10.0, population=10_000, cohort=1_000)
+    assert costs[2] < cost(added, steps=20)[1] / 20
+    for each in several:
+        assert Round.from_state(json.loads(json.dumps(each.state()))) == each
+        assert each.records(records_per_client=9).clients == own
+    with pytest.raises(ValueError, match="not those of its clients"):
+        Round.from_state((*several[1].state()[:-2], 3, several[1].state()[-1]))
+    with pytest.raises(ValueError, match="reports_per_client must be a whole number"):
+        SeveralReportsRound.of(own, reports_per_client=0)
 
 
 @pytest.mark.parametrize(

@@ -553,8 +553,8 @@ def test_a_reply_at_its_time_is_made_once(
     payloads: list[bytes] = []
     honest = mod_module._Task.payload
 
-    def counted(self: Any, vector: Any) -> bytes:
-        payloads.append(honest(self, vector))
+    def counted(self: Any, reports: Any, **more: Any) -> bytes:
+        payloads.append(honest(self, reports, **more))
         return payloads[-1]
 
     monkeypatch.setattr(mod_module._Task, "payload", counted)

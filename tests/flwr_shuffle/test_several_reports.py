@@ -1,0 +1,333 @@
+"""Clients that report on several of their records in a round: real stages, ledgers and accountants."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr_shuffle import (
+    FixedSize,
+    InProcessGrid,
+    MixNodeStage,
+    SelfSampling,
+    ShuffleMod,
+    ShuffleStrategy,
+    SummingStage,
+    drawn_record,
+    register_mix_node,
+)
+from flwr_shuffle.client import mod as mod_module
+from flwr_shuffle.client.ledger import STATE_KEY
+from flwr_shuffle.messages import ClientRefusal, Instruction, context_of, payload_of
+from flwr_shuffle.server.sampling import Invitation
+from mod_harness import app as app_of
+from mod_harness import ask, question
+from mod_harness import instruction as instruction_of_round
+
+from shuffle_plugins.accounting import (
+    Adversary,
+    SampledRecordsRound,
+    Sampling,
+    SeveralReportsRound,
+    ShuffleAccountant,
+    ShuffleRound,
+)
+from shuffle_plugins.ledger import BudgetLedger, ClientLimits
+from shuffle_plugins.mechanisms import MechanismSpec, get
+from shuffle_plugins.shuffler import SpentTokens
+from shuffle_plugins.shuffler.keys import (
+    enrol_client,
+    generate_mixer_key,
+    generate_signing_key,
+    public_key_bytes,
+    write_private_key,
+)
+
+CLIENTS, RECORDS, SAMPLES, DIM = 8, 5, 3, 4
+LIMITS = ClientLimits(max_local_epsilon=30.0, max_rounds=100)
+
+
+def direction(client: int, place: int) -> np.ndarray:
+    """What a record adds to the model; inside a ball of radius 1."""
+    drawn = np.random.default_rng([client, place]).normal(size=DIM)
+    return (0.9 * drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+
+class World:
+    """Clients in this process, what they sent, and what came out of the stage."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, pieces: int | None = None) -> None:
+        self.places: dict[int, list[list[int]]] = defaultdict(list)
+        self.sent: list[list[bytes]] = []
+        self.opened: list[list[bytes]] = []
+        mixer = generate_mixer_key()
+        write_private_key(folder / "mixer", mixer)
+        SpentTokens.create(folder / "mixer.rounds", public_key=mixer.public.sealing)
+        for client in range(CLIENTS):
+            key = generate_signing_key()
+            write_private_key(folder / f"client{client}", key)
+            enrol_client(folder / "enrolled", public_key_bytes(key))
+
+        def config(position: int) -> dict[str, Any]:
+            if position == CLIENTS:
+                return {
+                    "shuffle-role": "mixer",
+                    "shuffle-mixer-key-file": str(folder / "mixer"),
+                    "shuffle-enrolled-file": str(folder / "enrolled"),
+                    "shuffle-min-batch": 2,
+                }
+            return {
+                "shuffle-mixer-public-key": mixer.public.hex(),
+                "shuffle-signing-key-file": str(folder / f"client{position}"),
+                "shuffle-max-local-epsilon": 30.0,
+                "shuffle-max-rounds": 100,
+                "shuffle-ledger-file": str(folder / f"client{position}.db"),
+            }
+
+        app = ClientApp(mods=[ShuffleMod(limits=LIMITS)])
+        app.train()(self.train)
+        register_mix_node(app)
+        self.mixed = pieces is not None
+        self.grid = InProcessGrid(
+            app, num_nodes=CLIENTS + self.mixed, node_config=config if self.mixed else None
+        )
+        more = {} if not pieces else {"piece_bytes": pieces}
+        self.stage = (
+            MixNodeStage(
+                mixer_public_key=mixer.public.hex(), discovery_timeout=5.0, poll_interval=0.05, **more
+            )
+            if self.mixed
+            else None
+        )
+        honest = mod_module._Task.payload
+
+        def noted(task: Any, reports: Any, *, takes_part: bool) -> bytes:
+            if takes_part:
+                self.sent.append([report.to_bytes() for report in reports])
+            return honest(task, reports, takes_part=takes_part)
+
+        monkeypatch.setattr(mod_module._Task, "payload", noted)
+
+    def train(self, message: Message, context: Context) -> Message:
+        client, place = int(context.node_config["partition-id"]), drawn_record(message)
+        self.places[client].append(place)
+        moved = message.content["arrays"]["w"].numpy() + direction(client, place)
+        message.content["arrays"].clear()  # apps may empty a record as they read it
+        content = {"arrays": ArrayRecord({"w": Array(moved)}), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    def strategy(self, **changes: Any) -> ShuffleStrategy:
+        strategy = ShuffleStrategy(
+            FedAvg(fraction_evaluate=0.0),
+            **{
+                "randomizer": "privunit-g",
+                "local_epsilon": 8.0,
+                "clipping_norm": 1.0,
+                "sampling": FixedSize(6),
+                "population": CLIENTS,
+                "delta": 1e-5,
+                "shuffler": self.stage,
+                "minimum_reports": 4,
+                "records_per_client": RECORDS,
+                "samples_per_client": SAMPLES,
+                **changes,
+            },
+        )
+        stage = strategy.settings.stage
+        collect = stage.collect
+
+        def spied(replies: Any) -> Any:
+            found = collect(replies)
+            self.payload_sizes = {len(payload_of(reply)) for reply in replies.answers}
+            self.opened.append([] if found.reports is None else found.reports.each_to_bytes())
+            self.answered = found.answered
+            return found
+
+        stage.collect = spied  # type: ignore[method-assign]
+        return strategy
+
+    def run(self, strategy: ShuffleStrategy, *, rounds: int = 1) -> Any:
+        start = ArrayRecord({"w": Array(np.zeros(DIM, dtype=np.float32))})
+        return strategy.start(self.grid, start, num_rounds=rounds)
+
+
+@pytest.mark.parametrize("pieces", [None, 0, 64], ids=["in memory", "mixer", "mixer, in pieces"])
+def test_every_report_comes_out_once_and_apart_from_its_clients_others(tmp_path, monkeypatch, pieces):
+    world = World(tmp_path, monkeypatch, pieces=pieces)
+    strategy = world.strategy()
+    result = world.run(strategy, rounds=2)
+    for one_client in world.places.values():
+        for first in range(0, len(one_client), SAMPLES):
+            drawn = one_client[first : first + SAMPLES]
+            assert len(set(drawn)) == SAMPLES  # without replacement
+            assert set(drawn) <= set(range(RECORDS))
+    assert len(world.sent) == 2 * 6
+    for number, opened in enumerate(world.opened):
+        of_round = world.sent[6 * number : 6 * (number + 1)]
+        assert sorted(opened) == sorted(report for mine in of_round for report in mine)
+        owner = {report: client for client, mine in enumerate(of_round) for report in mine}
+        order = [owner[report] for report in opened]
+        neighbours = sum(one == two for one, two in itertools.pairwise(order))
+        assert neighbours < 12  # were clients' reports together, all 12 would be; by chance two are
+    assert len(world.payload_sizes) == 1
+    assert result.train_metrics_clientapp[2]["reports"] == 6 * SAMPLES
+    reported = torch.tensor(result.arrays["w"].numpy())
+    assert bool(reported.isfinite().all())
+    assert bool((reported != 0).any())
+
+
+def test_what_a_run_is_charged(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    strategy = world.strategy(ledger=tmp_path / "budget.db", app="test")
+    world.run(strategy, rounds=2)
+    mechanism = get("privunit-g", local_epsilon=8.0, dim=DIM)
+    clients = mechanism.round(population=5, cohort=4)  # 4 at least, and 6 of 8 were drawn
+    expected, records = ShuffleAccountant(), ShuffleAccountant()
+    expected.step(SeveralReportsRound.of(clients, reports_per_client=SAMPLES), num_steps=2)
+    records.step(
+        SampledRecordsRound.of(clients, records_per_client=RECORDS, samples_per_client=SAMPLES), num_steps=2
+    )
+    spent = strategy.spending()
+    assert spent.observer.upper == pytest.approx(expected.epsilon(1e-5).upper, rel=1e-9)
+    assert spent.local_epsilon == 2 * SAMPLES * 8.0
+    assert spent.observer.upper <= spent.server.upper <= spent.local_epsilon
+    found = strategy.accountant.records_epsilon(1e-5, records_per_client=RECORDS)
+    assert found.upper == pytest.approx(records.epsilon(1e-5).upper, rel=1e-9)
+    assert found.lower == 0  # of a round charged for fewer reports than it had
+    with pytest.raises(ValueError, match="at most records_per_client"):
+        strategy.accountant.records_epsilon(1e-5, records_per_client=SAMPLES - 1)
+    assert BudgetLedger(tmp_path / "budget.db", model="model").accountant().spending(1e-5) == spent
+    kept = world.grid.context(next(iter(world.grid.get_node_ids()))).state[STATE_KEY]
+    assert set(kept["local-epsilons"]) <= {SAMPLES * 8.0}
+
+
+def test_all_reports_of_a_client_or_a_dummy(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, pieces=0)
+    coins = iter([True, False, True, True, False, True, False, True])
+    monkeypatch.setattr(mod_module, "_coin", lambda probability: next(coins))
+    strategy = world.strategy(sampling=SelfSampling(0.5))
+    world.run(strategy)
+    assert len(world.opened[0]) == 5 * SAMPLES
+    assert (world.answered, world.payload_sizes) == (8, {next(iter(world.payload_sizes))})
+    assert all(len(drawn) == SAMPLES for drawn in world.places.values())  # who sits out trains too
+
+
+@pytest.mark.parametrize(("answered", "clients"), [(8, 5), (8, 8), (100, 60), (50, 10)])
+def test_no_smaller_a_share_is_charged_than_reported(answered, clients):
+    """Of more than half of those who answered, where half were expected to report, and charged for four."""
+    invitation = Invitation(
+        mechanism=get("laplace", local_epsilon=1.0, dim=3), candidates=200, invited=200, samples=2, fewest=4
+    )
+    for sampling in (SelfSampling(0.5), SelfSampling(1.0)):
+        charged = sampling.accounted(invitation, answered=answered, reports=clients)
+        assert charged.reports == 4
+        for adversary in (Adversary.MODEL_OBSERVER, Adversary.SERVER):
+            seen = charged.before(adversary)
+            assert seen.cohort / seen.population >= clients / answered
+    few = SelfSampling(0.5).accounted(invitation, answered=8, reports=3)
+    assert few.reports == 3  # fewer than are let through: as they were
+
+
+def test_a_record_on_which_training_fails_changes_its_own_report_alone(monkeypatch):
+    vectors: list[torch.Tensor] = []
+    made = mod_module._Task.report
+
+    def noted(task: Any, vector: torch.Tensor, *, takes_part: bool) -> Any:
+        vectors.append(vector)
+        return made(task, vector, takes_part=takes_part)
+
+    monkeypatch.setattr(mod_module._Task, "report", noted)
+
+    def train(message: Message, context: Context) -> Message:
+        place = drawn_record(message)
+        if place == 1:
+            raise SystemExit("this record cannot be read")
+        value = np.full(2, np.nan if place == 2 else 1.0 + place, dtype=np.float32)
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(value)})}), reply_to=message)
+
+    grid = InProcessGrid(app_of(train, mod=ShuffleMod(limits=LIMITS)), num_nodes=1)
+    asked = instruction_of_round(
+        MechanismSpec(name="laplace", local_epsilon=1.0), records_per_client=4, samples_per_client=4
+    )
+    answer = ask(grid, {"w": np.zeros(2, dtype=np.float32)}, asked)
+    assert not answer.has_error()
+    sent = sorted(tuple(vector.tolist()) for vector in vectors if bool(vector.isfinite().all()))
+    assert sent == [(0.0, 0.0), (0.0, 0.0), (1.0, 1.0), (4.0, 4.0)]
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_ledger_is_charged_for_all_reports(samples):
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    mod = ShuffleMod(limits=ClientLimits(max_local_epsilon=2.0, max_rounds=9))
+    grid = InProcessGrid(app_of(train, mod=mod), num_nodes=1)
+    asked = instruction_of_round(
+        MechanismSpec(name="laplace", local_epsilon=1.0), records_per_client=9, samples_per_client=samples
+    )
+    answer = ask(grid, {"w": np.zeros(2, dtype=np.float32)}, asked)
+    if samples == 3:
+        assert answer.error.reason == ClientRefusal.MAX_LOCAL_EPSILON
+    else:
+        assert not answer.has_error()
+
+
+def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    row = ",".join(generate_mixer_key().public.hex() for _ in range(2))
+    for said, changes in {
+        "at most records_per_client, got 3 of 2": {"records_per_client": 2},
+        "samples_per_client must be a whole number": {"samples_per_client": 0},
+        "does not take several reports": {"shuffler": MixNodeStage(mixer_public_key=row)},
+        "no bound is known for honest_fraction": {"sampling": SelfSampling(0.5), "honest_fraction": 0.9},
+        "several reports of a client apart": {"shuffler": SummingStage()},
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            world.strategy(**changes)
+    with pytest.raises(ValueError, match="δ0 = 0"):
+        world.run(world.strategy(randomizer="gaussian"))
+    assert not world.places  # nobody was asked
+    for changes in (
+        {"samples_per_client": 3},
+        {"records_per_client": 3, "samples_per_client": 2, "mixers": 2, "analyzer_key": bytes(32)},
+        {"records_per_client": 10**7},
+    ):
+        with pytest.raises(ValueError, match=r"samples-per-client|mix cascade|records-per-client"):
+            instruction_of_round(MechanismSpec(name="laplace", local_epsilon=1.0), **changes)
+
+
+def test_an_instruction_tells_every_client_the_same_draw():
+    spec = MechanismSpec(name="laplace", local_epsilon=1.0)
+    plain = instruction_of_round(spec)
+    digests = set()
+    for records, samples in ((1, 1), (4, 1), (5, 1), (5, 2)):
+        asked = Instruction.from_record(
+            instruction_of_round(
+                spec, token=plain.token, records_per_client=records, samples_per_client=samples
+            ).to_record()
+        )
+        assert (asked.records_per_client, asked.samples_per_client) == (records, samples)
+        digests.add(context_of(asked, dim=3).digest())
+    assert len(digests) == 4
+    with pytest.raises(ValueError, match="no record was drawn"):
+        drawn_record(question({"w": np.zeros(2, dtype=np.float32)}, plain, node=1))
+
+
+def test_sums_are_not_accounted_for_several_reports():
+    from shuffle_plugins.mechanisms import SeveralReports
+    from shuffle_plugins.protocols import VectorSum
+
+    total = VectorSum.with_noise(dim=3, cohort=10, noise_multiplier=1.0, radius=1.0)
+    with pytest.raises(ValueError, match="take a one-message mechanism"):
+        SeveralReports(total, 2).round(population=10, cohort=10, sampling=Sampling.FULL)
+    one = ShuffleRound(local_epsilon=1.0, population=10, cohort=10, sampling="full", local_delta=1e-9)
+    with pytest.raises(ValueError, match="δ0 = 0"):
+        SeveralReportsRound.of(one, reports_per_client=2)
