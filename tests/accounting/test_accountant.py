@@ -525,7 +525,7 @@ MANY = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-12])
+@pytest.mark.parametrize("delta", [1e-3, 1e-12])
 def test_many_kinds_of_rounds_cost_the_same_whenever_it_is_asked(delta: float) -> None:
     asked, silent = ShuffleAccountant(), ShuffleAccountant()
     for i, shuffle_round in enumerate(MANY):

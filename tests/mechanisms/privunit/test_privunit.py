@@ -152,7 +152,7 @@ def statistics_of(sums, rows):
 
 @first_fast(
     ("make", "chunk"),
-    [(generic_rows, 4), (generic_rows, 6), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
+    [(generic_rows, 4), (repeated_rows, 6), (dependent_rows, 5), (rows_with_zeros, 6)],
 )
 def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
     rows = make()
@@ -171,7 +171,7 @@ def test_the_shortcut_has_the_law_of_the_literal_sum(make, chunk):
 def test_the_shortcut_has_the_exact_mean_and_covariance(make):
     rows = make()
     draws = fixed_draws(rows)
-    count = 1_500
+    count = 1_000
     sums = shortcut_sums(rows, draws, chunk=6, count=count)
     directions = torch.nn.functional.normalize(rows.double(), dim=1)
     mean = torch.zeros(DIM, dtype=torch.float64)
