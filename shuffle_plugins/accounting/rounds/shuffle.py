@@ -189,7 +189,7 @@ class ShuffleRound(Round):
     @property
     def seen(self) -> str:
         """What may be seen of the clients' messages."""
-        return "the reports without senders and in random order, or no more than their sum"
+        return "the reports without senders and in random order (their sum shows less)"
 
     # -- losses -------------------------------------------------------------------------------------------
 

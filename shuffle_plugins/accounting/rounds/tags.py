@@ -133,7 +133,7 @@ class TaggedRound(Round):
     @property
     def seen(self) -> str:
         """What may be seen of the clients' messages."""
-        return "the messages of each tag without senders and in random order, or no more than their sum"
+        return "the messages of each tag without senders and in random order (their sums show less)"
 
     def shuffles(self) -> tuple[tuple[ShuffleRound, int], ...]:
         """Each kind of tag as a round among those who follow the protocol, and how many there are."""
