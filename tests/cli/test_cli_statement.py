@@ -67,7 +67,7 @@ def test_the_guide_shows_what_is_printed(run: Run) -> None:
     command, expected = shown.split("\n", 1)
     code, out, err = run(*command.split())
     assert (code, err) == (0, "")
-    assert out.split("\nVersions")[0] == expected
+    assert out.split("\nVersions")[0].strip() == expected.strip()
 
 
 def test_a_federated_accountant_is_read_from_json(run: Run, tmp_path: Path) -> None:
