@@ -388,6 +388,11 @@ class SeveralReportsRound(Round):
         """The mechanism, its ε0, and how many reports a client sends."""
         return f"{self.reports_per_client} reports per client of {self.report.description}"
 
+    @property
+    def seen(self) -> str:
+        """What may be seen of the clients' messages: the same as if each report had a client of its own."""
+        return self.report.seen
+
     def upper_losses(self, resolution: Resolution) -> PrivacyLossDistribution:
         """The privacy losses of a pair of distributions that dominates the round."""
         profile = together_profile(upper_losses(self.report, resolution), reports=self.reports_per_client)
