@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy import fft
 
-from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import BoundKind, PrivacyLossDistribution, mass_growth
 from shuffle_plugins.accounting.numerics.grid import (
     Floats,
     merge_to_grid,
@@ -34,9 +34,9 @@ _SIGMAS = 9.0  # tilted deviations on either side of a window; what lies outside
 MAX_GRID = 1 << 23
 """Points of the largest transform: its arrays take some hundred megabytes."""
 _UNIT_ROUNDOFF = 2.0**-53
-_RELATIVE_SLACK = 1e-10  # of a δ read off a window: more than its sums can be off
-_ROUNDOFF = 1e-15  # of the mass above ε, when its P and Q parts are subtracted
-_EPSILON_SLACK = 1e-13  # what rounding of logarithms and grid points can take off an ε
+_RELATIVE_SLACK = 1e-10  # of a δ summed over outcomes: more than sums of so many positive numbers can be off
+_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK = 1e-13, 1e-12  # what rounding of grid points can take off an ε
+_LARGEST_EXPONENT = 700.0  # e to this power is a float
 _CHERNOFF_STRENGTHS = (81.0, 60.0, 40.0, 120.0, 25.0, 240.0, 12.0, 6.0)
 _ENOUGH = -30.0  # log of a negligible tilted mass
 _REFINEMENTS, _SETTLED = 4, 1e-5  # of ε by a window centred on it: how often, and the change that ends it
@@ -90,6 +90,9 @@ class LossComposition:
             else self._single.missing
         )
         self._pure = math.fsum(s * float(law.loss[-1]) for s, law in zip(self._steps, laws, strict=True))
+        # True losses and masses are within these of the laws', however rounding adds up.
+        self._loss_error = math.fsum(s * law.loss_error for s, law in zip(self._steps, laws, strict=True))
+        self._growth = mass_growth(laws, steps)
         self._largest = self._smallest = 0.0
         self._largest_step = 0.0  # of any step, as an absolute value
         self._cell = 0.0
@@ -143,11 +146,23 @@ class LossComposition:
         """ε at δ: rounded up and charged with every error if the laws are upper, down if they are lower."""
         if self._deviation == 0:
             return self._without_loss(delta)
-        if self._single is not None:
-            return max(0.0, _invert_single(self._single, delta, kind=self._kind))
-        target = delta - self._missing if self._kind == "upper" else delta
+        target = (delta - self._missing) / self._growth if self._kind == "upper" else delta * self._growth
         if target <= 0:
             return math.inf
+        if self._kind == "lower" and target >= 1:
+            return 0.0
+        return self._charged(self._epsilon(target))
+
+    def _charged(self, epsilon: float) -> float:
+        """An ε with what losses may be off."""
+        # No outcome of the laws has more than their largest losses together, whatever rounding says.
+        epsilon = min(epsilon, self._pure * (1 + _RELATIVE_EPSILON_SLACK))
+        return max(0.0, epsilon + _sign(self._kind) * self._loss_error)
+
+    def _epsilon(self, target: float) -> float:
+        """ε of the laws as they are, of which nothing is missing."""
+        if self._single is not None:
+            return _invert_single(self._single, target, kind=self._kind)
         # Every tilt gives a bound; which one is close is certain only if its mean is near the answer.
         tighter = min if self._kind == "upper" else max
         found = tighter(self._window(t).epsilon(target, kind=self._kind) for t in self._tilts(target))
@@ -161,9 +176,7 @@ class LossComposition:
             found = tighter(found, again)
             if abs(found - before) <= _SETTLED * before:
                 break
-        found = max(0.0, found)
-        # No outcome of the laws has more than their largest losses together, whatever rounding says.
-        return min(found, self._pure * (1 + 1e-12))
+        return found
 
     def delta(self, epsilon: float) -> float:
         """δ at ε ≥ 0, rounded to the safe side."""
@@ -174,16 +187,21 @@ class LossComposition:
 
         Those within a standard deviation of each other are read off one transform.
         """
-        missing = self._missing if self._kind == "upper" else 0.0
         found = np.zeros(len(epsilons))
-        if self._deviation > 0:
+        if self._deviation == 0 and self._kind == "upper":
+            found = np.maximum(-np.expm1(epsilons - self._loss_error), 0.0)
+        elif self._deviation > 0:
+            moved = np.maximum(epsilons - _sign(self._kind) * self._loss_error, 0.0)
             if self._single is not None and len(epsilons) * len(self._single.loss) > _MOST_SUMMED:
-                found = self._single_deltas(self._single, epsilons)
+                found = self._single_deltas(self._single, moved)
             elif self._single is not None:
-                found = np.array([self._single_delta(self._single, epsilon) for epsilon in epsilons])
+                found = np.array([self._single_delta(self._single, epsilon) for epsilon in moved])
             else:
-                self._read_windows(epsilons, found)
-        return np.clip(found + missing, 0.0, 1.0)
+                self._read_windows(moved, found)
+        if self._kind == "upper":
+            below = np.maximum(self._loss_error - epsilons, 0.0)  # δ rises by no more from 0 to the left
+            return np.clip((found + below) * self._growth + self._missing, 0.0, 1.0)
+        return np.clip(found / self._growth, 0.0, 1.0)
 
     def outcomes(self) -> tuple[Floats, Floats]:
         """Outcomes of laws from below: losses, increasing, and P masses, none above the composition's own.
@@ -206,8 +224,7 @@ class LossComposition:
     def _single_delta(self, law: PrivacyLossDistribution, epsilon: float) -> float:
         above = law.loss > epsilon
         value = float((-law.p[above] * np.expm1(epsilon - law.loss[above])).sum())
-        slack = value * _RELATIVE_SLACK + _ROUNDOFF * float(law.p[above].sum())
-        return value + _sign(self._kind) * slack
+        return value * (1 + _sign(self._kind) * _RELATIVE_SLACK)
 
     def _single_deltas(self, law: PrivacyLossDistribution, epsilons: Floats) -> Floats:
         """As :meth:`_single_delta` at many increasing ε, in one pass over the outcomes."""
@@ -216,13 +233,11 @@ class LossComposition:
         places = np.repeat(np.arange(len(epsilons)), np.diff(np.append(edges, len(law.loss))))
         p, q, loss = law.p[edges[0] :], law.q[edges[0] :], law.loss[edges[0] :]
         inside = np.bincount(places, -p * np.expm1(epsilons[places] - loss), minlength=len(epsilons))
-        above_p = np.cumsum(np.bincount(places, p, minlength=len(epsilons))[::-1])[::-1]
         above_q = np.cumsum(np.bincount(places, q, minlength=len(epsilons))[::-1])[::-1]
         # From one ε to the one before, outcomes above both gain the difference of e^ε times their Q mass.
         gaps = np.exp(epsilons[:-1]) * np.expm1(ends[:-1] - epsilons[:-1]) * above_q[1:]
         value = np.cumsum((inside + np.append(gaps, 0.0))[::-1])[::-1]
-        slack = value * _RELATIVE_SLACK + _ROUNDOFF * above_p
-        return np.asarray(value + _sign(self._kind) * slack, dtype=np.float64)
+        return np.asarray(value * (1 + _sign(self._kind) * _RELATIVE_SLACK), dtype=np.float64)
 
     def _read_windows(self, epsilons: Floats, found: Floats) -> None:
         """Write δ at each ε, but for missing mass; 0 is right beyond the largest loss."""
@@ -237,8 +252,10 @@ class LossComposition:
             start = end
 
     def _without_loss(self, delta: float) -> float:
-        """ε of laws whose every outcome has the same loss, which then is none."""
-        return math.inf if self._kind == "upper" and self._missing >= delta else 0.0
+        """ε of laws whose every outcome has the same loss, which then is none but for rounding."""
+        if self._kind == "lower":
+            return 0.0
+        return math.inf if self._missing >= delta else self._loss_error
 
     # -- tilts ------------------------------------------------------------------------------------------
 
@@ -318,6 +335,8 @@ class LossComposition:
             log_scale=cumulant - tilt * centre,
             noise=spectrum.noise(),
             wrapped=wrapped,
+            # E[(L − x)₊; L outside] of Chernoff's bound: docs/proofs/accounting.md, section 5.
+            farthest=min(1.0, 2 * size * cell + self._largest_step),
             cell=cell,
         )
 
@@ -419,7 +438,8 @@ class Spectrum:
 class Window:
     """The tilted composed law around one ε.
 
-    The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass.
+    The true P mass at loss x is e^(log_scale − tilt·(x − centre))·mass. A mass outside of the window counts
+    ``farthest`` at most, on average.
     """
 
     loss: Floats
@@ -429,62 +449,62 @@ class Window:
     log_scale: float
     noise: float
     wrapped: float
+    farthest: float
     cell: float
 
     def _tails(self) -> tuple[Floats, Floats, Floats]:
-        """At each grid point x, in units of e^log_scale: its offset from the centre, Σ p and Σ e^(x − L)·p
-        over the losses L from x on. Points so far below that their weights overflow are left out.
+        """At each grid point x, in units of e^log_scale: its offset from the centre, δ(x), and the sum of
+        e^(x − L)·p over the losses L from x on. Points so far below that their weights overflow are left out.
         """
         offset = self.loss - self.centre
         start = int(np.searchsorted(self.tilt * offset, -600.0))
         offset = offset[start:]
-        weight = self.mass[start:] * np.exp(-self.tilt * offset)
-        above = np.cumsum(weight[::-1])[::-1]
-        return offset, above, _discounted(weight, self.cell)
+        discounted = _discounted(self.mass[start:] * np.exp(-self.tilt * offset), self.cell)
+        # From one grid point to the one before, every outcome above gains as much: a sum of positive numbers.
+        rises = -math.expm1(-self.cell) * discounted[1:]
+        return offset, np.append(np.cumsum(rises[::-1])[::-1], 0.0), discounted
 
     def deltas(self, epsilons: Floats, *, kind: BoundKind) -> Floats:
         """δ at each ε, on the safe side."""
-        offset, above, discounted = self._tails()
+        offset, at_points, discounted = self._tails()
         x = epsilons - self.centre
         index = np.searchsorted(offset, x, side="right")
         inside = index < len(offset)
         at = np.where(inside, index, 0)
-        value = above[at] - np.exp(np.where(inside, x - offset[at], 0.0)) * discounted[at]
-        roundoff = _ROUNDOFF * above[at]
-        value, roundoff = np.where(inside, value, 0.0), np.where(inside, roundoff, 0.0)
-        value = value * (1 + _sign(kind) * _RELATIVE_SLACK) + _sign(kind) * (self._slack(x) + roundoff)
+        value = at_points[at] - np.expm1(np.where(inside, x - offset[at], 0.0)) * discounted[at]
+        value = np.where(inside, value, 0.0) * self._factor(kind) + _sign(kind) * self._slack(x)
         return np.asarray(math.exp(self.log_scale) * np.maximum(value, 0.0), dtype=np.float64)
 
     def epsilon(self, delta: float, *, kind: BoundKind) -> float:
         """Smallest ε whose δ, moved to the safe side, is at most ``delta``."""
-        offset, above, discounted = self._tails()
+        offset, at_points, discounted = self._tails()
         wanted = math.exp(min(math.log(delta) - self.log_scale, 700.0))
-        factor = 1 + _sign(kind) * _RELATIVE_SLACK
-        slack = _sign(kind) * self._slack(offset)
-        # δ at grid point j counts the outcomes above it.
-        following = math.exp(-self.cell)
-        slack += _sign(kind) * _ROUNDOFF * above
-        at_points = np.append(above[1:] - following * discounted[1:], 0.0) * factor + slack
-        exceeding = np.nonzero(at_points > wanted)[0]
+        factor, slack = self._factor(kind), _sign(kind) * self._slack(offset)
+        exceeding = np.nonzero(at_points * factor + slack > wanted)[0]
         if len(exceeding) == len(offset):
             return math.inf if kind == "upper" else float(offset[-1] + self.centre)
         if len(exceeding) == 0:
-            return max(0.0, float(self.centre + offset[0])) if kind == "upper" else 0.0
+            return float(self.centre + offset[0]) if kind == "upper" else 0.0
         j = int(exceeding[-1])
-        # Between grid points j and j + 1 the same outcomes count: δ(x) = A − e^(x − L)·B, L the upper one.
-        a, b = float(above[j + 1]), float(discounted[j + 1])
-        remaining = a - (wanted - float(slack[j])) / factor
-        low, high = float(offset[j]), float(offset[j + 1])
-        if b <= 0 or remaining <= 0:
+        # Between points j and j + 1 the same outcomes count: δ(x) = δ(L) + (1 − e^(x − L))·C, L the upper.
+        low, high, most = float(offset[j]), float(offset[j + 1]), float(discounted[j + 1])
+        missing = (wanted - float(slack[j])) / factor - float(at_points[j + 1])
+        if missing <= 0:
             x = high if kind == "upper" else low
         else:
-            x = min(max(high + math.log(remaining / b), low), high)
-        return (self.centre + x) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
+            x = low if missing >= most else min(max(high + math.log1p(-missing / most), low), high)
+        x += self.centre
+        return x + _sign(kind) * _lost_digits(x, float(self.loss[-1] - self.loss[0]))
+
+    def _factor(self, kind: BoundKind) -> float:
+        return 1 + _sign(kind) * max(_RELATIVE_SLACK, 4 * len(self.mass) * _UNIT_ROUNDOFF)
 
     def _slack(self, offset: npt.ArrayLike) -> Floats:
-        """What errors of tilted mass can add up to at and above an offset."""
-        exponent = -self.tilt * np.asarray(offset, dtype=np.float64)
-        return np.asarray((self.noise + self.wrapped) * np.exp(np.minimum(exponent, 600.0)), dtype=np.float64)
+        """What errors of tilted mass can add up to from an offset x on: a mass at L counts 1 − e^(x − L)."""
+        offset = np.asarray(offset, dtype=np.float64)
+        exponent = np.exp(np.minimum(-self.tilt * offset, 600.0))
+        above = -np.expm1(np.minimum(offset - (self.loss[-1] - self.centre), 0.0))
+        return np.asarray((self.noise * above + self.wrapped * self.farthest) * exponent, dtype=np.float64)
 
 
 def _discounted(weight: Floats, cell: float) -> Floats:
@@ -555,19 +575,28 @@ def to_grid(law: PrivacyLossDistribution, cell: float) -> GridLaw:
 
 def _invert_single(law: PrivacyLossDistribution, delta: float, *, kind: BoundKind) -> float:
     """ε at δ of one round, straight from its outcomes."""
-    target = delta - law.missing if kind == "upper" else delta
-    if target <= 0:
-        return math.inf
-    above_p = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
+    if not len(law.loss):  # of a product: all were too rare for floats
+        return -math.inf
     above_q = np.append(np.cumsum(law.q[::-1])[::-1], 0.0)
-    factor = 1 + _sign(kind) * _RELATIVE_SLACK
-    roundoff = _sign(kind) * _ROUNDOFF * above_p[1:]
-    at_points = (above_p[1:] - np.exp(law.loss) * above_q[1:]) * factor + roundoff
-    exceeding = np.nonzero(at_points > target)[0]
+    scaled = (
+        np.exp(np.minimum(law.loss, _LARGEST_EXPONENT)) * above_q[:-1]
+    )  # Σ e^(x − L)·p from each loss x on
+    if kind == "upper" and law.loss[-1] > _LARGEST_EXPONENT:
+        scaled = np.where(law.loss > _LARGEST_EXPONENT, np.cumsum(law.p[::-1])[::-1], scaled)
+    # From one loss to the one before, every outcome above gains: sums of positive numbers lose no digits.
+    rises = -np.expm1(-np.diff(law.loss)) * scaled[1:]
+    sticks = np.append(np.cumsum(rises[::-1])[::-1], 0.0)
+    factor = 1 + _sign(kind) * max(_RELATIVE_SLACK, 4 * len(law.loss) * _UNIT_ROUNDOFF)
+    exceeding = np.nonzero(sticks * factor > delta)[0]
     j = int(exceeding[-1]) + 1 if len(exceeding) else 0
-    a, b = float(above_p[j]), float(above_q[j])
-    remaining = a * (1 + _sign(kind) * _ROUNDOFF) - target / factor
-    lost_digits = kind == "lower" and b < sys.float_info.min  # one over it may be infinite, and is no bound
-    if b <= 0 or remaining <= 0 or lost_digits:
-        return float(law.loss[j - 1]) + _sign(kind) * _EPSILON_SLACK if j > 0 else -math.inf
-    return math.log(remaining / b) * (1 + _sign(kind) * 1e-12) + _sign(kind) * _EPSILON_SLACK
+    gain, most = delta / factor - float(sticks[j]), float(scaled[j])
+    lost_digits = kind == "lower" and float(above_q[j]) < sys.float_info.min  # one over it is no bound
+    high, low = float(law.loss[j]), float(law.loss[j - 1]) if j else -math.inf
+    unknown = lost_digits or gain >= most
+    x = low if unknown else max(low, high + math.log1p(-max(gain, 0.0) / most))
+    return x + _sign(kind) * _lost_digits(x, float(np.abs(law.loss).max()))
+
+
+def _lost_digits(x: float, reach: float) -> float:
+    """What rounding can take off an ε of ``x`` that was read off losses up to ``reach`` away from it."""
+    return _RELATIVE_EPSILON_SLACK * abs(x) + min(_EPSILON_SLACK, _RELATIVE_EPSILON_SLACK * reach)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shuffle_plugins.accounting.composition.conversion import delta_from_rdp, epsilon_from_rdp
-from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution
+from shuffle_plugins.accounting.losses.distribution import PrivacyLossDistribution, mass_growth
 from shuffle_plugins.accounting.numerics.grid import Floats
 
 _COARSE_ORDERS = 1.0 + np.geomspace(1e-2, 1e6, 65)
+_LARGEST_ORDER_IN_DEVIATIONS = 64.0  # of the loss: δ far below 1e-300 asks for no larger one
 _REFINEMENTS = 2
 _REFINED_POINTS = 17
 
@@ -58,17 +59,27 @@ class RenyiComposition:
         self._laws = tuple(laws)
         self._steps = tuple(steps)
         self._missing = math.fsum(step * law.missing for step, law in zip(steps, laws, strict=True))
+        self._growth = mass_growth(laws, steps)
+        deviation = math.sqrt(sum(step * law.deviation**2 for step, law in zip(steps, laws, strict=True)))
+        self._orders = _COARSE_ORDERS
+        if 0 < deviation < _LARGEST_ORDER_IN_DEVIATIONS / _COARSE_ORDERS[-1]:
+            most = _LARGEST_ORDER_IN_DEVIATIONS / deviation
+            more = np.geomspace(
+                _COARSE_ORDERS[-1], most, 2 + math.ceil(4 * math.log10(most / _COARSE_ORDERS[-1]))
+            )
+            self._orders = np.append(_COARSE_ORDERS, more[1:])
 
     def rdp(self, orders: npt.ArrayLike) -> Floats:
         """Composed Rényi divergence at each order."""
         total = np.zeros(np.shape(np.atleast_1d(orders)))
         for law, step in zip(self._laws, self._steps, strict=True):
-            total += step * renyi_divergence(law, np.atleast_1d(orders))
+            order = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+            total += step * (renyi_divergence(law, order) + law.loss_error * order / (order - 1))
         return total
 
     def epsilon(self, delta: float) -> float:
         """ε at δ, minimised over real orders; rounded up."""
-        target = delta - self._missing
+        target = (delta - self._missing) / self._growth
         if target <= 0:
             return math.inf
 
@@ -83,10 +94,10 @@ class RenyiComposition:
         def convert(orders: Floats, rdp: Floats) -> tuple[float, float]:
             return delta_from_rdp(orders=orders, rdp=rdp, epsilon=epsilon)
 
-        return min(1.0, self._refine(convert) * (1 + 1e-12) + self._missing)
+        return min(1.0, self._refine(convert) * (1 + 1e-12) * self._growth + self._missing)
 
     def _refine(self, convert: Callable[[Floats, Floats], tuple[float, float]]) -> float:
-        orders = _COARSE_ORDERS
+        orders = self._orders
         best = math.inf
         for _ in range(_REFINEMENTS + 1):
             value, order = convert(orders, self.rdp(orders))

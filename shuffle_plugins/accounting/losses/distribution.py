@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from shuffle_plugins.accounting.numerics.grid import Floats, spread_to_grid, tally
-from shuffle_plugins.accounting.numerics.profiles import hockey_sticks, hull_outcomes, mirrored
+from shuffle_plugins.accounting.numerics.profiles import (
+    hockey_sticks,
+    hull_outcomes,
+    log_mass_ratio,
+    loss_of,
+    mirrored,
+)
 
 BoundKind = Literal["upper", "lower"]
 
@@ -34,8 +41,23 @@ SINGLE = Resolution(tolerance=5e-5, cells=160)
 COARSE = Resolution(tolerance=6e-3, cells=16)
 """Resolutions of a short history, of one round that ``resolves_alone``, and of a history of many kinds."""
 
+RATIO_ERROR = 2.0**-50
+"""How far a loss can be off that was read off two masses: eight roundings of numbers near one."""
+
+LOSS_ERROR = 2.0**-49
+"""The same of losses known to full precision, relative to the largest one."""
+
+MASS_ERROR = 2.0**-40
+"""How far masses can be off, relative to each: a binomial's are products of up to some thousand factors."""
+
 STORED_CELLS = {"upper": 2, "lower": 4}
 """Outcomes kept to each grid cell of composition; merging moves losses more than spreading does."""
+
+
+_MASS_SLACK = 1e-9
+_LARGEST_GAIN = (
+    700.0  # loss above which e to its power is no float; there the masses give it to full precision
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +75,9 @@ class PrivacyLossDistribution:
         cells: grid cells per standard deviation that composition should use.
         condensed: whether outcomes were put together beyond the pair's own nodes.
         symmetric: whether exchanging P and Q changes nothing.
+        loss_error: bound on what rounding took from a loss or added to it, in nats.
+        mass_error: bound on the same of a mass, relative to it. Composition charges both for every step
+            (``docs/proofs/accounting.md``, section 5, "Rounding").
     """
 
     loss: Floats
@@ -64,6 +89,8 @@ class PrivacyLossDistribution:
     cells: int = FINE.cells
     condensed: bool = False
     symmetric: bool = False
+    loss_error: float = RATIO_ERROR
+    mass_error: float = MASS_ERROR
 
     def reversed(self) -> PrivacyLossDistribution:
         """That of the pair with P and Q exchanged."""
@@ -78,6 +105,8 @@ class PrivacyLossDistribution:
             kind=self.kind,
             cells=self.cells,
             condensed=self.condensed,
+            loss_error=self.loss_error,
+            mass_error=self.mass_error,
         )
 
 
@@ -89,13 +118,13 @@ def deviation_of(loss: Floats, p: Floats) -> float:
     return float(math.sqrt(max((p * (loss - mean) ** 2).sum() / total, 0.0)))
 
 
-def log_mass_ratio(p: Floats, q: Floats) -> Floats:
-    """log(p/q), accurate for nearly equal and for hugely different masses."""
-    smaller, larger = np.minimum(p, q), np.maximum(p, q)
-    with np.errstate(over="ignore"):
-        excess = (larger - smaller) / smaller
-    size = np.where(np.isfinite(excess), np.log1p(excess), np.log(larger) - np.log(smaller))
-    return np.asarray(np.sign(p - q) * size, dtype=np.float64)
+def mass_growth(laws: Sequence[PrivacyLossDistribution], steps: Sequence[int]) -> float:
+    """By what factor a composed δ can be off because the laws' masses are, as far as it exceeds 1 + 1e-9.
+
+    So much is set aside for roundoff wherever a δ enters or leaves the accountant.
+    """
+    error = math.fsum(step * law.mass_error for step, law in zip(steps, laws, strict=True))
+    return math.exp(min(max(error - _MASS_SLACK, 0.0), _LARGEST_GAIN))
 
 
 def finite_losses(
@@ -107,6 +136,8 @@ def finite_losses(
     kind: BoundKind,
     resolution: Resolution,
     symmetric: bool,
+    loss_error: float | None = None,
+    mass_error: float = MASS_ERROR,
 ) -> PrivacyLossDistribution:
     """The privacy loss distribution of a finite pair, in as few outcomes as ``resolution`` tells apart.
 
@@ -118,6 +149,9 @@ def finite_losses(
         kind: whether the pair bounds from above or from below.
         resolution: how finely losses are kept.
         symmetric: whether exchanging P and Q changes nothing.
+        loss_error: as in :class:`PrivacyLossDistribution`; None is that of losses known to full precision,
+            or else of losses computed here.
+        mass_error: as in :class:`PrivacyLossDistribution`.
 
     Raises:
         ArithmeticError: if no outcome is within floating-point range.
@@ -126,7 +160,10 @@ def finite_losses(
     p, q = p[keep], q[keep]
     if not len(p):
         raise ArithmeticError("no outcome has masses and a loss within floating-point range")
+    exact = loss is not None
     loss = log_mass_ratio(p, q) if loss is None else loss[keep]
+    if loss_error is None:
+        loss_error = LOSS_ERROR * float(np.abs(loss).max()) if exact else RATIO_ERROR
     deviation = deviation_of(loss, p)
     outcomes = len(loss)
     loss, p, q = condense(loss, p, q, cell=deviation / (STORED_CELLS[kind] * resolution.cells), kind=kind)
@@ -140,6 +177,8 @@ def finite_losses(
         cells=resolution.cells,
         condensed=len(loss) < outcomes,
         symmetric=symmetric,
+        loss_error=loss_error,
+        mass_error=mass_error,
     )
 
 
@@ -201,6 +240,8 @@ def tighter(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> 
         kind="upper",
         cells=max(first.cells, second.cells),
         symmetric=True,
+        loss_error=max(each.loss_error for each in both),
+        mass_error=max(each.mass_error for each in both),
     )
 
 
@@ -262,6 +303,7 @@ def condense(
     index -= index.min()
     size = int(index.max()) + 1
     merged_p, merged_q = tally(index, p, size), tally(index, q, size)
+    gain = tally(index, q * np.expm1(np.minimum(loss, _LARGEST_GAIN)), size)
     keep = merged_q > 0
     merged_p, merged_q = merged_p[keep], merged_q[keep]
-    return log_mass_ratio(merged_p, merged_q), merged_p, merged_q
+    return loss_of(merged_p, merged_q, gain[keep]), merged_p, merged_q

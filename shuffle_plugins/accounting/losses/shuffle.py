@@ -16,6 +16,9 @@ import numpy as np
 from shuffle_plugins.accounting.losses.distribution import (
     COARSE,
     FINE,
+    LOSS_ERROR,
+    MASS_ERROR,
+    RATIO_ERROR,
     STORED_CELLS,
     BoundKind,
     PrivacyLossDistribution,
@@ -23,13 +26,25 @@ from shuffle_plugins.accounting.losses.distribution import (
     condense,
     deviation_of,
     finite_losses,
-    log_mass_ratio,
 )
-from shuffle_plugins.accounting.numerics.binomial import LOG_TAIL, TAIL, bernstein_reach, binomial_window
-from shuffle_plugins.accounting.numerics.grid import Cells, Floats, tally
-from shuffle_plugins.accounting.pairs.bits import BitPair, bit_outcomes
+from shuffle_plugins.accounting.numerics.binomial import (
+    LOG_TAIL,
+    MOST_LISTED,
+    TAIL,
+    bernstein_reach,
+    binomial_groups,
+    binomial_window,
+    fair_groups,
+    window_ends,
+)
+from shuffle_plugins.accounting.numerics.grid import Cells, Floats
+from shuffle_plugins.accounting.numerics.profiles import loss_of
+from shuffle_plugins.accounting.pairs.bits import BitPair, bit_losses
 from shuffle_plugins.accounting.pairs.counts import CountPair, Pair, PairMixture
-from shuffle_plugins.accounting.pairs.slots import slot_outcomes
+from shuffle_plugins.accounting.pairs.slots import slot_losses
+
+Outcomes = tuple[Floats, Floats, Floats, float]
+"""Losses, P and Q masses, and a bound on the P mass of outcomes left out."""
 
 _TAILS_CUT = 3 * TAIL  # a pair has up to three counts, and each of their windows leaves out one tail
 _MANY_ACTIVE = 300.0  # expected slots, from which a profile is found faster than three counts are listed
@@ -50,28 +65,54 @@ def pair_losses(
         resolution: how finely losses are resolved on their grid.
     """
     parts = _parts(mixture, kind=kind, resolution=resolution)
-    p = np.concatenate([mass * part[0] for mass, part in zip(mixture.masses, parts, strict=True)])
-    q = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
-    left_out = math.fsum(mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True))
+    loss = np.concatenate([part[0] for part in parts])
+    p = np.concatenate([mass * part[1] for mass, part in zip(mixture.masses, parts, strict=True)])
+    q = np.concatenate([mass * part[2] for mass, part in zip(mixture.masses, parts, strict=True)])
+    left_out = math.fsum(mass * part[3] for mass, part in zip(mixture.masses, parts, strict=True))
     ratio_bound = max(pair.largest_ratio for pair in mixture.pairs)
     cut = _TAILS_CUT if max(pair.slots for pair in mixture.pairs) > _NEVER_CUT else 0.0
     missing = ratio_bound * (cut + mixture.dropped) + left_out
     keep = (p > 0) & (q > 0)
     certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-    p, q = p[keep], q[keep]
+    loss, p, q = loss[keep], p[keep], q[keep]
     if kind == "upper" and not p.sum() + certain + missing > 1 - _LOST_MASS:
         raise ArithmeticError(f"the outcomes of {mixture} do not make up a probability law")
     if len(p) == 0:
         raise ArithmeticError(f"no outcome of {mixture} is within floating-point range")
     return finite_losses(
-        None, p, q, missing=missing + certain, kind=kind, resolution=resolution, symmetric=mixture.symmetric
+        loss,
+        p,
+        q,
+        missing=missing + certain,
+        kind=kind,
+        resolution=resolution,
+        symmetric=mixture.symmetric,
+        loss_error=max(map(_loss_error, mixture.pairs)) * float(np.abs(loss).max()),
+        mass_error=max(MASS_ERROR, *map(_mass_error, mixture.pairs)),
     )
 
 
-def _parts(
-    mixture: PairMixture, *, kind: BoundKind, resolution: Resolution
-) -> list[tuple[Floats, Floats, float]]:
-    """P and Q masses of each component's outcomes, and a bound on the P mass left out.
+def _loss_error(pair: Pair) -> float:
+    """Relative, of a pair's losses: a weight's distance from one has lost the digits that both begin with."""
+    if not (isinstance(pair, CountPair) and pair.one_sided):
+        return LOSS_ERROR
+    apart = abs(pair.passive_weight - 1.0)
+    return LOSS_ERROR + (RATIO_ERROR / apart if apart else 0.0)
+
+
+def _mass_error(pair: Pair) -> float:
+    """Of a binomial law's masses: each is computed from the one before, with up to eight roundings.
+
+    Where they are integrated they hang on a probability that is rounded itself.
+    """
+    if not isinstance(pair, CountPair):
+        return 0.0
+    variance = pair.slots * pair.active * (1 - pair.active)
+    return 2.0**-50 * float(bernstein_reach(variance))
+
+
+def _parts(mixture: PairMixture, *, kind: BoundKind, resolution: Resolution) -> list[Outcomes]:
+    """Each component's outcomes.
 
     The outcomes of one of several components are put together as soon as they are listed, more finely than
     those of all: a pass over millions of them costs far more than listing them. A component of little mass is
@@ -79,42 +120,46 @@ def _parts(
     """
     pairs = mixture.pairs
     if len(pairs) == 1:
-        return [pair_outcomes(pairs[0], kind=kind, tolerance=resolution.tolerance)]
+        return [outcomes_of(pairs[0], kind=kind, tolerance=resolution.tolerance)]
     tolerance = max(resolution.tolerance, FINE.tolerance)  # the choice of components is coarser than that
     parts = []
     for mass, pair in zip(mixture.masses, pairs, strict=True):
         allowed = tolerance / max(len(pairs) * mass, tolerance / max(tolerance, COARSE.tolerance))
-        p, q, left_out = pair_outcomes(pair, kind=kind, tolerance=max(tolerance, allowed))
+        loss, p, q, left_out = outcomes_of(pair, kind=kind, tolerance=max(tolerance, allowed))
         keep = (p > 0) & (q > 0)
         certain = float(p[~keep].sum()) if kind == "upper" else 0.0
-        p, q = p[keep], q[keep]
+        loss, p, q = loss[keep], p[keep], q[keep]
         if len(p):
-            loss = log_mass_ratio(p, q)
             cell = deviation_of(loss, p) / (_FINER * STORED_CELLS[kind] * resolution.cells)
-            _, p, q = condense(loss, p, q, cell=cell, kind=kind)
-        parts.append((p, q, left_out + certain))
+            loss, p, q = condense(loss, p, q, cell=cell, kind=kind)
+        parts.append((loss, p, q, left_out + certain))
     return parts
 
 
-def pair_outcomes(pair: Pair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats, float]:
-    """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
+def outcomes_of(pair: Pair, *, kind: BoundKind, tolerance: float) -> Outcomes:
+    """Losses and masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
     if isinstance(pair, CountPair):
         if kind == "upper" and _has_three_counts(pair) and pair.slots * pair.active >= _MANY_ACTIVE:
-            return slot_outcomes(pair.as_slots(), tolerance=tolerance)
+            return slot_losses(pair.as_slots(), tolerance=tolerance)
         return (*_outcomes(pair, kind=kind, tolerance=tolerance), 0.0)
     if kind == "lower":
         raise ValueError("sums of slots and envelopes are bounded from above only")
     if isinstance(pair, BitPair):
-        return bit_outcomes(pair)
-    return slot_outcomes(pair, tolerance=tolerance)
+        return bit_losses(pair)
+    return slot_losses(pair, tolerance=tolerance)
+
+
+def pair_outcomes(pair: Pair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats, float]:
+    """P and Q masses of a pair's outcomes, and a bound on the P mass left out beside tails of counts."""
+    return outcomes_of(pair, kind=kind, tolerance=tolerance)[1:]
 
 
 def _has_three_counts(pair: CountPair) -> bool:
     return 0 < pair.passive < 1 and not pair.one_sided
 
 
-def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats]:
-    """P and Q masses of all outcomes kept; shape (outcomes,) each."""
+def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Floats, Floats, Floats]:
+    """Losses, P and Q masses of all outcomes kept; shape (outcomes,) each."""
     nodes = _active_nodes(pair, kind=kind, tolerance=tolerance)
     passive = _passive_nodes(pair, nodes, kind=kind, tolerance=tolerance)
     # n − z and m ± D are small whole numbers taken before anything large is added, so nothing cancels.
@@ -125,7 +170,11 @@ def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Fl
     if pair.one_sided:
         mass = nodes.mass[:, None] * passive.mass / pair.population
         gain = 2 * pair.sign_gain * nodes.value[:, None]
-        return (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
+        p, q = (mass * (common + gain)).ravel(), (mass * pair.population).ravel()
+        # P has mass one, so counts at their means add nothing, and fluctuations alone keep their digits.
+        gain = 2 * pair.sign_gain * (nodes.value[:, None] - pair.slots * pair.active)
+        gain = gain + (pair.passive_weight - 1.0) * (z - pair.slots * (1.0 - pair.active) * pair.passive)
+        return loss_of(p, q, (mass * gain).ravel()), p, q
     signs = _sign_nodes(nodes.trials, kind=kind, tolerance=tolerance)
     half = pair.sign_gain
     # axes: active node, passive node, sign node
@@ -138,8 +187,13 @@ def _outcomes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> tuple[Fl
     if np.any(q < -1e-12 * p):
         raise ArithmeticError(f"a node of {pair} left the range of a density; please report this round")
     q = np.maximum(q, 0.0)
+    loss = loss_of(p, q, (mass * (2 * half * sign_sum)).ravel())
     mirror = ~np.broadcast_to(sign_sum == 0, mass.shape).ravel()
-    return np.concatenate([p, q[mirror]]), np.concatenate([q, p[mirror]])
+    return (
+        np.concatenate([loss, -loss[mirror]]),
+        np.concatenate([p, q[mirror]]),
+        np.concatenate([q, p[mirror]]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +216,6 @@ class _Nodes:
 
 
 def _active_nodes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> _ActiveNodes:
-    first, mass = binomial_window(pair.slots, pair.active)
-    counts = first + np.arange(len(mass), dtype=np.float64)
     mean = pair.slots * pair.active
     deviation = math.sqrt(mean * (1 - pair.active))
     if pair.one_sided:
@@ -173,15 +225,16 @@ def _active_nodes(pair: CountPair, *, kind: BoundKind, tolerance: float) -> _Act
         step = int(min(tolerance * mean, pair.population * math.sqrt(tolerance) / heaviest))
         step -= step % 2
     if step < 2:
+        first, mass = binomial_window(pair.slots, pair.active)
+        counts = first + np.arange(len(mass), dtype=np.float64)
         inactive = pair.slots - counts
         return _ActiveNodes(counts, mass, counts.astype(np.int64), inactive, inactive)
+    first, last = window_ends(pair.slots, pair.active)
     start = first - first % 2
-    bucket = ((counts - start) // step).astype(np.int64)
-    size = int(bucket[-1]) + 1
+    size = (last - start) // step + 1
     bottom = start + step * np.arange(size, dtype=np.float64)
     top = bottom + step
-    total = tally(bucket, mass, size)
-    offset = tally(bucket, mass * (counts - bottom[bucket]), size)
+    total, offset = binomial_groups(pair.slots, pair.active, first=start, step=step, groups=size)
     most, least = pair.slots - bottom, np.maximum(pair.slots - top, 0.0)
     if kind == "lower":
         keep = total > 0
@@ -238,6 +291,16 @@ def _binomial_nodes(
     width = int((top - bottom).max()) + 1
     step = min(step, width)
     width += -width % step
+    if len(trials) == 1 and step > 1 and width > MOST_LISTED:
+        # Groups are laid from the top of the window downwards: those of what is not counted, upwards.
+        bottom_up = int(trials[0]) - int(top[0])
+        total, moment = (
+            each[None, :]
+            for each in binomial_groups(
+                int(trials[0]), 1 - probability, first=bottom_up, step=step, groups=width // step
+            )
+        )
+        return _passive_groups(top - mean, total, moment, step=step, kind=kind)
     i = np.arange(1, width, dtype=np.float64)
     above = np.clip(top[:, None] - i + 1, 0.0, None)
     with np.errstate(divide="ignore"):
@@ -247,10 +310,16 @@ def _binomial_nodes(
     exponent = np.concatenate([np.zeros((len(trials), 1)), np.cumsum(steps, axis=1)], axis=1)
     mass = np.exp(exponent - exponent.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)
-    centred = top - mean
     groups = mass.reshape(len(trials), -1, step)
-    start = centred[:, None] - step * np.arange(groups.shape[1])
     total, moment = groups.sum(axis=2), (groups * np.arange(step)).sum(axis=2)
+    return _passive_groups(top - mean, total, moment, step=step, kind=kind)
+
+
+def _passive_groups(
+    centred: Floats, total: Floats, moment: Floats, *, step: int, kind: BoundKind
+) -> tuple[Floats, Floats]:
+    """Nodes of groups of counts, each from its highest one downwards."""
+    start = centred[:, None] - step * np.arange(total.shape[1])
     if step == 1:
         return start, total
     if kind == "lower":
@@ -291,6 +360,13 @@ def _sign_nodes(trials: Cells, *, kind: BoundKind, tolerance: float) -> _Nodes:
     if step > 1 and np.any(odd):
         step = 1
     width = half_width + 1 + (-half_width) % step
+    if step > 1 and half_width > MOST_LISTED:
+        rows = [fair_groups(int(each), step=step, groups=(width - 1) // step) for each in unique]
+        centre = np.array([[row[0]] for row in rows])
+        total, moment = np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
+        value, mass = _sign_groups(centre, total, (moment + total) / step, step=step, kind=kind)
+        mass = mass / (mass * np.where(value > 0, 2.0, 1.0)).sum(axis=1, keepdims=True)
+        return _Nodes(value=np.broadcast_to(value, mass.shape)[inverse], mass=mass[inverse])
     # a = floor(t/2) + i heads, i = 0 …: sum of signs 2i − (t odd → −1, that is 2i + 1 shifted below).
     i = np.arange(1, width, dtype=np.float64)
     half = np.floor(unique / 2.0)[:, None]
@@ -301,19 +377,24 @@ def _sign_nodes(trials: Cells, *, kind: BoundKind, tolerance: float) -> _Nodes:
     doubled = np.where(value > 0, 2.0, 1.0)
     mass /= (mass * doubled).sum(axis=1, keepdims=True)
     if step > 1:
-        value, mass = _coarsen_signs(value, mass, step=step, kind=kind)
+        value, mass = _coarsen_signs(mass, step=step, kind=kind)
     return _Nodes(value=value[inverse], mass=mass[inverse])
 
 
-def _coarsen_signs(value: Floats, mass: Floats, *, step: int, kind: BoundKind) -> tuple[Floats, Floats]:
+def _coarsen_signs(mass: Floats, *, step: int, kind: BoundKind) -> tuple[Floats, Floats]:
     """Group even sign sums 0, 2, 4, … on nodes 2·step apart, keeping the law symmetric."""
-    rows = len(mass)
     centre, rest = mass[:, :1], mass[:, 1:]
-    groups = rest.reshape(rows, -1, step)
-    count = groups.shape[1]
+    groups = rest.reshape(len(mass), -1, step)
     offset = np.arange(1, step + 1) / step
+    return _sign_groups(centre, groups.sum(axis=2), (groups * offset).sum(axis=2), step=step, kind=kind)
+
+
+def _sign_groups(
+    centre: Floats, total: Floats, moment: Floats, *, step: int, kind: BoundKind
+) -> tuple[Floats, Floats]:
+    """Nodes of groups of sign sums; a group's moment is about the sum before it, over its width."""
+    rows, count = total.shape
     bottom = 2.0 * step * np.arange(count)
-    total, moment = groups.sum(axis=2), (groups * offset).sum(axis=2)
     if kind == "lower":
         mean = bottom + 2.0 * step * moment / np.where(total > 0, total, 1.0)
         return (

@@ -12,6 +12,7 @@ Floats = npt.NDArray[np.float64]
 Cells = npt.NDArray[np.int64]
 
 _CHAIN_SHARE = 0.6
+_ON_GRID = 1e-15  # P mass that roundoff may take off an outcome
 
 
 def tally(index: Cells, weights: Floats, size: int) -> Floats:
@@ -76,8 +77,10 @@ def merge_to_grid(loss: Floats, p: Floats, q: Floats, *, cell: float) -> tuple[i
     central = p[occupied] >= 0.25 * p[occupied].max()
     with np.errstate(invalid="ignore"):
         cost = np.where(central & (spare >= 0), up[occupied] * spare, np.inf)
-    meet = int(np.argmin(cost))
-    if np.isfinite(cost[meet]):
+    # Where nothing but roundoff is rounded down anywhere, outcomes are on the grid: merge as few as can be.
+    least = float(cost.min())
+    meet = int(np.argmax(np.where(cost <= least + _ON_GRID, spare, -np.inf)))
+    if np.isfinite(least):
         grid_q = rising.masses_until(meet)
         above = falling.masses_until(len(occupied) - 1 - meet)[::-1]
         grid_q += above / edge  # a mirrored grid point's Q mass is P mass

@@ -76,3 +76,22 @@ def mirrored(outcomes: PositiveLosses) -> tuple[Floats, Floats]:
         np.concatenate([outcomes.q[::-1], middle, outcomes.p]),
         np.concatenate([outcomes.p[::-1], middle, outcomes.q]),
     )
+
+
+def log_mass_ratio(p: Floats, q: Floats) -> Floats:
+    """log(p/q), accurate for nearly equal and for hugely different masses."""
+    smaller, larger = np.minimum(p, q), np.maximum(p, q)
+    with np.errstate(over="ignore"):
+        excess = (larger - smaller) / smaller
+    size = np.where(np.isfinite(excess), np.log1p(excess), np.log(larger) - np.log(smaller))
+    return np.asarray(np.sign(p - q) * size, dtype=np.float64)
+
+
+def loss_of(p: Floats, q: Floats, gain: Floats) -> Floats:
+    """log(p/q) where ``gain`` is p − q known to full precision, so that a small loss keeps its digits."""
+    near = np.abs(gain) <= 0.5 * q
+    near &= q > 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # outcomes that one side has not have no loss
+        found = log_mass_ratio(p, q)
+    found[near] = np.log1p(gain[near] / q[near])
+    return found

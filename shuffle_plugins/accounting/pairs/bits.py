@@ -145,19 +145,25 @@ class _Datasets:
 
 
 def bit_outcomes(pair: BitPair) -> tuple[Floats, Floats, float]:
-    """P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
+    """As :func:`bit_losses`, without the losses."""
+    return bit_losses(pair)[1:]
+
+
+def bit_losses(pair: BitPair) -> tuple[Floats, Floats, Floats, float]:
+    """Losses, P and Q masses of an upper law of the pair, one outcome per point of a grid of losses.
 
     Returns:
-        Two arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
+        Three arrays (outcomes,), and a bound on the P mass that tails of counts leave out of them.
     """
     if pair.participation == 0:
-        return np.ones(1), np.ones(1), 0.0
+        return np.zeros(1), np.ones(1), np.ones(1), 0.0
     response = BitResponse.symmetric(pair.local_epsilon)
     losses, sticks = _profiles(
         _datasets(pair, response), response, participation=pair.participation, information=pair.information
     )
     outcomes = hull_outcomes(losses, sticks.max(axis=0))
-    return (*mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
+    loss = np.concatenate([-outcomes.loss[::-1], [0.0], outcomes.loss])
+    return (loss, *mirrored(outcomes), _TAILS_CUT * pair.largest_ratio)
 
 
 def uneven_outcomes(pair: UnevenBitPair) -> tuple[Floats, Floats, Floats, float]:

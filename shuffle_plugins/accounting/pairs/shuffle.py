@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_window
+from shuffle_plugins.accounting.numerics.binomial import TAIL, binomial_between, binomial_window, window_ends
 from shuffle_plugins.accounting.pairs.bits import MOST_COUNTED, BitPair
 from shuffle_plugins.accounting.pairs.blanket import Blanket, Form
 from shuffle_plugins.accounting.pairs.counts import (
@@ -122,11 +122,12 @@ def _random_cohorts(draw: CohortDraw, build: Callable[..., Pair], *, upper: bool
     With full participation fewer clients are worse, so a bucket of cohort sizes is replaced by its smallest
     size in an upper bound and by its largest in a lower one.
     """
-    first, law = binomial_window(draw.population - 1, draw.sampling_rate)
-    edges = np.unique(np.linspace(0, len(law), _COHORT_BUCKETS + 1).astype(np.int64))
+    first, last = window_ends(draw.population - 1, draw.sampling_rate)
+    edges = np.unique(np.linspace(0, last - first + 1, _COHORT_BUCKETS + 1).astype(np.int64))
     sizes = 1 + first + (edges[:-1] if upper else edges[1:] - 1)
+    law = binomial_between(draw.population - 1, draw.sampling_rate, edges=first + edges)
     return PairMixture(
-        masses=tuple(float(mass) for mass in np.add.reduceat(law, edges[:-1])),
+        masses=tuple(float(mass) for mass in law),
         pairs=tuple(build(population=size, slots=size, participation=1.0) for size in map(int, sizes)),
         dropped=TAIL,
     )

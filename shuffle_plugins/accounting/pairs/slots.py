@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shuffle_plugins.accounting.numerics.grid import Floats
 from shuffle_plugins.accounting.numerics.hinge import expected_positive_part, log_positive_part_bound
-from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, hull_outcomes
+from shuffle_plugins.accounting.numerics.profiles import PositiveLosses, hull_outcomes, loss_of
 from shuffle_plugins.accounting.numerics.search import zero_between
 
 _MASS_TOLERANCE = 1e-9
@@ -95,7 +95,12 @@ class SlotPair:
 
 
 def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, float]:
-    """A finite pair that dominates ``pair``: masses of its outcomes under P and under Q.
+    """As :func:`slot_losses`, without the losses."""
+    return slot_losses(pair, tolerance=tolerance)[1:]
+
+
+def slot_losses(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, Floats, float]:
+    """A finite pair that dominates ``pair``: losses of its outcomes, their masses under P and under Q.
 
     Args:
         pair: the pair.
@@ -103,9 +108,9 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
             about half of it, relatively.
 
     Returns:
-        P masses and Q masses, shape (outcomes,) each, and the P mass missing from them (as much Q mass is
-        missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is with P
-        and Q exchanged.
+        Losses, P masses and Q masses, shape (outcomes,) each, and the P mass missing from them (as much Q
+        mass is missing, on the other side): H_E(P‖Q) ≤ Σ (p − E·q)₊ + missing for every E > 0, and so it is
+        with P and Q exchanged.
 
     Raises:
         ValueError: if the tolerance is out of range.
@@ -124,6 +129,7 @@ def slot_outcomes(pair: SlotPair, *, tolerance: float) -> tuple[Floats, Floats, 
     left = _speaking_for_first(pair, v, u, mass, tolerance=tolerance) if pair.one_sided else right
     right, left, rest = _joined(right, left, total=1.0 - lost)
     return (
+        np.concatenate([right.loss, [0.0], -left.loss]),
         np.concatenate([right.p, [rest], left.q]),
         np.concatenate([right.q, [rest], left.p]),
         max(right.beyond, left.beyond) + lost,
@@ -169,12 +175,12 @@ def _lowered(outcomes: PositiveLosses, amount: float) -> PositiveLosses:
     return replace(outcomes, p=q * np.exp(outcomes.loss), q=q)
 
 
-def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, float]:
+def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, Floats, float]:
     """The pair itself, outcome by outcome: one for every multiset of atoms."""
     u, v, mass = (np.array(column) for column in zip(*pair.atoms, strict=True))
     kinds = len(mass)
     last, run = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    weight, sum_u, sum_v = np.ones(1), np.zeros(1), np.zeros(1)
+    weight, sum_u, sum_v, apart = np.ones(1), np.zeros(1), np.zeros(1), np.zeros(1)
     for drawn in range(1, pair.slots + 1):
         # Atoms are drawn in order; N!/Π counts! grows by drawn/run with each.
         parent = np.repeat(np.arange(len(last)), kinds - last)
@@ -183,9 +189,11 @@ def _all_outcomes(pair: SlotPair) -> tuple[Floats, Floats, float]:
         run = np.where(atom == last[parent], run[parent] + 1, 1)
         weight = weight[parent] * mass[atom] * (drawn / run)
         sum_u, sum_v, last = sum_u[parent] + u[atom], sum_v[parent] + v[atom], atom
+        apart = apart[parent] + (u - v)[atom]
     p = weight * np.maximum(pair.population + sum_u, 0.0) / pair.population
     q = weight * np.maximum(pair.population + sum_v, 0.0) / pair.population
-    return p, q, pair.slots * pair.lost / pair.population
+    loss = loss_of(p, q, weight * apart / pair.population)
+    return loss, p, q, pair.slots * pair.lost / pair.population
 
 
 def _speaking_for_first(
