@@ -38,14 +38,14 @@ from shuffle_plugins.shuffler import (
     ticket_size,
 )
 from shuffle_plugins.shuffler.keys import (
-    MixerKey,
     SealingKey,
+    ServiceKey,
     public_key_bytes,
 )
 
 _CONTEXT = RoundContext(run="benchmark", token=bytes(range(16)), fingerprint=bytes(32))
 _ANALYZER = public_key_bytes(SealingKey.from_private_bytes(bytes([7]) * 32))
-_OWN_KEY = MixerKey(
+_OWN_KEY = ServiceKey(
     sealing=SealingKey.from_private_bytes(bytes([8]) * 32),
     signing=SigningKey.from_private_bytes(bytes([9]) * 32),
 )

@@ -37,12 +37,12 @@ from shuffle_plugins.secure_aggregation import (
     sealed_seed_size,
     share,
 )
-from shuffle_plugins.shuffler import MixerKey, RoundContext, SigningKey, SpentTokens
+from shuffle_plugins.shuffler import RoundContext, ServiceKey, SigningKey, SpentTokens
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
-    read_mixer_key,
+    read_service_key,
     write_private_key,
 )
 
@@ -126,7 +126,7 @@ def client(aggregators: int) -> dict[str, Any]:
     protocol = VectorSum(dim=DIM, cohort=COHORT, radius=0.1, levels=400, coins=LARGEST - 800)
     counts = protocol.counts
     layout = ResidueLayout.of_sum(size=counts.size, largest=counts.highest - counts.lowest, clients=COHORT)
-    keys = tuple(generate_mixer_key().public.sealing for _ in range(aggregators))
+    keys = tuple(generate_service_key().public.sealing for _ in range(aggregators))
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     terms = SumTerms(context=context, layout=layout, aggregators=keys)
     signing_key, vector = generate_signing_key(), torch.full((1, DIM), 0.1 / DIM**0.5)
@@ -172,7 +172,7 @@ _FRAME = struct.Struct(f"<32s{sealed_seed_size()}s")
 def stream(clients: int) -> dict[str, Any]:
     """So many clients' envelopes through an aggregator in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
-        folder, key = Path(name), generate_mixer_key()
+        folder, key = Path(name), generate_service_key()
         write_private_key(folder / "key", key)
         SpentTokens.create(folder / "state", public_key=key.public.sealing)
         seeds = (hashlib.sha256(b"%d" % i).digest() for i in range(clients))
@@ -197,7 +197,7 @@ def stream(clients: int) -> dict[str, Any]:
             return dict(json.loads(process.stdout.read()))
 
 
-def terms_of(key: MixerKey) -> SumTerms:
+def terms_of(key: ServiceKey) -> SumTerms:
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     layout = ResidueLayout.of_sum(size=DIM, largest=LARGEST, clients=100_000)
     return SumTerms(context=context, layout=layout, aggregators=(key.public.sealing,))
@@ -205,7 +205,7 @@ def terms_of(key: MixerKey) -> SumTerms:
 
 def aggregate(folder: Path) -> None:
     """The aggregator: takes envelopes from standard input, and says what it took to add their seeds up."""
-    key = read_mixer_key(folder / "key")
+    key = read_service_key(folder / "key")
     listed = (folder / "enrolled").read_bytes()
     enrolled = frozenset(listed[i : i + 32] for i in range(0, len(listed), 32))
     aggregator = Aggregator(key=key, enrolled=enrolled, minimum=2, state=folder / "state")

@@ -34,8 +34,8 @@ from shuffle_plugins.secure_aggregation import (
 )
 from shuffle_plugins.shuffler import EnvelopeOpener, RoundContext, open_reports, seal
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
 )
@@ -67,7 +67,7 @@ def measured(size: int, bits: int) -> dict[str, Any]:
     """Times and sizes of every party for one dimension and one width of counts."""
     layout, repeats = ResidueLayout(size, bits), 31 if size < 1_000_000 else 3
     counts = np.random.default_rng(1).integers(0, 8_192, size)
-    key, signing_key, check_seed = generate_mixer_key(), generate_signing_key(), secrets.token_bytes(32)
+    key, signing_key, check_seed = generate_service_key(), generate_signing_key(), secrets.token_bytes(32)
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     terms = SumTerms(context=context, layout=layout, aggregators=(key.public.sealing,))
 
@@ -152,7 +152,7 @@ def proven(size: int, largest: int) -> dict[str, Any]:
 
 def mixed(report_bytes: int) -> dict[str, Any]:
     """One row of a mixed round: what a client and the server do; ``mixer.py`` is for the mixer."""
-    mixer, analyzer, signing_key = generate_mixer_key(), generate_sealing_key(), generate_signing_key()
+    mixer, analyzer, signing_key = generate_service_key(), generate_sealing_key(), generate_signing_key()
     context = RoundContext(run="benchmark", token=bytes(16), fingerprint=bytes(32))
     report = secrets.token_bytes(report_bytes)
     sealing, envelope = timed(

@@ -40,9 +40,9 @@ from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.secure_aggregation import seal_seed, share
 from shuffle_plugins.shuffler import SigningKey, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
+    generate_service_key,
     public_key_bytes,
-    read_mixer_key,
+    read_service_key,
     write_private_key,
 )
 
@@ -106,7 +106,7 @@ def aggregators_of(folder: Path, count: int) -> list[dict[str, str | int]]:
     for place in range(count):
         path = folder / f"aggregator-{place}.key"
         if not path.exists():
-            key = generate_mixer_key()
+            key = generate_service_key()
             SpentTokens.create(state_beside(path), public_key=key.public.sealing)
             write_private_key(path, key)
     return [
@@ -124,7 +124,7 @@ def train(options: argparse.Namespace) -> None:
     (images, labels), (test_images, test_labels) = load_mnist(options.data_dir)
     test = wavelet_features(test_images)
     configs = aggregators_of(options.outputs / "keys", options.aggregators)
-    public = [read_mixer_key(str(config["shuffle-aggregator-key-file"])).public for config in configs]
+    public = [read_service_key(str(config["shuffle-aggregator-key-file"])).public for config in configs]
     app = ClientApp()
     register_aggregator(app)
     grid = SharingGrid(wavelet_features(images), labels, client_app=app, others=configs)

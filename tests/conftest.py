@@ -34,7 +34,7 @@ LONGEST = (
     "test_accountant.py",
     "test_simulation.py",
     "test_audit_mechanisms.py",
-    "test_deployment_row.py",
+    "test_deployment_cascade.py",
     "test_opacus_scripts.py",
     "test_benchmarks_grid.py",
     "test_planning.py",

@@ -126,14 +126,14 @@ class SimulatedNodes:
         if not (number := self._numbers[role]):
             return ()
         folder = self._keys(role)
-        return tuple(keys.read_mixer_key(folder / f"{place}.key").public.hex() for place in range(number))
+        return tuple(keys.read_service_key(folder / f"{place}.key").public.hex() for place in range(number))
 
     def _keys(self, role: Role) -> Path:
         """The folder of the private keys of a role's nodes."""
         number = self._numbers[role]
         with _made(self._folder / f"{role}-{number}") as draft:
             for file in [draft / f"{place}.key" for place in range(number)] if draft else []:
-                key = keys.generate_mixer_key()
+                key = keys.generate_service_key()
                 keys.write_private_key(file, key)
                 SpentTokens.create(state_beside(file), public_key=key.public.sealing)
         return self._folder / f"{role}-{number}"

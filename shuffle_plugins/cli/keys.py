@@ -53,7 +53,7 @@ def _aggregator(file: _NewFile, state: _StateOption = None) -> None:
 
 
 def _new_service(file: Path, state: Path | None) -> None:
-    key = shuffler.keys.generate_mixer_key()
+    key = shuffler.keys.generate_service_key()
     rounds = state or shuffler.state_beside(file)
     if file.absolute() == rounds.absolute():
         raise shuffler.ShuffleError("the key and its spent rounds need a file each")
@@ -86,7 +86,9 @@ def _client(file: _NewFile) -> None:
 def _public(file: _KeyFile) -> None:
     """Print the public key that belongs to the private one in FILE, of a mixer, aggregator or client."""
     key = shuffler.keys.read_private_key(file)
-    print(key.public.hex() if isinstance(key, shuffler.keys.MixerKey) else shuffler.keys.public_key_hex(key))
+    print(
+        key.public.hex() if isinstance(key, shuffler.keys.ServiceKey) else shuffler.keys.public_key_hex(key)
+    )
 
 
 @keys_command.command("enrol")

@@ -19,8 +19,8 @@ from .errors import BatchRefused as BatchRefused
 from .errors import Refusal as Refusal
 from .errors import ShuffleError as ShuffleError
 from .keys import KEY_BYTES as KEY_BYTES
-from .keys import MixerKey as MixerKey
 from .keys import SealingKey as SealingKey
+from .keys import ServiceKey as ServiceKey
 from .keys import ServicePublicKey as ServicePublicKey
 from .keys import SigningKey as SigningKey
 from .marks import Marks as Marks

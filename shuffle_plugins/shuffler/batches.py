@@ -170,7 +170,7 @@ class BatchRequest:
         return sum(said.masks[self.position - place - 1] for place, said in enumerate(self.previous))
 
     def check_previous(self) -> None:
-        """Check that the mixers before have signed their statements, for this round and row.
+        """Check that the mixers before have signed their statements, for this round and cascade.
 
         Raises:
             BatchRefused: NOT_PROVEN if not.

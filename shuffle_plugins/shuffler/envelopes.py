@@ -54,10 +54,10 @@ _TO_ANALYZER = b"shuffle-plugins/1 to the analyzer"
 _TO_MIXER = b"shuffle-plugins/1 to the mixer"
 _SIGNED = b"shuffle-plugins/1 signed"
 
-_ROW = b"shuffle-plugins/3 mixers in a row"
-_TO_MIXER_OF_ROW = b"shuffle-plugins/3 to mixer"
-_SIGNED_FOR_ROW = b"shuffle-plugins/3 signed"
-_TICKET_OF_ROW = b"shuffle-plugins/3 ticket for mixer"
+_CASCADE = b"shuffle-plugins/3 mixers in a row"
+_TO_MIXER_OF_CASCADE = b"shuffle-plugins/3 to mixer"
+_SIGNED_FOR_CASCADE = b"shuffle-plugins/3 signed"
+_TICKET_OF_CASCADE = b"shuffle-plugins/3 ticket for mixer"
 _SIGNED_TICKET = b"shuffle-plugins/3 signed ticket"
 _LATER_BYTES = 1 + MARK_BYTES + _HPKE_BYTES
 _NAMED_BYTES = KEY_BYTES + _SIGNATURE_BYTES
@@ -211,12 +211,12 @@ class EnvelopeOpener:
 
     @property
     def first(self) -> bool:
-        """Whether this mixer is the first in its row, or the only one."""
+        """Whether this mixer is the first in its cascade, or the only one."""
         return self._position == 0
 
     @property
     def last(self) -> bool:
-        """Whether this mixer is the last in its row, or the only one."""
+        """Whether this mixer is the last in its cascade, or the only one."""
         return self._position == self._mixers - 1
 
     @property
@@ -319,7 +319,7 @@ def row_binding(*, context: RoundContext, analyzer_key: bytes, mixer_keys: Seque
     """32 bytes that differ wherever the round, the analyzer's key, a mixer or the mixers' order differs."""
     count = len(mixer_keys).to_bytes(1, "big")
     keys = b"".join(mixer_keys)
-    return hashlib.sha256(_ROW + count + context.digest() + analyzer_key + keys).digest()
+    return hashlib.sha256(_CASCADE + count + context.digest() + analyzer_key + keys).digest()
 
 
 def _binding(context: RoundContext, analyzer_key: bytes) -> bytes:
@@ -342,7 +342,7 @@ class _Layers:
         self._row = len(mixer_keys) > 1
         if self._row:
             binding = row_binding(context=context, analyzer_key=analyzer_key, mixer_keys=mixer_keys)
-            self._info, self._signed = _TO_MIXER_OF_ROW + binding, _SIGNED_FOR_ROW + binding
+            self._info, self._signed = _TO_MIXER_OF_CASCADE + binding, _SIGNED_FOR_CASCADE + binding
         else:
             binding = _binding(context, analyzer_key)
             self._info, self._signed = _TO_MIXER + binding, _SIGNED + binding + mixer_keys[0]
@@ -357,7 +357,7 @@ class _Layers:
 
     def ticket_info(self, position: int) -> bytes:
         """What the ticket of the mixer at a position is bound to."""
-        return _TICKET_OF_ROW + position.to_bytes(1, "big") + self._info
+        return _TICKET_OF_CASCADE + position.to_bytes(1, "big") + self._info
 
     def signed_ticket(self, position: int, masked: bytes) -> bytes:
         """What a client signs for the later mixer at a position."""

@@ -59,12 +59,12 @@ class ServicePublicKey:
 
 
 @dataclass(frozen=True, slots=True)
-class MixerKey:
-    """A mixer's private keys.
+class ServiceKey:
+    """The private keys of a mixer or an aggregator.
 
     Attributes:
-        sealing: key that opens envelopes.
-        signing: key that signs what the mixer says to a server.
+        sealing: key that opens envelopes or sealed seeds.
+        signing: key that signs what it says to a server.
     """
 
     sealing: SealingKey
@@ -88,9 +88,9 @@ def generate_signing_key() -> SigningKey:
     return Ed25519PrivateKey.generate()
 
 
-def generate_mixer_key() -> MixerKey:
-    """New keys of a mixer, from the operating system's entropy."""
-    return MixerKey(sealing=generate_sealing_key(), signing=generate_signing_key())
+def generate_service_key() -> ServiceKey:
+    """New keys of a mixer or an aggregator, from the operating system's entropy."""
+    return ServiceKey(sealing=generate_sealing_key(), signing=generate_signing_key())
 
 
 def public_key_bytes(private_key: SealingKey | SigningKey) -> bytes:
@@ -145,7 +145,7 @@ def parse_mixer_sealing_key(text: object) -> bytes:
     return parse_mixer_public_key(text).sealing
 
 
-def parse_mixer_row(text: object) -> tuple[ServicePublicKey, ...]:
+def parse_mix_cascade(text: object) -> tuple[ServicePublicKey, ...]:
     """Public keys of mixers in the order in which they work: a list, or one text with commas between.
 
     Raises:
@@ -154,8 +154,8 @@ def parse_mixer_row(text: object) -> tuple[ServicePublicKey, ...]:
     return _row([parse_mixer_public_key(part) for part in _parts(text)])
 
 
-def parse_mixer_sealing_row(text: object) -> tuple[bytes, ...]:
-    """The keys to which clients seal, 32 bytes each, of :func:`parse_mixer_row`; halves may stand alone.
+def parse_cascade_sealing_keys(text: object) -> tuple[bytes, ...]:
+    """The keys to which clients seal, 32 bytes each, of :func:`parse_mix_cascade`; halves may stand alone.
 
     Raises:
         ShuffleError: if one is neither 128 nor 64 hexadecimal digits, or is there twice.
@@ -175,7 +175,7 @@ def _row(found: list[_Key]) -> tuple[_Key, ...]:
     return tuple(found)
 
 
-def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | MixerKey) -> None:
+def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | ServiceKey) -> None:
     """Write a private key to a new file that only its owner may read (mode 0600).
 
     Raises:
@@ -183,7 +183,7 @@ def write_private_key(path: Path | str, private_key: SealingKey | SigningKey | M
         OSError: if it cannot be written.
     """
     parts: list[SealingKey | SigningKey] = (
-        [private_key.sealing, private_key.signing] if isinstance(private_key, MixerKey) else [private_key]
+        [private_key.sealing, private_key.signing] if isinstance(private_key, ServiceKey) else [private_key]
     )
     text = b"".join(part.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for part in parts)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -217,8 +217,8 @@ def read_signing_key(path: Path | str) -> SigningKey:
     return key
 
 
-def read_mixer_key(path: Path | str) -> MixerKey:
-    """The mixer's private keys in a file.
+def read_service_key(path: Path | str) -> ServiceKey:
+    """The private keys of a mixer or an aggregator in a file.
 
     Raises:
         ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
@@ -229,19 +229,19 @@ def read_mixer_key(path: Path | str) -> MixerKey:
             f"the file {path} holds a mixer's key of an older version, with which it cannot prove who it is; "
             "make new keys (shuffle-plugins keys mixer) and give the new public key to clients and the server"
         )
-    if not isinstance(key, MixerKey):
+    if not isinstance(key, ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a mixer's private keys (X25519, then Ed25519)")
     return key
 
 
-def read_private_key(path: Path | str) -> SealingKey | SigningKey | MixerKey:
+def read_private_key(path: Path | str) -> SealingKey | SigningKey | ServiceKey:
     """The private key in a file, of any kind.
 
     Raises:
         ShuffleError: if the file is missing, open to others than its owner, or holds anything else.
     """
     key = _read(path)
-    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey | MixerKey):
+    if not isinstance(key, X25519PrivateKey | Ed25519PrivateKey | ServiceKey):
         raise ShuffleError(f"the file {path} does not hold a private key; see shuffle-plugins keys")
     return key
 
@@ -316,7 +316,7 @@ def _read(path: Path | str) -> object:
         return None
     match keys:
         case [X25519PrivateKey() as sealing, Ed25519PrivateKey() as signing]:
-            return MixerKey(sealing=sealing, signing=signing)
+            return ServiceKey(sealing=sealing, signing=signing)
         case [key]:
             return key
     return None

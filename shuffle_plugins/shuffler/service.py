@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shuffle_plugins.core import checks
 from shuffle_plugins.shuffler.errors import ShuffleError
-from shuffle_plugins.shuffler.keys import KEY_BYTES, MixerKey, ServicePublicKey
+from shuffle_plugins.shuffler.keys import KEY_BYTES, ServiceKey, ServicePublicKey
 from shuffle_plugins.shuffler.statements import Statement
 from shuffle_plugins.shuffler.tokens import SpentTokens
 
@@ -31,7 +31,9 @@ class BatchService:
 
     role: ClassVar[str]
 
-    def __init__(self, *, key: MixerKey, enrolled: frozenset[bytes], minimum: int, state: Path | str) -> None:
+    def __init__(
+        self, *, key: ServiceKey, enrolled: frozenset[bytes], minimum: int, state: Path | str
+    ) -> None:
         if not enrolled or any(len(client) != KEY_BYTES for client in enrolled):
             raise ShuffleError(
                 f"the {self.role} needs enrolled clients, each by a public key of {KEY_BYTES} bytes"

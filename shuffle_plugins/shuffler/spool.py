@@ -74,15 +74,15 @@ class BatchSpool:
         self._memory = memory
         self._limits = BatchLimits() if limits is None else limits
 
-    def begin(self, request: BatchRequest, *, mixer: Mixer, row: Sequence[ServicePublicKey] = ()) -> None:
+    def begin(self, request: BatchRequest, *, mixer: Mixer, cascade: Sequence[ServicePublicKey] = ()) -> None:
         """Begin a batch. A batch that is too large is refused before anything is written. Otherwise the round
         is spent on disk before anything else happens.
 
         Args:
             request: what the server asks.
             mixer: the mixer that is asked.
-            row: public keys of all mixers in their order, as this mixer's operator has pinned them; empty for
-                a single mixer.
+            cascade: public keys of all mixers in their order, as this mixer's operator has pinned them;
+                empty for a single mixer.
 
         Raises:
             BatchRefused: REPLAYED for a spent round; TOO_LARGE if the batch, with those under way, is beyond
@@ -94,7 +94,7 @@ class BatchSpool:
         with _files():
             self._check_room(request, run=run)
         mixer.spend(request.context)
-        pinned = tuple(row) or (mixer.public_key,)
+        pinned = tuple(cascade) or (mixer.public_key,)
         if request.mixers != pinned or pinned[request.position] != mixer.public_key:
             raise ShuffleError(
                 "the server asks for other mixers, or in another order, than "

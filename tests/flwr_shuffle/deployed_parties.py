@@ -114,7 +114,7 @@ class Parties:
             serving.MIN_BATCH: 2,
         }
         if "," in self.mixer_public_key:
-            config[mix_node.ROW] = self.mixer_public_key
+            config[mix_node.CASCADE] = self.mixer_public_key
         return self.deployment.start_supernode(name, node_config=config)
 
     def start_client(self, partition: int) -> Program:

@@ -22,9 +22,9 @@ from shuffle_plugins.mechanisms import MechanismSpec
 from shuffle_plugins.shuffler import SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
-    parse_mixer_sealing_row,
+    parse_cascade_sealing_keys,
     public_key_bytes,
     write_private_key,
 )
@@ -72,7 +72,7 @@ class MixedRun:
     restarted: int | None = None
 
     def __post_init__(self) -> None:
-        self.mixer_keys = [generate_mixer_key() for _ in range(self.mixers)]
+        self.mixer_keys = [generate_service_key() for _ in range(self.mixers)]
         self.mixer_key = self.mixer_keys[0]
         for key, file in zip(self.mixer_keys, map(self.mixer_file, range(self.mixers)), strict=True):
             write_private_key(file, key)
@@ -161,7 +161,7 @@ class MixedRun:
             "size": SIZE,
             "context": context_of(instruction, dim=DIM),
             "analyzer_key": instruction.analyzer_key,
-            "mixer_key": parse_mixer_sealing_row(context.node_config["shuffle-mixer-public-key"]),
+            "mixer_key": parse_cascade_sealing_keys(context.node_config["shuffle-mixer-public-key"]),
             "signing_key": self.signing_keys[position],
         }
         values |= self.changes.get(position, {})

@@ -29,7 +29,7 @@ from shuffle_plugins.protocols import VectorSum
 from shuffle_plugins.shuffler import SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -58,7 +58,7 @@ class SharedRun:
     train: Callable[[Message, Context], Message] | None = None
 
     def __post_init__(self) -> None:
-        self.keys = [generate_mixer_key() for _ in range(self.aggregators)]
+        self.keys = [generate_service_key() for _ in range(self.aggregators)]
         self.enrolled = self.folder / "enrolled"
         for i, key in enumerate(self.keys):
             write_private_key(self.folder / f"aggregator{i}", key)

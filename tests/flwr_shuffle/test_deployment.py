@@ -28,7 +28,7 @@ from flwr_shuffle.messages import Instruction, context_of
 from processes import Deployment, free_port, marked_pids, wait_for
 
 from shuffle_plugins.shuffler import EnvelopeOpener, Opened, SealingKey, envelope_size, open_reports
-from shuffle_plugins.shuffler.keys import read_enrolled, read_mixer_key
+from shuffle_plugins.shuffler.keys import read_enrolled, read_service_key
 
 pytestmark = [
     pytest.mark.process,
@@ -131,7 +131,7 @@ def _instruction(record: dict) -> Instruction:
 
 
 def _replies(told: list[dict], parties: Parties) -> list[Reply]:
-    mixer_key = read_mixer_key(parties.secrets / "mixer.key").sealing
+    mixer_key = read_service_key(parties.secrets / "mixer.key").sealing
     enrolled = read_enrolled(parties.secrets / "enrolled")
     analyzer = SealingKey.from_private_bytes(
         bytes.fromhex((parties.notes / "analyzer-keys").read_text().split()[-1])

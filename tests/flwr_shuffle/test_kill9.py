@@ -25,10 +25,10 @@ from shuffle_plugins.ledger import BudgetLedger, ClientLedger, RoundState
 from shuffle_plugins.shuffler import BatchRefused, Refusal, SpentTokens, state_beside
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
-    read_mixer_key,
+    read_service_key,
     write_private_key,
 )
 
@@ -76,7 +76,7 @@ def trainer() -> Iterator[Trainer]:
 
 def make_keys(folder: Path) -> None:
     for i in range(AGGREGATORS):
-        key_file, service_key = folder / f"service-{i}.key", generate_mixer_key()
+        key_file, service_key = folder / f"service-{i}.key", generate_service_key()
         write_private_key(key_file, service_key)
         SpentTokens.create(state_beside(key_file), public_key=service_key.public.sealing)
         (folder / f"service-{i}.public").write_text(service_key.public.hex())
@@ -125,7 +125,9 @@ def check(books: Books, folder: Path) -> None:
     assert len(set(books.served)) == len(books.served), "a batch or a sum of one round was given out twice"
     for service, token in books.served:
         key_file = folder / f"service-{service}.key"
-        spent_rounds = SpentTokens(state_beside(key_file), public_key=read_mixer_key(key_file).public.sealing)
+        spent_rounds = SpentTokens(
+            state_beside(key_file), public_key=read_service_key(key_file).public.sealing
+        )
         with pytest.raises(BatchRefused) as refused:
             spent_rounds.spend(bytes.fromhex(token))
         assert refused.value.code is Refusal.REPLAYED

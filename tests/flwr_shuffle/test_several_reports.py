@@ -45,7 +45,7 @@ from shuffle_plugins.mechanisms import MechanismSpec, get
 from shuffle_plugins.shuffler import SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -68,7 +68,7 @@ class World:
         self.places: dict[int, list[list[int]]] = defaultdict(list)
         self.sent: list[list[bytes]] = []
         self.opened: list[list[bytes]] = []
-        mixer = generate_mixer_key()
+        mixer = generate_service_key()
         write_private_key(folder / "mixer", mixer)
         SpentTokens.create(folder / "mixer.rounds", public_key=mixer.public.sealing)
         for client in range(CLIENTS):
@@ -282,7 +282,7 @@ def test_a_ledger_is_charged_for_all_reports(samples):
 
 def test_what_cannot_be_accounted_is_refused(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
-    row = ",".join(generate_mixer_key().public.hex() for _ in range(2))
+    row = ",".join(generate_service_key().public.hex() for _ in range(2))
     for said, changes in {
         "at most records_per_client, got 3 of 2": {"records_per_client": 2},
         "samples_per_client must be a whole number": {"samples_per_client": 0},

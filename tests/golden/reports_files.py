@@ -140,7 +140,7 @@ def write_keys() -> None:
     command = [sys.executable, "-m", "shuffle_plugins", "keys"]
     subprocess.run([*command, "mixer", str(FILES / "mixer.key"), "--state", str(STATE)], check=True)
     subprocess.run([*command, "client", str(FILES / "client.key")], check=True)
-    mixer, client = keys.read_mixer_key(FILES / "mixer.key"), keys.read_signing_key(FILES / "client.key")
+    mixer, client = keys.read_service_key(FILES / "mixer.key"), keys.read_signing_key(FILES / "client.key")
     SpentTokens(STATE, public_key=mixer.public.sealing).spend(token(1))
     keys.enrol_client(FILES / "enrolled.txt", keys.public_key_bytes(client), note="the client")
     public = {"mixer": mixer.public.hex(), "client": keys.public_key_hex(client)}
@@ -246,7 +246,7 @@ def client() -> dict[str, Any]:
 def key_files() -> dict[str, Any]:
     """Today's files of keys say the public keys that were printed when they were made."""
     with tempfile.TemporaryDirectory() as folder:
-        mixer = keys.read_mixer_key(copied(FILES / "mixer.key", folder))
+        mixer = keys.read_service_key(copied(FILES / "mixer.key", folder))
         client_key = keys.read_signing_key(copied(FILES / "client.key", folder))
         enrolled = keys.read_enrolled(copied(FILES / "enrolled.txt", folder))
         state = SpentTokens(copied(STATE, folder), public_key=mixer.public.sealing)

@@ -33,9 +33,9 @@ from shuffle_plugins.shuffler import (
     ItemsDigest,
     MixedBatch,
     MixedStatement,
-    MixerKey,
     Refusal,
     RoundContext,
+    ServiceKey,
     Statement,
     envelope_size,
     mark_bytes,
@@ -61,8 +61,8 @@ def signing_key(number: int) -> Ed25519PrivateKey:
 
 
 ANALYZER, CLIENTS = sealing_key(7), [signing_key(10 + i) for i in range(4)]
-MIXER = MixerKey(sealing=sealing_key(8), signing=signing_key(9))
-SECOND = MixerKey(sealing=sealing_key(20), signing=signing_key(21))
+MIXER = ServiceKey(sealing=sealing_key(8), signing=signing_key(9))
+SECOND = ServiceKey(sealing=sealing_key(20), signing=signing_key(21))
 REQUEST = MixRequest(
     context=CONTEXT,
     analyzer_key=public_key_bytes(ANALYZER),

@@ -27,8 +27,8 @@ from shuffle_plugins.secure_aggregation import (
 )
 from shuffle_plugins.shuffler import EnvelopeOpener, Mixer, RoundContext, SpentTokens, part_sizes, seal
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
 )
@@ -54,7 +54,7 @@ CLIENTS, SIZE, LARGEST = 3, 37, 9
 
 def made_keys(folder: Path, kind: type[Any]) -> tuple[list[Any], Any]:
     signing = [generate_signing_key() for _ in range(CLIENTS)]
-    key = generate_mixer_key()
+    key = generate_service_key()
     SpentTokens.create(folder / "rounds", public_key=key.public.sealing)
     enrolled = frozenset(map(public_key_bytes, signing))
     return signing, kind(key=key, enrolled=enrolled, minimum=2, state=folder / "rounds")
@@ -142,7 +142,7 @@ def test_bytes_of_a_mixed_round_are_those_of_its_envelopes(tmp_path: Path) -> No
 
 
 def test_bytes_of_mixers_in_a_row_are_those_of_their_layers() -> None:
-    mixers = [generate_mixer_key() for _ in range(3)]
+    mixers = [generate_service_key() for _ in range(3)]
     signing_key, analyzer = generate_signing_key(), public_key_bytes(generate_sealing_key())
     row = tuple(key.public.sealing for key in mixers)
     envelope = seal(

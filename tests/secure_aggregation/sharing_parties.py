@@ -18,8 +18,8 @@ from shuffle_plugins.secure_aggregation import (
     seal_seed,
     share,
 )
-from shuffle_plugins.shuffler import MixerKey, RoundContext, SigningKey, SpentTokens
-from shuffle_plugins.shuffler.keys import generate_mixer_key, generate_signing_key, public_key_bytes
+from shuffle_plugins.shuffler import RoundContext, ServiceKey, SigningKey, SpentTokens
+from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key, public_key_bytes
 
 CHECK_SEED = bytes(range(32))
 LARGEST = 9
@@ -39,11 +39,11 @@ class SumParties:
     aggregators: int = 2
     size: int = 7
     minimum: int = 3
-    keys: list[MixerKey] = field(init=False)
+    keys: list[ServiceKey] = field(init=False)
     signing_keys: list[SigningKey] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = [generate_mixer_key() for _ in range(self.aggregators)]
+        self.keys = [generate_service_key() for _ in range(self.aggregators)]
         self.signing_keys = [generate_signing_key() for _ in range(self.clients)]
         self.enrolled = frozenset(map(public_key_bytes, self.signing_keys))
         for i, key in enumerate(self.keys):

@@ -23,7 +23,7 @@ from shuffle_plugins.secure_aggregation import (
     statements,
 )
 from shuffle_plugins.shuffler import BatchRefused, Refusal, ShuffleError
-from shuffle_plugins.shuffler.keys import generate_mixer_key, generate_signing_key
+from shuffle_plugins.shuffler.keys import generate_service_key, generate_signing_key
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_round_is_written_down_before_an_envelope_is_opened(
 
 
 def test_an_aggregator_that_the_terms_do_not_name_does_nothing(parties: SumParties) -> None:
-    others = parties.terms_of(aggregators=(generate_mixer_key().public.sealing,))
+    others = parties.terms_of(aggregators=(generate_service_key().public.sealing,))
     with pytest.raises(ShuffleError, match="this one is not"):
         parties.aggregator().check([Sealed(b"", b"")], terms=others)
 
@@ -205,7 +205,7 @@ def test_a_seed_is_sealed_to_a_named_aggregator_alone(parties: SumParties) -> No
             bytes(32),
             terms=parties.terms,
             share=b"",
-            aggregator_key=generate_mixer_key().public.sealing,
+            aggregator_key=generate_service_key().public.sealing,
             signing_key=parties.signing_keys[0],
         )
 

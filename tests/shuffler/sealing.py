@@ -9,11 +9,11 @@ from typing import Any
 
 from shuffle_plugins.shuffler import Mixer, RoundContext, SpentTokens, seal
 from shuffle_plugins.shuffler.keys import (
-    MixerKey,
     SealingKey,
+    ServiceKey,
     SigningKey,
-    generate_mixer_key,
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
 )
@@ -31,7 +31,7 @@ def round_context(**changes: Any) -> RoundContext:
 class Parties:
     """Everybody of a round, and the round."""
 
-    mixer_key: MixerKey = field(default_factory=generate_mixer_key)
+    mixer_key: ServiceKey = field(default_factory=generate_service_key)
     analyzer: SealingKey = field(default_factory=generate_sealing_key)
     clients: list[SigningKey] = field(default_factory=lambda: [generate_signing_key() for _ in range(6)])
     context: RoundContext = field(default_factory=round_context)

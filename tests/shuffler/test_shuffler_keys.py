@@ -61,7 +61,7 @@ def test_a_key_of_the_other_kind_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     (tmp_path / "key").chmod(0o600)
-    for read in (keys.read_signing_key, keys.read_sealing_key, keys.read_mixer_key, keys.read_private_key):
+    for read in (keys.read_signing_key, keys.read_sealing_key, keys.read_service_key, keys.read_private_key):
         with pytest.raises(ShuffleError, match="does not hold"):
             read(tmp_path / "key")
 
@@ -101,10 +101,10 @@ def test_public_keys_are_64_hexadecimal_digits() -> None:
 
 
 def test_a_mixers_two_keys_are_in_one_file_and_one_text(tmp_path: Path) -> None:
-    key = keys.generate_mixer_key()
+    key = keys.generate_service_key()
     keys.write_private_key(tmp_path / "mixer", key)
     assert stat.S_IMODE((tmp_path / "mixer").stat().st_mode) == 0o600
-    assert keys.read_mixer_key(tmp_path / "mixer").public == key.public
+    assert keys.read_service_key(tmp_path / "mixer").public == key.public
     assert key.public.sealing == keys.public_key_bytes(key.sealing)
     text = key.public.hex()
     assert keys.parse_mixer_public_key(text) == key.public
@@ -117,7 +117,7 @@ def test_a_mixers_two_keys_are_in_one_file_and_one_text(tmp_path: Path) -> None:
 def test_half_a_mixers_key_is_refused_with_what_to_do(tmp_path: Path) -> None:
     keys.write_private_key(tmp_path / "old", keys.generate_sealing_key())
     with pytest.raises(ShuffleError, match="older version, with which it cannot prove"):
-        keys.read_mixer_key(tmp_path / "old")
+        keys.read_service_key(tmp_path / "old")
     with pytest.raises(ShuffleError, match="these 64 digits"):
         keys.parse_mixer_public_key(KEY)
     for text in ("", KEY * 2 + "a", KEY + KEY[:-1], KEY + KEY + "\n", f"{KEY} {KEY}", "g" * 128, 7, None):
@@ -133,7 +133,7 @@ def test_half_a_mixers_key_is_refused_with_what_to_do(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o600)
         with pytest.raises(ShuffleError, match="does not hold"):
-            keys.read_mixer_key(tmp_path / name)
+            keys.read_service_key(tmp_path / name)
 
 
 def test_an_enrolment_file_is_keys_and_comments(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_keys_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         return capsys.readouterr().out.strip()
 
     mixer = run("mixer", tmp_path / "mixer.key")
-    public = keys.read_mixer_key(tmp_path / "mixer.key").public
+    public = keys.read_service_key(tmp_path / "mixer.key").public
     assert mixer == run("public", tmp_path / "mixer.key") == public.hex()
     assert keys.parse_mixer_public_key(mixer) == public
     SpentTokens(tmp_path / "mixer.key.rounds", public_key=public.sealing)

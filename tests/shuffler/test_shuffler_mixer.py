@@ -21,8 +21,8 @@ from shuffle_plugins.shuffler import (
 )
 from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -292,7 +292,7 @@ MIXING_PROCESS = """
 import os, signal, sys
 from pathlib import Path
 from shuffle_plugins.shuffler import BatchRefused, Mixer, RoundContext, SpentTokens, mixer as module
-from shuffle_plugins.shuffler.keys import read_mixer_key
+from shuffle_plugins.shuffler.keys import read_service_key
 
 folder, token, analyzer, point = Path(sys.argv[1]), *map(bytes.fromhex, sys.argv[2:4]), sys.argv[4]
 
@@ -309,7 +309,7 @@ elif point == "recording":
     SpentTokens.spend = killed
 enrolled = frozenset((folder / "enrolled").read_bytes()[i : i + 32] for i in range(0, 6 * 32, 32))
 mixer = Mixer(
-    key=read_mixer_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state"
+    key=read_service_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state"
 )
 envelopes = [path.read_bytes() for path in sorted(folder.glob("envelope*"))]
 context = RoundContext(run="test", token=token, fingerprint=bytes(range(32)))
@@ -383,7 +383,7 @@ def test_no_envelope_opens_in_a_round_of_another_number_of_reports(tmp_path: Pat
 
 def test_several_reports_need_a_single_mixer() -> None:
     parties = Parties(context=round_context(reports=2))
-    two = [generate_mixer_key().public.sealing for _ in range(2)]
+    two = [generate_service_key().public.sealing for _ in range(2)]
     with pytest.raises(ShuffleError, match="not a mix cascade"):
         parties.envelope(bytes(2 * SIZE), mixer_key=two)
     with pytest.raises(ShuffleError, match="have 48 bytes, got 24"):

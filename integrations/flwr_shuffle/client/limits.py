@@ -141,7 +141,7 @@ class ClientSettings:
                 limits=both,
                 max_local_delta=_least(max_local_delta, delta) or 0.0,
                 ledger_file=_path(own, NodeKey.LEDGER_FILE),
-                mixer_keys=() if mixer_key is None else keys.parse_mixer_sealing_row(mixer_key),
+                mixer_keys=() if mixer_key is None else keys.parse_cascade_sealing_keys(mixer_key),
                 aggregator_keys=aggregator_keys,
                 signing_key_file=signing_key,
                 reply_seconds=_seconds(own, NodeKey.REPLY_SECONDS),

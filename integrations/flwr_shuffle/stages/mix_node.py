@@ -50,7 +50,7 @@ from shuffle_plugins.shuffler import (
     keys,
 )
 
-ROW = "shuffle-mixer-public-key"
+CASCADE = "shuffle-mixer-public-key"
 BATCH_FOLDER = "shuffle-batch-folder"
 BATCH_REPORTS = "shuffle-batch-reports"
 BATCH_BYTES = "shuffle-batch-bytes"
@@ -104,37 +104,37 @@ def _step(mixer: Mixer, message: Message, context: Context, limits: BatchLimits)
     return signed_or_declined(
         Role.MIXER,
         asked.request.count,
-        lambda: _STEPS[asked.step](asked, mixer, _spool(config, limits), _row(config)),
+        lambda: _STEPS[asked.step](asked, mixer, _spool(config, limits), _cascade(config)),
         lambda refused: refused_step_content(refused, message=asked, mixer=mixer),
     )
 
 
-_Row = tuple[ServicePublicKey, ...]  # public keys of a cascade's mixers, in the order in which they work
+_Cascade = tuple[ServicePublicKey, ...]  # public keys of a cascade's mixers, in the order in which they work
 
 
-def _begin(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
-    spool.begin(asked.request, mixer=mixer, row=row)
+def _begin(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, cascade: _Cascade) -> RecordDict:
+    spool.begin(asked.request, mixer=mixer, cascade=cascade)
     return done_content(asked)
 
 
-def _put(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+def _put(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, cascade: _Cascade) -> RecordDict:
     spool.put(asked.request, asked.items, first=asked.first)
     return done_content(asked)
 
 
-def _mix(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+def _mix(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, cascade: _Cascade) -> RecordDict:
     said = spool.mix(asked.request, mixer=mixer)
     log_rejected(said.rejected)
     _log.info("shuffle: %d good envelopes, %d reports given out", said.answered, said.count)
     return mixed_content(asked, said)
 
 
-def _take(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, row: _Row) -> RecordDict:
+def _take(asked: BatchMessage, mixer: Mixer, spool: BatchSpool, cascade: _Cascade) -> RecordDict:
     items = spool.take(asked.request, first=asked.first, count=asked.number, size=asked.item_size)
     return taken_content(asked, items)
 
 
-_STEPS: dict[BatchStep, Callable[[BatchMessage, Mixer, BatchSpool, _Row], RecordDict]] = {
+_STEPS: dict[BatchStep, Callable[[BatchMessage, Mixer, BatchSpool, _Cascade], RecordDict]] = {
     BatchStep.BEGIN: _begin,
     BatchStep.PUT: _put,
     BatchStep.MIX: _mix,
@@ -157,13 +157,13 @@ def _spool(config: UserConfig, limits: BatchLimits) -> BatchSpool:
     return BatchSpool(Path(str(folder)), limits=own)
 
 
-def _row(config: UserConfig) -> _Row:
+def _cascade(config: UserConfig) -> _Cascade:
     """Public keys of the cascade's mixers that this node's operator has pinned; empty for a single mixer.
 
     Raises:
         ShuffleError: if they are malformed.
     """
-    return keys.parse_mixer_row(config[ROW]) if ROW in config else ()
+    return keys.parse_mix_cascade(config[CASCADE]) if CASCADE in config else ()
 
 
 def _mixed(mixer: Mixer, message: Message) -> RecordDict:

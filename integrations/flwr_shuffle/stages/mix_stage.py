@@ -113,9 +113,9 @@ class MixNodeStage(ShuffleStage):
         self._offenders = Offenders(exclude_after=exclude_after)
         self._minimum = checks.whole("minimum", minimum, at_least=2)
         self._piece_bytes = checks.whole("piece_bytes", piece_bytes)
-        row = keys.parse_mixer_row(mixer_public_key)
+        cascade = keys.parse_mix_cascade(mixer_public_key)
         self._private_key = analyzer_private_key or keys.generate_sealing_key()
-        self._nodes = ServiceNodes(Role.MIXER, pinned=row, waiting=waiting)
+        self._nodes = ServiceNodes(Role.MIXER, pinned=cascade, waiting=waiting)
         self._mixed_before = False
         self._wrong_order = False
 

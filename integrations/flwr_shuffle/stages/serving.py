@@ -60,7 +60,7 @@ def service_of(context: Context, kind: type[Service]) -> Service:
     try:
         key_file = _text(config, f"shuffle-{role}-key-file")
         return kind(
-            key=keys.read_mixer_key(key_file),
+            key=keys.read_service_key(key_file),
             enrolled=keys.read_enrolled(_text(config, ENROLLED_FILE)),
             minimum=checks.whole(f"{MIN_BATCH} in node_config", config.get(MIN_BATCH), at_least=2),
             state=_text(config, STATE_FILE) if STATE_FILE in config else state_beside(key_file),

@@ -27,9 +27,9 @@ from shuffle_plugins.shuffler import (
     BatchRefused,
     EnvelopeOpener,
     Mixer,
-    MixerKey,
     Refusal,
     RoundContext,
+    ServiceKey,
     SpentTokens,
     envelope_size,
     open_reports,
@@ -488,7 +488,7 @@ def test_a_mixer_gives_out_no_fewer_than_clients_were_promised(sealed: _Sealed, 
         state = tmp_path / os.urandom(4).hex()
         SpentTokens.create(state, public_key=public_key_bytes(sealed.mixer))
         enrolled = frozenset(public_key_bytes(signer) for signer in signers)
-        key = MixerKey(sealing=sealed.mixer, signing=generate_signing_key())
+        key = ServiceKey(sealing=sealed.mixer, signing=generate_signing_key())
         mixer = Mixer(key=key, enrolled=enrolled, minimum=2, state=state)
         size = len(envelopes[0])
         return len(mixer.mix(envelopes, context=context, analyzer_key=asked.analyzer_key, size=size).reports)

@@ -27,7 +27,7 @@ from shuffle_plugins.accounting import Adversary, FederatedAccountant, Federated
 from shuffle_plugins.shuffler import Refusal, SpentTokens
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -72,7 +72,7 @@ def train(message: Message, context: Context) -> Message:
 
 @pytest.fixture
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedGrid:
-    mixer = generate_mixer_key()
+    mixer = generate_service_key()
     write_private_key(tmp_path / "mixer", mixer)
     SpentTokens.create(tmp_path / "mixer.rounds", public_key=mixer.public.sealing)
     for client in range(CLIENTS):

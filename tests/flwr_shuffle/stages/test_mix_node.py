@@ -32,17 +32,17 @@ from shuffle_plugins.shuffler import (
     BatchRefused,
     MixedBatch,
     Mixer,
-    MixerKey,
     Refusal,
     RoundContext,
+    ServiceKey,
     SpentTokens,
     Statement,
     envelope_size,
 )
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
     generate_sealing_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -376,7 +376,7 @@ def test_without_a_mix_node_the_run_does_not_start(run: MixedRun) -> None:
 
 
 def test_of_several_mix_nodes_the_pinned_one_mixes(run: MixedRun, caplog: pytest.LogCaptureFixture) -> None:
-    other = generate_mixer_key()
+    other = generate_service_key()
     write_private_key(run.folder / "other", other)
     SpentTokens.create(run.folder / "other.rounds", public_key=other.public.sealing)
     configs = [run.config(0), {**run.config(0), "shuffle-mixer-key-file": str(run.folder / "other")}, {}]
@@ -685,7 +685,7 @@ REFUSED = BatchRefused(Refusal.UNDER_MINIMUM, {0: Refusal.DUPLICATE})
 class Signer:
     """A mixer as far as signing goes."""
 
-    key = generate_mixer_key()
+    key = generate_service_key()
     role = "mixer"
     minimum = 3
     public_key = key.public
@@ -704,7 +704,9 @@ CONTENTS = {
 }
 
 
-def answered(content: RecordDict, *, key: MixerKey = Signer.key, request: MixRequest = REQUEST) -> MixedBatch:
+def answered(
+    content: RecordDict, *, key: ServiceKey = Signer.key, request: MixRequest = REQUEST
+) -> MixedBatch:
     return read_answer(content, request=request, verifying_key=key.public.verifying)
 
 
@@ -824,7 +826,7 @@ def test_an_answer_is_bound_to_its_request_and_its_mixer(kind: str) -> None:
             answered(CONTENTS[kind], request=replace(REQUEST, **change))
         assert refused.value.code is Refusal.NOT_PROVEN
     with pytest.raises(BatchRefused) as refused:
-        answered(CONTENTS[kind], key=generate_mixer_key())
+        answered(CONTENTS[kind], key=generate_service_key())
     assert refused.value.code is Refusal.NOT_PROVEN
     other = replace(REQUEST, context=replace(REQUEST.context, token=b"x" * 16))
     with pytest.raises(BatchRefused) as refused:

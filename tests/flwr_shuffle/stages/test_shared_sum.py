@@ -44,7 +44,7 @@ from shuffle_plugins.secure_aggregation import (
 )
 from shuffle_plugins.shuffler import BatchRefused, InMemoryShuffler, Refusal, ShuffleError
 from shuffle_plugins.shuffler.keys import (
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -567,7 +567,7 @@ def refusals(run: SharedRun, instruction: Instruction) -> set[str]:
 
 def test_clients_share_with_the_aggregators_that_they_pinned_alone(tmp_path: Path) -> None:
     run = SharedRun(folder=tmp_path)
-    others = run.new_stage(aggregator_public_keys=[generate_mixer_key().public.hex(), run.pinned[1]])
+    others = run.new_stage(aggregator_public_keys=[generate_service_key().public.hex(), run.pinned[1]])
     swapped = run.new_stage(aggregator_public_keys=run.pinned[::-1])
     for stage in (others, swapped):
         told = run.instruction(shared=stage.shared(SUM, clients=6))
@@ -827,7 +827,9 @@ def test_a_server_without_aggregators_is_told_what_to_start() -> None:
     register_aggregator(app)
     grid = InProcessGrid(app, num_nodes=3)
     stage = SharedSumStage(
-        aggregator_public_keys=[generate_mixer_key().public.hex()], discovery_timeout=0.1, poll_interval=0.01
+        aggregator_public_keys=[generate_service_key().public.hex()],
+        discovery_timeout=0.1,
+        poll_interval=0.01,
     )
     with pytest.raises(RuntimeError, match=r'no aggregator with the pinned keys.*shuffle-role="aggregator"'):
         stage.open(grid)

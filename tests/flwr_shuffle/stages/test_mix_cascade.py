@@ -50,7 +50,7 @@ from shuffle_plugins.shuffler import (
 from shuffle_plugins.shuffler import envelopes as envelopes_module
 from shuffle_plugins.shuffler.keys import (
     enrol_client,
-    generate_mixer_key,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -156,7 +156,7 @@ def test_a_client_that_seals_nonsense_inside_is_dropped_by_the_second(
     two: MixedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody can say whose it was; it counts neither as a report nor as an answer."""
-    stranger = generate_mixer_key().public.sealing
+    stranger = generate_service_key().public.sealing
     two.changes = {5: {"mixer_key": [two.mixer_keys[0].public.sealing, stranger]}}
     found = two.round()
     # All layers are bound to the whole row, so the first mixer finds it already.
@@ -456,7 +456,7 @@ def test_refusals_of_a_step_are_signed(two: MixedRun) -> None:
     assert two.round().refusal is Refusal.NOT_PROVEN
 
 
-KEYS = [generate_mixer_key() for _ in range(2)]
+KEYS = [generate_service_key() for _ in range(2)]
 ITEMS = [bytes([i]) * 300 for i in range(4)]
 REQUEST = BatchRequest(
     context=RoundContext(run="run", token=bytes(16), fingerprint=bytes(32), minimum=3),
@@ -554,7 +554,7 @@ def rowed_grid(
     own: dict[str, Any] | None = None,
 ) -> tuple[InProcessGrid, list[str]]:
     """Eight real clients and two mix nodes; the clients have pinned the first so many of them."""
-    keys = [generate_mixer_key() for _ in range(2)]
+    keys = [generate_service_key() for _ in range(2)]
     texts = [key.public.hex() for key in keys]
     for place, key in enumerate(keys):
         write_private_key(folder / f"mixer{place}", key)

@@ -37,8 +37,8 @@ from shuffle_plugins.shuffler import (
 )
 from shuffle_plugins.shuffler import spool as spool_module
 from shuffle_plugins.shuffler.keys import (
-    MixerKey,
-    generate_mixer_key,
+    ServiceKey,
+    generate_service_key,
     generate_signing_key,
     public_key_bytes,
     write_private_key,
@@ -53,7 +53,7 @@ class Row(Parties):
     """As many mixers as there are keys, each with its own folder, and a server that does as it is told."""
 
     folder: Path
-    keys: list[MixerKey]
+    keys: list[ServiceKey]
     minimum: int = 2
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class Row(Parties):
         """One mixer's work, its items in pieces."""
         request = self.request(items, position=position, previous=previous)
         spool, mixer = self.spool(position), self.at(position)
-        spool.begin(request, mixer=mixer, row=self.mixers)
+        spool.begin(request, mixer=mixer, cascade=self.mixers)
         for first in range(0, len(items), piece):
             spool.put(request, items[first : first + piece], first=first)
         said = spool.mix(request, mixer=mixer)
@@ -181,12 +181,12 @@ class Row(Parties):
 
 @pytest.fixture(params=[1, 2, 3])
 def row(request: pytest.FixtureRequest, tmp_path: Path) -> Row:
-    return Row(folder=tmp_path, keys=[generate_mixer_key() for _ in range(request.param)])
+    return Row(folder=tmp_path, keys=[generate_service_key() for _ in range(request.param)])
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Row:
-    return Row(folder=tmp_path, keys=[generate_mixer_key() for _ in range(2)])
+    return Row(folder=tmp_path, keys=[generate_service_key() for _ in range(2)])
 
 
 def refused(call: Any, *args: Any, **kwargs: Any) -> Refusal:
@@ -265,9 +265,9 @@ def test_between_mixers_nothing_can_be_changed(two: Row, change: str) -> None:
         request = two.request(items if honest_request else other, position=1, previous=(said,))
         spool, mixer = two.spool(1), two.at(1)
         if change == "drop" and not honest_request:
-            assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.NOT_PROVEN
+            assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.NOT_PROVEN
             continue
-        spool.begin(request, mixer=mixer, row=two.mixers)
+        spool.begin(request, mixer=mixer, cascade=two.mixers)
         spool.put(request, other, first=0)
         code = refused(spool.mix, request, mixer=mixer)
         if change == "reorder" and not honest_request:
@@ -387,7 +387,7 @@ def test_a_statement_holds_for_its_round_row_place_and_signer(two: Row) -> None:
     layers, said = two.first(envelopes)
     good = two.request(two.items(layers, envelopes, position=1), position=1, previous=(said,))
     good.check_previous()
-    stranger = generate_mixer_key()
+    stranger = generate_service_key()
     wrong: list[dict[str, Any]] = [
         {"context": round_context()},
         {"analyzer_key": bytes(32)},
@@ -423,23 +423,23 @@ def test_layers_open_in_their_own_order_and_place_alone(two: Row) -> None:
         if not opener.first:
             assert refused(opener.open_ticket, two.parts(envelopes)[1][0]) is Refusal.UNREADABLE
     with pytest.raises(ShuffleError, match="not one of the mixers"):
-        two.opener(1, private_key=generate_mixer_key().sealing)
+        two.opener(1, private_key=generate_service_key().sealing)
     for keys in ([], [bytes(31)], [two.sealing_keys[0]] * 2):
         with pytest.raises(ShuffleError):
             two.envelope(REPORTS[0], mixer_key=keys)
 
 
 def test_a_mixer_works_in_the_row_that_its_operator_pinned(two: Row) -> None:
-    stranger = generate_mixer_key().public
+    stranger = generate_service_key().public
     items = two.parts(two.envelopes(*REPORTS))[0]
     rows = ((), two.mixers[::-1], (*two.mixers, stranger), (stranger, two.mixers[1]))
     for row in rows:
         two.context = round_context()
         with pytest.raises(ShuffleError, match="shuffle-mixer-public-key"):
-            two.spool(0).begin(two.request(items), mixer=two.at(0), row=row)
+            two.spool(0).begin(two.request(items), mixer=two.at(0), cascade=row)
         # The round is spent all the same.
         assert (
-            refused(two.spool(0).begin, two.request(items), mixer=two.at(0), row=two.mixers)
+            refused(two.spool(0).begin, two.request(items), mixer=two.at(0), cascade=two.mixers)
             is Refusal.REPLAYED
         )
 
@@ -448,7 +448,7 @@ def pieces_of(row: Row) -> tuple[BatchSpool, Mixer, BatchRequest, list[bytes]]:
     items = row.parts(row.envelopes(*REPORTS))[0]
     request = row.request(items)
     spool, mixer = row.spool(0), row.at(0)
-    spool.begin(request, mixer=mixer, row=row.mixers)
+    spool.begin(request, mixer=mixer, cascade=row.mixers)
     return spool, mixer, request, items
 
 
@@ -467,7 +467,7 @@ def test_a_piece_out_of_its_place_ends_the_batch(two: Row, place: str) -> None:
     assert refused(spool.put, request, items_then, first=first) is Refusal.UNREADABLE
     assert refused(spool.put, request, items[2:4], first=2) is Refusal.WRONG_ROUND
     assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
-    assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
+    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
 
 
 def test_pieces_that_are_not_the_batch_that_was_announced_are_not_mixed(two: Row) -> None:
@@ -489,7 +489,7 @@ def test_a_batch_of_items_that_nobody_can_send_is_refused(
     request = replace(two.request(two.parts(two.envelopes(*REPORTS))[0]), size=size)
     monkeypatch.setattr(spool_module, "_free", lambda folder: 1 << 90)
     spool, mixer = two.spool(0, limits=BatchLimits(most_bytes=1 << 80)), two.at(0)
-    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.begin(request, mixer=mixer, cascade=two.mixers)
     assert refused(spool.mix, request, mixer=mixer) is Refusal.UNREADABLE
     assert list((two.folder / "spool0").iterdir()) == []
 
@@ -504,10 +504,10 @@ def test_no_server_can_fill_a_mixers_disk(two: Row, announced: dict[str, int]) -
     request = two.request(two.parts(two.envelopes(*REPORTS))[0])
     spool, mixer, before = two.spool(0), two.at(0), files_under(two.folder)
     large = replace(request, **announced)
-    assert refused(spool.begin, large, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+    assert refused(spool.begin, large, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
     assert files_under(two.folder) == before
     assert not (two.folder / "spool0").exists()
-    spool.begin(request, mixer=mixer, row=two.mixers)  # the round was not spent
+    spool.begin(request, mixer=mixer, cascade=two.mixers)  # the round was not spent
 
 
 def test_all_batches_under_way_count_until_their_last_piece_is_out(two: Row) -> None:
@@ -519,17 +519,17 @@ def test_all_batches_under_way_count_until_their_last_piece_is_out(two: Row) -> 
             two.context = round_context(run=run)
             items = two.parts(two.envelopes(*REPORTS))[0]
             begun.append((two.request(items), items))
-            two.spool(0, limits=limit).begin(begun[-1][0], mixer=two.at(0), row=two.mixers)
+            two.spool(0, limits=limit).begin(begun[-1][0], mixer=two.at(0), cascade=two.mixers)
         two.context = round_context(run="third")
         third = two.request(two.parts(two.envelopes(*REPORTS))[0])
         spool, mixer = two.spool(0, limits=limit), two.at(0)
-        assert refused(spool.begin, third, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+        assert refused(spool.begin, third, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
         request, items = begun[0]
         spool.put(request, items, first=0)
         said = spool.mix(request, mixer=mixer)
-        assert refused(spool.begin, third, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+        assert refused(spool.begin, third, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
         spool.take(request, first=0, count=said.count, size=two.size(1))
-        spool.begin(third, mixer=mixer, row=two.mixers)
+        spool.begin(third, mixer=mixer, cascade=two.mixers)
         for request in (begun[1][0], third):
             assert refused(spool.put, request, [], first=0) is Refusal.UNREADABLE  # ends the batch
 
@@ -539,7 +539,7 @@ def test_a_spent_round_that_is_too_large_is_a_replay(two: Row) -> None:
     spool, mixer, request, _ = pieces_of(two)
     assert Refusal.TOO_LARGE.conclusive
     large = replace(request, size=1 << 60)
-    assert refused(spool.begin, large, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
+    assert refused(spool.begin, large, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
 
 
 def test_of_two_processes_that_begin_at_once_not_both_go_beyond_the_limit(
@@ -554,11 +554,11 @@ def test_of_two_processes_that_begin_at_once_not_both_go_beyond_the_limit(
 
     def meanwhile(spool: BatchSpool, run: bytes) -> None:
         monkeypatch.setattr(BatchSpool, "_sweep", sweep)
-        second.begin(requests[1], mixer=two.at(0), row=two.mixers)
+        second.begin(requests[1], mixer=two.at(0), cascade=two.mixers)
         spool._sweep(run)
 
     monkeypatch.setattr(BatchSpool, "_sweep", meanwhile)
-    assert refused(first.begin, requests[0], mixer=two.at(0), row=two.mixers) is Refusal.TOO_LARGE
+    assert refused(first.begin, requests[0], mixer=two.at(0), cascade=two.mixers) is Refusal.TOO_LARGE
     assert len(list((two.folder / "spool0").iterdir())) == 1
 
 
@@ -568,9 +568,9 @@ def test_a_batch_that_does_not_fit_on_the_disk_is_refused(two: Row, monkeypatch:
     for free, fits in ((need - 1, False), (need, True)):
         monkeypatch.setattr(spool_module, "_free", lambda folder, free=free: free)
         if fits:
-            two.spool(0).begin(request, mixer=two.at(0), row=two.mixers)
+            two.spool(0).begin(request, mixer=two.at(0), cascade=two.mixers)
         else:
-            code = refused(two.spool(0).begin, request, mixer=two.at(0), row=two.mixers)
+            code = refused(two.spool(0).begin, request, mixer=two.at(0), cascade=two.mixers)
             assert code is Refusal.TOO_LARGE
 
 
@@ -587,11 +587,11 @@ def test_batches_that_have_not_come_yet_take_room_on_the_disk_too(
     one = 2 * first.count * first.size
     spool, mixer = two.spool(0), two.at(0)
     monkeypatch.setattr(spool_module, "_free", lambda folder: one)
-    spool.begin(first, mixer=mixer, row=two.mixers)
-    assert refused(spool.begin, second, mixer=mixer, row=two.mixers) is Refusal.TOO_LARGE
+    spool.begin(first, mixer=mixer, cascade=two.mixers)
+    assert refused(spool.begin, second, mixer=mixer, cascade=two.mixers) is Refusal.TOO_LARGE
     spool.put(first, items, first=0)  # half of what it may take is on the disk now
     monkeypatch.setattr(spool_module, "_free", lambda folder: one + one // 2)
-    spool.begin(second, mixer=mixer, row=two.mixers)
+    spool.begin(second, mixer=mixer, cascade=two.mixers)
 
 
 def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: Row) -> None:
@@ -602,7 +602,7 @@ def test_what_the_mixers_before_have_signed_holds_until_the_batch_is_mixed(two: 
     items = two.items(turned, envelopes, position=1)
     request = two.request(items, position=1, previous=(said,))
     spool, mixer = two.spool(1), two.at(1)
-    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.begin(request, mixer=mixer, cascade=two.mixers)
     spool.put(request, items, first=0)
     other = replace(said, outputs=ItemsDigest.of(turned, size=two.size(1)).value())
     assert refused(spool.mix, replace(request, previous=(other,)), mixer=mixer) is Refusal.NOT_PROVEN
@@ -641,10 +641,10 @@ def test_too_few_reports_are_not_given_out_and_the_round_is_spent(two: Row) -> N
     items = two.parts(two.envelopes(REPORTS[0], None, None))[0]
     request = two.request(items)
     spool, mixer = two.spool(0), two.at(0)
-    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.begin(request, mixer=mixer, cascade=two.mixers)
     spool.put(request, items, first=0)
     assert refused(spool.mix, request, mixer=mixer) is Refusal.UNDER_MINIMUM
-    assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
+    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
     assert list((two.folder / "spool0").iterdir()) == []
 
 
@@ -653,17 +653,17 @@ KILLED = """
 import os, pickle, signal, sys
 from pathlib import Path
 from shuffle_plugins.shuffler import BatchSpool, ExternalPermutation, Mixer
-from shuffle_plugins.shuffler.keys import read_mixer_key
+from shuffle_plugins.shuffler.keys import read_service_key
 
 folder, point = Path(sys.argv[1]), sys.argv[2]
 request, items, row, enrolled = pickle.loads((folder / "batch").read_bytes())
-mixer = Mixer(key=read_mixer_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state0")
+mixer = Mixer(key=read_service_key(folder / "key"), enrolled=enrolled, minimum=2, state=folder / "state0")
 spool = BatchSpool(folder / "spool0", memory=64)
 
 def killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
-spool.begin(request, mixer=mixer, row=row)
+spool.begin(request, mixer=mixer, cascade=row)
 spool.put(request, items[:3], first=0)
 if point == "pieces":
     killed()
@@ -691,7 +691,7 @@ def test_what_a_killed_mixer_leaves_is_refused_and_removed(two: Row, point: str)
         assert refused(spool.take, request, first=0, count=1, size=two.size(1)) is Refusal.WRONG_ROUND
     if point == "mixing":
         assert refused(spool.mix, request, mixer=mixer) is Refusal.WRONG_ROUND
-    assert refused(spool.begin, request, mixer=mixer, row=two.mixers) is Refusal.REPLAYED
+    assert refused(spool.begin, request, mixer=mixer, cascade=two.mixers) is Refusal.REPLAYED
     two.context = round_context()
     items, _ = two.first(two.envelopes(*REPORTS))
     assert len(items) == 6
@@ -712,7 +712,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_mixed_all_the_same(
     envelopes = two.envelopes(*REPORTS)
     items = two.parts(envelopes)[0]
     request, spool, mixer = two.request(items), two.spool(0, memory=256), two.at(0)
-    spool.begin(request, mixer=mixer, row=two.mixers)
+    spool.begin(request, mixer=mixer, cascade=two.mixers)
     spool.put(request, items, first=0)
     said = spool.mix(request, mixer=mixer)
     layers = spool.take(request, first=0, count=said.count, size=two.size(1))
